@@ -180,10 +180,11 @@ async def test_every_tool_explains_itself_within_its_budget(tmp_path: Path):
         text = tool.model_dump_json(by_alias=True, exclude_none=True)
         assert "$ref" not in text and '"null"' not in text, tool.name
         assert '"title"' not in str(tool.input_schema).replace("'", '"'), tool.name
-        assert len(text) <= (2000 if len(tool.input_schema["properties"]) > 8 else 900), tool.name
+        assert len(text) <= (2400 if len(tool.input_schema["properties"]) > 8 else 1100), tool.name
         assert not {"anyOf", "oneOf", "allOf"} & tool.input_schema.keys(), tool.name
         for name, parameter in tool.input_schema["properties"].items():
-            assert parameter.get("description"), f"{tool.name}({name}) has no description"
+            said = parameter.get("description", "")
+            assert len(said.split()) >= 4, f"{tool.name}({name}) is not understood alone: {said!r}"
         hints = tool.annotations
         assert None not in (hints.read_only_hint, hints.open_world_hint), tool.name
         assert (hints.destructive_hint is None) == hints.read_only_hint, tool.name
@@ -194,7 +195,7 @@ async def test_the_default_list_of_tools_is_small(tmp_path: Path):
     async with Client(server) as client:
         listed = await client.list_tools()
 
-    assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in listed.tools) <= 16_000
+    assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in listed.tools) <= 20_000
     assert len(server.instructions or "") <= INSTRUCTIONS_LIMIT
 
 

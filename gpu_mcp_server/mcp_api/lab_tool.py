@@ -62,7 +62,7 @@ class LabTool(Tool):
         try:
             return self.fn_metadata.validate_arguments(remove_paths(given, nulls))
         except ValidationError as error:
-            raise ToolError(describe_bad_arguments(self.name, error, known, nulls)) from error
+            raise ToolError(describe_bad_arguments(self.name, error, self.fn_metadata.arg_model, nulls)) from error
 
     def _said(self, error: Exception) -> str:
         foreseen = _foreseen(error)

@@ -1,5 +1,6 @@
 """Input schemas as agents should see them, and what is said of arguments that do not fit."""
 
+import json
 from collections.abc import Collection
 from typing import Any, TypeAlias, cast, get_args
 
@@ -7,8 +8,9 @@ from pydantic import BaseModel, ValidationError
 
 Path: TypeAlias = tuple[str | int, ...]
 """Names of fields and places in lists, each below the one before."""
-_DROPPED = ("title", "$defs")
-_SELF_EVIDENT = {"minimum": (0, 1), "exclusiveMinimum": (0,), "minItems": (1,)}
+_DROPPED = ("title", "$defs", "examples")
+_BRIEF = ("type", "enum", "const", "items", "anyOf", "properties", "required")
+_SELF_EVIDENT = {"minimum": (0, 1), "exclusiveMinimum": (0,), "minItems": (1,), "maximum": (64, 1800, 3600, 86_400)}
 """Limits that nobody would cross on purpose; the error says them, so that no conversation pays for them."""
 
 
@@ -16,11 +18,45 @@ def lean_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return `schema` flat and short: references inlined; no titles, null, or limits that go without saying.
 
     `additionalProperties` is left out as well: unknown arguments are refused by the server, with the known ones named.
+    Where a schema does not tell keys, the first example goes into the description, which clients show to every model.
     """
     lean = cast("dict[str, Any]", _lean(schema, schema.get("$defs", {})))
     lean.setdefault("properties", {})
     lean.pop("additionalProperties", None)
+    for name, argument in schema.get("properties", {}).items():
+        if "examples" in argument and "properties" not in str(lean["properties"][name]):
+            lean["properties"][name]["description"] += f" Example: {json.dumps(argument['examples'][0])}"
     return lean
+
+
+def brief_schema(model: type[BaseModel], without: Collection[str] = ()) -> dict[str, Any]:
+    """Return a model's schema with keys, types and choices alone, for an argument whose description says the rest.
+
+    The schema that pydantic makes has every description, default and limit, which every conversation would pay for.
+
+    Args:
+        model: What the argument is checked against.
+        without: Keys that callers have no use for.
+    """
+    brief = cast("dict[str, Any]", _brief(lean_schema(model.model_json_schema())))
+    for name in without:
+        del brief["properties"][name]
+    return brief
+
+
+def _brief(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_brief(item) for item in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    node = cast("dict[str, Any]", node)
+    brief: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "properties":
+            brief[key] = {name: _brief(one) for name, one in value.items()}
+        elif key in _BRIEF:
+            brief[key] = _brief(value)
+    return brief
 
 
 def _lean(node: Any, definitions: dict[str, Any]) -> Any:
@@ -98,15 +134,51 @@ def remove_paths(value: Any, paths: set[Path]) -> Any:
     return {key: remove_paths(one, below(key)) for key, one in kept if (key,) not in paths}
 
 
-def describe_bad_arguments(tool: str, error: ValidationError, known: list[str], nulls: Collection[Path] = ()) -> str:
-    """Return one short line for each argument that does not fit; `nulls` were sent as null and are not there."""
+def describe_bad_arguments(
+    tool: str, error: ValidationError, model: type[BaseModel], nulls: Collection[Path] = ()
+) -> str:
+    """Return one short line for each argument that does not fit, and what such an argument takes.
+
+    Args:
+        tool: Name of the tool.
+        error: What pydantic found.
+        model: The tool's arguments; an argument's first example is shown with its faults.
+        nulls: What was sent as null and is not there.
+    """
     lines: list[str] = []
+    shown: dict[str, str] = {}
     for fault in error.errors(include_url=False, include_context=False):
-        where = ".".join(str(part) for part in fault["loc"])
-        if fault["type"] == "missing":
-            lines.append(f"{where} is null, and must be given" if fault["loc"] in nulls else f"{where} is missing")
-            continue
-        given = repr(fault["input"])
-        lines.append(f"{where}: {fault['msg']} (got {given if len(given) <= 60 else given[:57] + '...'})")
+        lines.append(_fault_line(cast("dict[str, Any]", fault), model, nulls))
+        name = str(fault["loc"][0]) if fault["loc"] else ""
+        examples = model.model_fields[name].examples if name in model.model_fields else None
+        if examples:
+            shown[name] = f" For example {name}: {json.dumps(examples[0])}."
     left_out = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
-    return f"{tool} cannot use its arguments: {'; '.join(lines[:8])}{left_out}. It takes: {', '.join(known)}."
+    known = ", ".join(model.model_fields)
+    said = f"{tool} cannot use its arguments: {'; '.join(lines[:8])}{left_out}."
+    return f"{said}{''.join(shown.values())} {tool} takes: {known}."
+
+
+def _fault_line(fault: dict[str, Any], model: type[BaseModel], nulls: Collection[Path]) -> str:
+    path: Path = fault["loc"]
+    where = ".".join(str(part) for part in path)
+    if fault["type"] == "missing":
+        return f"{where} is null, and must be given" if path in nulls else f"{where} is missing"
+    given = repr(fault["input"])
+    given = given if len(given) <= 60 else given[:57] + "..."
+    above = ".".join(str(part) for part in path[:-1])
+    if fault["type"] == "extra_forbidden" and above:
+        return f"{above} has no key {str(path[-1])!r}; its keys: {', '.join(_keys_at(model, path[:-1]))}"
+    if fault["type"] in ("model_type", "dict_type"):
+        keys = ", ".join(_keys_at(model, path))
+        return f"{where} must be an object" + (f" with some of the keys {keys}" if keys else "") + f" (got {given})"
+    return f"{where}: {fault['msg']} (got {given})"
+
+
+def _keys_at(model: type[BaseModel], path: Path) -> list[str]:
+    """Return the keys that the object at a path may have; none where it is no model."""
+    inner: type[BaseModel] | None = model
+    for part in path:
+        if isinstance(part, str):
+            inner = _model_in(inner.model_fields[part].annotation) if inner and part in inner.model_fields else None
+    return list(inner.model_fields) if inner else []

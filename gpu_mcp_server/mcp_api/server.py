@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from gpu_mcp_server.settings.server_settings import Settings
 
 INSTRUCTIONS_LIMIT = 2_000
-"""Characters of the instructions, which stand in every conversation."""
+"""Characters of the instructions, which stand in every conversation; clients cut off what is beyond 2 KB."""
+OFF = "Off, until the user starts the server with `--toolsets default,NAME`:"
 
 PREAMBLE = (
-    "A GPU laboratory: it compiles, runs, judges and remembers kernels; you think and write. "
-    "In order of use: {tools}. Results are complete in themselves; handles (workspace_id, job_id, problem_id, "
-    "attempt_id, artifact_id) stay valid across calls and restarts. An error says what to do next."
+    "A GPU laboratory: it compiles, runs, judges and remembers kernels; you think and write. Handles (workspace_id, "
+    "job_id, problem_id, attempt_id, artifact_id) outlive calls and restarts. An error says what to do next."
 )
 
 
@@ -137,13 +137,22 @@ def select_toolsets(
     return [(toolset, specs) for toolset, specs in chosen if specs]
 
 
-def instructions_for(chosen: Sequence[tuple[Toolset, list[ToolSpec]]]) -> str:
-    """Return what an agent reads before it sees any tool: names in order of use, then how to combine them."""
-    names = ", ".join(spec.name for _, specs in chosen for spec in specs)
-    parts = [PREAMBLE.format(tools=names), *(f"{toolset.title}: {toolset.instructions}" for toolset, _ in chosen)]
-    while len("\n\n".join(parts)) > INSTRUCTIONS_LIMIT and len(parts) > 1:
-        parts.pop()
-    return "\n\n".join(parts)[:INSTRUCTIONS_LIMIT]
+def instructions_for(chosen: Sequence[tuple[Toolset, list[ToolSpec]]], off: Sequence[Toolset] = ()) -> str:
+    """Return what an agent reads before it sees any tool: how to combine those there are, and what is switched off.
+
+    All of ours fits the limit. Where toolsets of others do not, the answer names those it has no room for.
+    """
+    guides = [f"{toolset.title}: {toolset.instructions}" for toolset, _ in chosen]
+    names = [f"{toolset.id}: {', '.join(spec.name for spec in toolset.tools)}" for toolset in off]
+    rest = ["\n".join([OFF, *names])] if names else []
+    kept = len(guides)
+    while True:
+        unsaid = [toolset.id for toolset, _ in chosen[kept:]]
+        short = [f"Read the tools of {', '.join(unsaid)} for how to use them."] if unsaid else []
+        text = "\n\n".join([PREAMBLE, *guides[:kept], *short, *rest])
+        if len(text) <= INSTRUCTIONS_LIMIT or not kept:
+            return text[:INSTRUCTIONS_LIMIT]
+        kept -= 1
 
 
 def build_server(
@@ -168,6 +177,7 @@ def build_server(
         heartbeat_s: Longest silence of a running tool.
     """
     chosen = select_toolsets(toolsets, toolsets=only, read_only=read_only, exclude_tools=exclude_tools)
+    on = {toolset.id for toolset, _ in chosen}
     app = LabHolder(open_lab, local_files=local_files, heartbeat_s=heartbeat_s)
     tasks = TaskExtension(app)
 
@@ -183,7 +193,7 @@ def build_server(
         "gpu-mcp-server",
         title="GPU laboratory",
         version=__version__,
-        instructions=instructions_for(chosen),
+        instructions=instructions_for(chosen, [each for each in toolsets.values() if each.id not in on]),
         tools=[spec.to_mcp() for _, specs in chosen for spec in specs],
         lifespan=lifespan,
         extensions=[tasks],
@@ -192,7 +202,6 @@ def build_server(
     resources.offer(server, app, {spec.name for _, specs in chosen for spec in specs})
     server.app = app
     server.offers = {spec.name: ToolVisibility(toolset.id, spec.effect) for toolset, specs in chosen for spec in specs}
-    on = {toolset.id for toolset, _ in chosen}
     server.off = {spec.name: each.id for each in toolsets.values() if each.id not in on for spec in each.tools}
     prompts.offer(server)
     return server

@@ -57,8 +57,9 @@ async def test_toolsets_and_excluded_tools_choose_what_is_offered(tmp_path: Path
         "evaluate_kernel",
         "evaluate_kernels",
     ]
-    assert "run_command" not in str(server.instructions)
-    assert "register_problem, import_problem, list_problems, evaluate_kernel" in str(server.instructions)
+    guide, off = str(server.instructions).split("Off, until")
+    assert "run_command" not in guide and "register_problem" in guide
+    assert "\ncore: gpu_status, write_files" in off
 
 
 def test_an_unknown_toolset_or_tool_is_refused_with_the_known_ones():
@@ -87,7 +88,25 @@ def test_a_toolset_that_is_off_by_default_is_on_with_its_name_or_all():
 def test_instructions_never_outgrow_their_budget():
     long = Toolset(id="x", title="X", instructions="word " * 1000, tools=discover()["core"].tools)
 
-    assert len(instructions_for([(long, long.tools)])) <= 2000
+    said = instructions_for([(long, long.tools)])
+    assert len(said) <= 2000 and "Read the tools of x" in said
+
+
+def test_instructions_with_all_toolsets_lose_no_guidance(tmp_path: Path):
+    said = build_server(Opener(tmp_path), discover(), only=["all"]).instructions or ""
+
+    for toolset in discover().values():
+        assert toolset.instructions in said, toolset.id
+        assert [spec.name for spec in toolset.tools if spec.name not in said] == []
+    assert "Off, until" not in said
+
+
+def test_instructions_name_each_toolset_that_is_off_on_a_line(tmp_path: Path):
+    said = (build_server(Opener(tmp_path), discover()).instructions or "").splitlines()
+
+    at = said.index("Off, until the user starts the server with `--toolsets default,NAME`:")
+    off = [toolset for toolset in discover().values() if not toolset.default]
+    assert said[at + 1 :] == [f"{each.id}: {', '.join(spec.name for spec in each.tools)}" for each in off]
 
 
 def test_starting_imports_nothing_heavy():

@@ -64,7 +64,7 @@ async def test_arguments_that_do_not_fit_are_named_without_noise(client: Client,
         "read_file cannot use its arguments: workspace_id is missing; "
         "first_line: Input should be greater than or equal to 1 (got 0); "
         "max_lines: Input should be a valid integer, unable to parse string as an integer (got 'many'). "
-        "It takes: workspace_id, path, first_line, max_lines."
+        "read_file takes: workspace_id, path, first_line, max_lines."
     )
 
 

@@ -1,5 +1,7 @@
 """Clients send null for every argument that a model left out; nested values may arrive as text."""
 
+import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -40,6 +42,10 @@ def example(name: str, schema: dict[str, Any]) -> Any:
     return {"integer": 1, "number": 1.0, "boolean": True}.get(str(kind), "x")
 
 
+def takes_an_object(schema: dict[str, Any]) -> bool:
+    return "object" in (schema.get("type"), schema.get("items", {}).get("type"))
+
+
 def filled(schema: dict[str, Any]) -> dict[str, Any]:
     return {name: example(name, schema["properties"][name]) for name in schema.get("required", [])}
 
@@ -68,6 +74,47 @@ def test_null_for_what_is_required_is_an_error_that_names_it(spec: ToolSpec):
     for name in required:
         with pytest.raises(ToolError, match=f"{spec.name} cannot use its arguments: {name} is null, and must be given"):
             tool._accepted({**required, name: None})
+
+
+OBJECTS = [
+    (spec, name)
+    for spec in SPECS
+    for name, schema in spec.to_mcp().parameters["properties"].items()
+    if takes_an_object(schema)
+]
+
+
+@pytest.mark.parametrize(("spec", "name"), OBJECTS, ids=lambda each: getattr(each, "name", each))
+def test_an_object_has_an_example_that_is_accepted_and_shown_where_it_is_wrong(spec: ToolSpec, name: str):
+    tool = tool_of(spec)
+    examples = tool.fn_metadata.arg_model.model_fields[name].examples
+    assert examples, f"{spec.name}({name}) has no example"
+    required = filled(tool.parameters)
+    tool._accepted({**required, name: examples[0]})
+    with pytest.raises(ToolError, match=re.escape(f"For example {name}: {json.dumps(examples[0])}.")):
+        tool._accepted({**required, name: "a word"})
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "wrong", "said"),
+    [
+        ("evaluate_kernel", "timing", {"mdoe": 1}, "timing has no key 'mdoe'; its keys: tier, precision, cache"),
+        ("evaluate_kernel", "timing", "exact", "timing must be an object with some of the keys tier, precision"),
+        ("register_problem", "trials", {"seed": 1}, "trials has no key 'seed'; its keys: constraints, fixed_shapes"),
+        ("register_problem", "inputs", [{"dim": 1}], "inputs.0 has no key 'dim'; its keys: name, dtype, shape"),
+        ("register_problem", "shapes", [7], "shapes.0 must be an object (got 7)"),
+        ("run_command", "needs", {"count": 1}, "needs has no key 'count'; its keys: arch, memory_gb"),
+        ("run_command", "ranks", 4, "ranks must be an object with some of the keys count, launcher, hosts (got 4)"),
+        ("check_memory", "target", {"id": "a-1"}, "target has no key 'id'; its keys: command, workspace_id"),
+        ("import_problem", "wish", {"tol": 1}, "wish has no key 'tol'; its keys: rtol, atol, distribution"),
+        ("evaluate_kernels", "candidates", [{"code": ""}], "candidates.0 has no key 'code'; its keys: name, source"),
+        ("verify_nccl", "run", {"gpus": 2}, "run has no key 'gpus'; its keys: ranks, launcher"),
+    ],
+)
+def test_a_wrong_key_of_an_object_is_answered_with_its_keys(tool: str, name: str, wrong: Any, said: str):
+    found = tool_of(next(each for each in SPECS if each.name == tool))
+    with pytest.raises(ToolError, match=re.escape(said)):
+        found._accepted({**filled(found.parameters), name: wrong})
 
 
 def test_null_inside_of_an_argument_is_left_out_where_a_field_has_a_name_of_ours():

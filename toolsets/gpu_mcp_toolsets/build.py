@@ -16,9 +16,8 @@ TOOLSET = Toolset(
     id="build",
     title="Builds",
     instructions=(
-        "inspect_code shows SASS, PTX or AMDGCN of what compile_kernel made. build_project runs CMake, make, ninja or "
-        "a SYCL compiler over a workspace, with tests; run_tests runs them again, or any others. port_source turns "
-        "CUDA into HIP, or lists what SYCL needs."
+        "inspect_code: SASS, PTX, AMDGCN. build_project: CMake, make, ninja, SYCL; run_tests. port_source: CUDA to "
+        "HIP, or what SYCL needs."
     ),
     default=False,
 )
@@ -28,8 +27,10 @@ TOOLSET = Toolset(
 async def inspect_code(
     inspector: InspectorDep,
     id: Annotated[str, Field(description="attempt_id or artifact_id of a build.")],
-    view: Annotated[Literal["sass", "ptx", "amdgcn"] | None, Field(description="Else what it is.")] = None,
-    kernel: Annotated[str | None, Field(description="Part of its name.")] = None,
+    view: Annotated[
+        Literal["sass", "ptx", "amdgcn"] | None, Field(description="Kind of code; absent: what it is.")
+    ] = None,
+    kernel: Annotated[str | None, Field(description="Part of the kernel's name.")] = None,
     first_line: FirstLine = 1,
     max_lines: MaxLines = 80,
 ) -> CodeListing:
@@ -43,16 +44,16 @@ async def inspect_code(
 @TOOLSET.tool("Build a project", effect="runs")
 async def build_project(
     projects: ProjectsDep,
-    workspace_id: Annotated[str, Field(description="From write_files.")],
+    workspace_id: Annotated[str, Field(description="Workspace, as write_files returned it.")],
     system: Annotated[
-        Literal["cmake", "make", "ninja", "sycl"] | None, Field(description="Else told from the files.")
+        Literal["cmake", "make", "ninja", "sycl"] | None, Field(description="Absent: told from the files.")
     ] = None,
     folder: Annotated[str, Field(description="Where its CMakeLists.txt or Makefile lies.")] = ".",
-    targets: Annotated[tuple[str, ...], Field(description="Else all.")] = (),
+    targets: Annotated[tuple[str, ...], Field(description="Targets to build; absent: all.")] = (),
     options: Annotated[tuple[str, ...], Field(description="NAME=VALUE for CMake or make.")] = (),
-    arch: Annotated[str | None, Field(description="GPU architecture.")] = None,
-    tests: Annotated[bool, Field(description="Run ctest, or make test.")] = False,
-    timeout_s: Annotated[float, Field(description="Of all of it.", gt=0, le=3600)] = 600,
+    arch: Annotated[str | None, Field(description="GPU architecture: sm_90, gfx942.")] = None,
+    tests: Annotated[bool, Field(description="Run ctest or make test behind it.")] = False,
+    timeout_s: Annotated[float, Field(description="Seconds until all is killed.", gt=0, le=3600)] = 600,
     host: Host = None,
 ) -> ProjectBuild:
     """Configure, build, test a workspace: first errors over all files, failed tests, products.
@@ -76,11 +77,16 @@ async def build_project(
 async def run_tests(
     runner: RunnerDep,
     progress: ProgressDep,
-    command: Annotated[list[str], Field(description="['pytest','-q'] ...", min_length=1)],
-    workspace_id: Annotated[str, Field(description="From write_files.")],
-    report: Annotated[tuple[str, ...], Field(description="JUnit XML of others: results/*.xml.")] = (),
-    gpus: Annotated[int, Field(description="To hold.", ge=0)] = 0,
-    timeout_s: Annotated[float, Field(description="Of all.", gt=0)] = 600,
+    command: Annotated[
+        list[str],
+        Field(description="Test program and arguments, without a shell.", examples=[["pytest", "-q"]], min_length=1),
+    ],
+    workspace_id: Annotated[str, Field(description="Workspace, as write_files returned it.")],
+    report: Annotated[
+        tuple[str, ...], Field(description="JUnit XML that other tests write.", examples=[["results/*.xml"]])
+    ] = (),
+    gpus: Annotated[int, Field(description="How many GPUs it gets.", ge=0)] = 0,
+    timeout_s: Annotated[float, Field(description="Seconds until all is killed.", gt=0)] = 600,
     host: Host = None,
 ) -> JobResult:
     """Run tests: how many passed, and each failed one's message.
@@ -104,9 +110,9 @@ async def port_source(
     sources: SourcesDep,
     source: Source = None,
     path: SourcePath = None,
-    workspace_id: Annotated[str | None, Field(description="All its files, or where `path` lies.")] = None,
-    target: Annotated[Literal["hip", "sycl"], Field(description="Language.")] = "hip",
-    arch: Annotated[str | None, Field(description="To compile for: gfx90a ...")] = None,
+    workspace_id: Annotated[str | None, Field(description="Workspace: all its files, or path in it.")] = None,
+    target: Annotated[Literal["hip", "sycl"], Field(description="Language to port to.")] = "hip",
+    arch: Annotated[str | None, Field(description="Architecture to compile for: gfx90a.")] = None,
     host: Host = None,
 ) -> PortResult:
     """Convert CUDA, say what is left and what means something else there, and compile it.

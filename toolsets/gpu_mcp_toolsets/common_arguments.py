@@ -7,18 +7,18 @@ from pydantic import Field
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import CandidateLanguage, Language
 
-Host = Annotated[str | None, Field(description="From gpu_status.")]
-Source = Annotated[str | None, Field(description="Its text; or give `path`.")]
-SourcePath = Annotated[str | None, Field(description="File: in workspace_id, else local.")]
-SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
-CompiledLanguage = Annotated[Language | None, Field(description="Else by the suffix.")]
-AnyLanguage = Annotated[CandidateLanguage | None, Field(description="Else by the file.")]
-Flags = Annotated[tuple[str, ...], Field(description="-O3, -D, -std, -lm ...")]
-Parent = Annotated[str | None, Field(description="An attempt_id.")]
-Note = Annotated[str | None, Field(description="What you try.", max_length=500)]
-Wait = Annotated[float, Field(description="Then a job_id.", ge=0, le=240)]
-FirstLine = Annotated[int, Field(description="From 1.", ge=1)]
-MaxLines = Annotated[int, Field(description="Lines.", ge=1, le=2000)]
+Host = Annotated[str | None, Field(description="Host of gpu_status; absent: any.")]
+Source = Annotated[str | None, Field(description="Text of the source; or give path.")]
+SourcePath = Annotated[str | None, Field(description="Source file: of workspace_id, else on this machine.")]
+SourceWorkspace = Annotated[str | None, Field(description="Workspace in which path lies.")]
+CompiledLanguage = Annotated[Language | None, Field(description="Absent: by the file's suffix.")]
+AnyLanguage = Annotated[CandidateLanguage | None, Field(description="Absent: by suffix and content.")]
+Flags = Annotated[tuple[str, ...], Field(description="Compiler flags: -O3, -DN=4, -std=c++20, -lm.")]
+Parent = Annotated[str | None, Field(description="attempt_id that this one improves.")]
+Note = Annotated[str | None, Field(description="What this attempt tries.", max_length=500)]
+Wait = Annotated[float, Field(description="Seconds to wait; then the answer is a job_id.", ge=0, le=240)]
+FirstLine = Annotated[int, Field(description="First line shown, from 1.", ge=1)]
+MaxLines = Annotated[int, Field(description="Most lines to show.", ge=1, le=2000)]
 
 
 def version_of(text: str | None) -> tuple[int, int, int] | None:

@@ -14,6 +14,7 @@ from gpu_mcp_server.mcp_api.dependencies import (
     SourcesDep,
     WorkspacesDep,
 )
+from gpu_mcp_server.mcp_api.schemas import brief_schema
 from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.build import BuildOptions, CompileResult
 from gpu_mcp_server.models.host import LabStatus
@@ -38,23 +39,21 @@ TOOLSET = Toolset(
     id="core",
     title="Laboratory",
     instructions=(
-        "gpu_status says which hosts, GPUs, compilers and sandboxes there are. compile_kernel reports errors, "
-        "registers and spills. run_command runs any program in a sandbox, in a workspace made by write_files "
-        "(read_file and list_files look into it); pass `path` instead of text for files that you have on disk. "
-        "Calls that outlast wait_s return a job_id: ask job_status, or cancel_job. Outputs too long for an answer "
-        "are artifacts: read_artifact."
+        "gpu_status first: hosts, GPUs, compilers. compile_kernel: errors, registers, spills. write_files makes a "
+        "workspace (list_files, read_file), run_command runs any program in it, sandboxed. Calls that outlast wait_s "
+        "return a job_id: job_status, cancel_job. Long outputs: read_artifact. Files that you have on disk: pass path."
     ),
 )
 
-Ranks = Annotated[RankOptions | None, WithJsonSchema({"type": "object"})]
-Needs = Annotated[GpuNeeds | None, WithJsonSchema({"type": "object"})]
-JobId = Annotated[str, Field(description="Of an earlier answer.")]
-WorkspaceId = Annotated[str, Field(description="Of an earlier answer.")]
+Ranks = Annotated[RankOptions | None, WithJsonSchema(brief_schema(RankOptions))]
+Needs = Annotated[GpuNeeds | None, WithJsonSchema(brief_schema(GpuNeeds))]
+JobId = Annotated[str, Field(description="job_id of an earlier answer.")]
+WorkspaceId = Annotated[str, Field(description="Workspace, as write_files returned it.")]
 
 
 @TOOLSET.tool("GPU status", effect="reads")
 async def gpu_status(
-    gpus: GpusDep, host: Annotated[str | None, Field(description="Only this one.")] = None
+    gpus: GpusDep, host: Annotated[str | None, Field(description="Show this host alone.")] = None
 ) -> LabStatus:
     """Show every host: GPUs, compilers, sandbox level, running jobs.
 
@@ -66,9 +65,15 @@ async def gpu_status(
 @TOOLSET.tool("Write files", effect="runs")
 async def write_files(
     sources: SourcesDep,
-    files: Annotated[dict[str, str] | None, Field(description="Relative path to text.")] = None,
-    workspace_id: Annotated[str | None, Field(description="Absent: a new workspace.")] = None,
-    local_path: Annotated[str | None, Field(description="Local file or folder to copy in.")] = None,
+    files: Annotated[
+        dict[str, str] | None,
+        Field(
+            description="Text of each file, by relative path.",
+            examples=[{"src/main.c": "int main(void) { return 0; }"}],
+        ),
+    ] = None,
+    workspace_id: Annotated[str | None, Field(description="Workspace to add to; absent: a new one.")] = None,
+    local_path: Annotated[str | None, Field(description="File or folder of this machine to copy in.")] = None,
 ) -> WorkspaceListing:
     """Put files into a workspace for run_command and compile_kernel."""
     return await sources.write(files, workspace_id, local_path)
@@ -78,7 +83,7 @@ async def write_files(
 async def read_file(
     workspaces: WorkspacesDep,
     workspace_id: WorkspaceId,
-    path: Annotated[str, Field(description="As list_files shows it.")],
+    path: Annotated[str, Field(description="File, as list_files shows it.")],
     first_line: FirstLine = 1,
     max_lines: MaxLines = 200,
 ) -> FileContent:
@@ -90,7 +95,7 @@ async def read_file(
 async def list_files(
     workspaces: WorkspacesDep,
     workspace_id: WorkspaceId,
-    prefix: Annotated[str, Field(description="Paths that start so.")] = "",
+    prefix: Annotated[str, Field(description="Show paths that start so.")] = "",
 ) -> WorkspaceListing:
     """List a workspace's files with their sizes."""
     return await workspaces.listing(workspace_id, prefix)
@@ -104,13 +109,16 @@ async def compile_kernel(
     path: SourcePath = None,
     workspace_id: SourceWorkspace = None,
     language: CompiledLanguage = None,
-    arch: Annotated[str | None, Field(description="sm_90a, gfx942 ...")] = None,
+    arch: Annotated[str | None, Field(description="GPU architecture: sm_90a, gfx942.")] = None,
     flags: Flags = (),
-    compiler: Annotated[str | None, Field(description="clang, nvcc ...")] = None,
-    block: Annotated[int | None, Field(description="Threads a block: occupancy.")] = None,
+    compiler: Annotated[str | None, Field(description="Compiler of gpu_status, such as clang.")] = None,
+    block: Annotated[int | None, Field(description="Threads of a block, to compute occupancy.")] = None,
     triton: Annotated[
         dict[str, Any] | None,
-        Field(description="signature: {'x':'*fp32:16','n':'i32'}, constants, kernel."),
+        Field(
+            description="How to specialize a Triton kernel: signature, constants, kernel (its name).",
+            examples=[{"signature": {"x": "*fp32:16", "n": "i32"}, "constants": {"BLOCK": 128}}],
+        ),
     ] = None,
     host: Host = None,
     parent: Parent = None,
@@ -129,20 +137,34 @@ async def compile_kernel(
 async def run_command(
     runner: RunnerDep,
     progress: ProgressDep,
-    command: Annotated[list[str], Field(description="No shell: ['sh','-c','...'].", min_length=1)],
-    workspace_id: Annotated[str | None, Field(description="Its files are the current folder.")] = None,
+    command: Annotated[
+        list[str],
+        Field(
+            description="Program and arguments, without a shell.",
+            examples=[["sh", "-c", "make && ./main"]],
+            min_length=1,
+        ),
+    ],
+    workspace_id: Annotated[str | None, Field(description="Workspace whose files are the current folder.")] = None,
     host: Host = None,
-    env: Annotated[dict[str, str] | None, Field(description="Variables.")] = None,
-    gpus: Annotated[int, Field(description="GPUs to hold.", ge=0, le=64)] = 0,
-    needs: Annotated[
-        Needs, Field(description="Of GPUs: {arch: sm_90, memory_gb: 80, nvlink: true, priority: batch or background}")
+    env: Annotated[
+        dict[str, str] | None, Field(description="Environment variables to set.", examples=[{"OMP_NUM_THREADS": "4"}])
     ] = None,
-    timeout_s: Annotated[float, Field(description="Then it is killed.", gt=0, le=86_400)] = 60,
-    stdin: Annotated[str, Field(description="Its stdin.")] = "",
-    outputs: Annotated[tuple[str, ...], Field(description="Files to keep; ['*']: all that changed.")] = (),
-    detach: Annotated[bool, Field(description="Return a job_id at once.")] = False,
-    fetch: Annotated[bool, Field(description="With network, no GPU.")] = False,
-    ranks: Annotated[Ranks, Field(description="{count: 4, launcher: torchrun or mpirun, hosts: []}")] = None,
+    gpus: Annotated[int, Field(description="How many GPUs it gets.", ge=0, le=64)] = 0,
+    needs: Annotated[
+        Needs,
+        Field(
+            description="What the GPUs must be, and how urgent it is.", examples=[{"arch": "sm_90", "memory_gb": 80}]
+        ),
+    ] = None,
+    timeout_s: Annotated[float, Field(description="Seconds until it is killed.", gt=0, le=86_400)] = 60,
+    stdin: Annotated[str, Field(description="Text for its standard input.")] = "",
+    outputs: Annotated[tuple[str, ...], Field(description="Files to keep as artifacts; ['*']: all that changed.")] = (),
+    detach: Annotated[bool, Field(description="Return a job_id at once, not the result.")] = False,
+    fetch: Annotated[bool, Field(description="Run with network and without GPU, to download.")] = False,
+    ranks: Annotated[
+        Ranks, Field(description="Start several processes of it.", examples=[{"count": 4, "launcher": "torchrun"}])
+    ] = None,
     wait_s: Wait = 240,
 ) -> JobResult:
     """Run any program in the sandbox: no network, no files but the workspace and /usr.
@@ -171,8 +193,8 @@ async def run_command(
 async def job_status(
     runner: RunnerDep,
     job_id: JobId,
-    wait_s: Annotated[float, Field(description="Wait for its end.", ge=0, le=240)] = 0,
-    stdout_offset: Annotated[int, Field(description="Byte to start at.", ge=0)] = 0,
+    wait_s: Annotated[float, Field(description="Seconds to wait for its end.", ge=0, le=240)] = 0,
+    stdout_offset: Annotated[int, Field(description="Byte of stdout to start at.", ge=0)] = 0,
 ) -> JobResult:
     """Show a job's state, exit and output so far; also jobs of an earlier server."""
     return await runner.status(job_id, wait_s=wait_s, stdout_offset=stdout_offset)
@@ -187,7 +209,7 @@ async def cancel_job(runner: RunnerDep, job_id: JobId) -> JobResult:
 @TOOLSET.tool("Read an artifact", effect="reads")
 async def read_artifact(
     artifacts: ArtifactsDep,
-    artifact_id: Annotated[str, Field(description="Of an earlier answer.")],
+    artifact_id: Annotated[str, Field(description="artifact_id of an earlier answer.")],
     first_line: FirstLine = 1,
     max_lines: MaxLines = 200,
 ) -> FileContent:

@@ -11,18 +11,18 @@ from gpu_mcp_server.models.docs import DocKind, DocPage, DocSearch
 TOOLSET = Toolset(
     id="docs",
     title="Documentation",
-    instructions="Look an API, error or idiom up with search_docs before you guess: it knows the installed versions.",
+    instructions="search_docs before you guess an API, error or idiom; read_doc quotes.",
 )
 
 
 @TOOLSET.tool("Search documentation", effect="reads")
 async def search_docs(
     documents: DocumentsDep,
-    query: Annotated[str, Field(description="Name, error or question.")],
-    library: Annotated[str | None, Field(description="cuda, nccl, hip ...")] = None,
-    version: Annotated[str | None, Field(description="Else the installed.")] = None,
-    kind: Annotated[DocKind | None, Field(description="What.")] = None,
-    limit: Annotated[int, Field(description="Hits.", ge=1, le=10)] = 5,
+    query: Annotated[str, Field(description="API name, error message or question.")],
+    library: Annotated[str | None, Field(description="Library alone: cuda, nccl, hip.")] = None,
+    version: Annotated[str | None, Field(description="Its version; absent: the installed one.")] = None,
+    kind: Annotated[DocKind | None, Field(description="Kind of entry alone.")] = None,
+    limit: Annotated[int, Field(description="Most hits to show.", ge=1, le=10)] = 5,
 ) -> DocSearch:
     """Find APIs, errors, idioms."""
     return await documents.search(query, library=library, version=version, kind=kind, limit=limit)
@@ -31,8 +31,8 @@ async def search_docs(
 @TOOLSET.tool("Read documentation", effect="reads")
 async def read_doc(
     documents: DocumentsDep,
-    uri: Annotated[str, Field(description="doc://..., or a name.")],
-    offset: Annotated[int, Field(description="From next_offset.", ge=0)] = 0,
+    uri: Annotated[str, Field(description="doc:// address of a hit, or a name.")],
+    offset: Annotated[int, Field(description="Where to go on: next_offset.", ge=0)] = 0,
 ) -> DocPage:
     """Quote an entry."""
     return await documents.read(uri, offset=offset)

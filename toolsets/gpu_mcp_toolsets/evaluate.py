@@ -14,6 +14,7 @@ from gpu_mcp_server.mcp_api.dependencies import (
     RunnerDep,
     SourcesDep,
 )
+from gpu_mcp_server.mcp_api.schemas import brief_schema
 from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.models.comparison import CandidateSpec, Comparison
@@ -42,11 +43,10 @@ TOOLSET = Toolset(
     id="evaluate",
     title="Judge and memory",
     instructions=(
-        "register_problem once: a Python reference, tensors, shapes, tolerances (list_problems shows what is there and "
-        "the launcher that a candidate must define). evaluate_kernel then judges candidates: correct, incorrect "
-        "or cheat, time with interval, speed-up; clock, data and answers are outside the candidate, so measure nothing "
-        "yourself. Pass parent and note; list_attempts shows the best, the ancestors or the failures: look before you "
-        "try again."
+        "register_problem (or import_problem) says what a candidate must define; so does list_problems. "
+        "evaluate_kernel (many: evaluate_kernels) judges: correct, incorrect or cheat, time, speed-up; clock, data and "
+        "answers are outside the candidate, so measure nothing yourself. Pass parent and note; see list_attempts "
+        "(best, ancestors, failures) before you try again."
     ),
 )
 
@@ -56,10 +56,11 @@ _TENSOR = {
     "type": "object",
     "properties": {
         "name": {"type": "string"},
-        "dtype": {"enum": list(get_args(DType))},
-        "shape": {"type": "array"},
+        "dtype": {"type": "string", "enum": list(get_args(DType))},
+        "shape": {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
         "distribution": {
-            "enum": [d for d in get_args(TensorSpec.model_fields["distribution"].annotation) if d not in MADE]
+            "type": "string",
+            "enum": [d for d in get_args(TensorSpec.model_fields["distribution"].annotation) if d not in MADE],
         },
     },
 }
@@ -67,21 +68,17 @@ Inputs = Annotated[list[TensorSpec], Field(min_length=1), WithJsonSchema({"type"
 Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
+EXAMPLE_TENSORS = [[{"name": "x", "dtype": "float32", "shape": ["rows", "cols"]}]]
 Wished = Annotated[ImportOverrides | None, WithJsonSchema({"type": "object"})]
-Trials = Annotated[RegistrationOptions | None, WithJsonSchema({"type": "object"})]
-TRIALS = (
-    '{constraints: ["n % 4 == 0"], fixed_shapes, distributions: declared, robust: '
-    'required, precision: strict, libraries: forbidden, backward: true}, and flops: "2*m*n*k".'
-)
-TIMING = "{precision: exact} for a record; cache: both; mode: graph; baseline: compiled; tier: smoke; fresh."
+Trials = Annotated[RegistrationOptions | None, WithJsonSchema(brief_schema(RegistrationOptions))]
+TIMING = "How far and exactly to judge; exact: for a record; compiled: wait for torch.compile; fresh: not from memory."
 Candidates = Annotated[
     tuple[CandidateSpec, ...],
     Field(max_length=32),
     WithJsonSchema({"type": "array", "items": {"type": "object"}}),
 ]
-Seconds = Annotated[float, Field(ge=0, le=240), WithJsonSchema({"type": "number"})]
 DEFAULT_TIMING = TimingOptions()
-Timing = Annotated[TimingOptions, WithJsonSchema({"type": "object"})]
+Timing = Annotated[TimingOptions, WithJsonSchema(brief_schema(TimingOptions))]
 
 
 @TOOLSET.tool("Register a problem", effect="runs")
@@ -89,15 +86,35 @@ async def register_problem(
     registry: RegistryDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    name: Annotated[str, Field(description="Short.", max_length=80)],
-    inputs: Annotated[Inputs, Field(description="As the reference takes them; shape: symbols or sizes.")],
-    outputs: Annotated[Outputs, Field(description="As returned.")],
-    shapes: Annotated[list[dict[str, int]], Field(description="Sizes: {rows: 512}.", min_length=1)],
-    rtol: Annotated[float, Field(description="Relative.", ge=0)],
-    atol: Annotated[float, Field(description="Absolute.", ge=0)],
-    reference: Annotated[str | None, Field(description="Python text (NumPy or torch): def reference(x).")] = None,
-    reference_path: Annotated[str | None, Field(description="Local Python file.")] = None,
-    trials: Annotated[Trials, Field(description=TRIALS)] = None,
+    name: Annotated[str, Field(description="Short name, for lists.", max_length=80)],
+    inputs: Annotated[
+        Inputs,
+        Field(description="Tensors in the reference's order; shape has symbols or sizes.", examples=EXAMPLE_TENSORS),
+    ],
+    outputs: Annotated[
+        Outputs,
+        Field(
+            description="Tensors that the reference returns, likewise.",
+            examples=[[{**EXAMPLE_TENSORS[0][0], "name": "y"}]],
+        ),
+    ],
+    shapes: Annotated[
+        list[dict[str, int]],
+        Field(
+            description="A size for each symbol, a shape each.", examples=[[{"rows": 512, "cols": 1000}]], min_length=1
+        ),
+    ],
+    rtol: Annotated[float, Field(description="Relative tolerance, such as 1e-4.", ge=0)],
+    atol: Annotated[float, Field(description="Absolute tolerance, such as 1e-6.", ge=0)],
+    reference: Annotated[str | None, Field(description="Python text, NumPy or torch: def reference(x).")] = None,
+    reference_path: Annotated[str | None, Field(description="Or its file on this machine.")] = None,
+    trials: Annotated[
+        Trials,
+        Field(
+            description='Further rules: constraints ["n % 4 == 0"], flops "2*m*n*k".',
+            examples=[{"constraints": ["n % 4 == 0"], "libraries": "forbidden", "flops": "2*m*n*k"}],
+        ),
+    ] = None,
     host: Host = None,
 ) -> ProblemInfo:
     """Register a problem: a Python reference, tensors, shapes, tolerance.
@@ -124,9 +141,15 @@ async def import_problem(
     registry: RegistryDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    path: Annotated[str | None, Field(description="Local file or folder.")] = None,
-    text: Annotated[str | None, Field(description="Or its text.", max_length=2**20)] = None,
-    wish: Annotated[Wished, Field(description="KernelBench: {rtol, distribution: normal, accept_degenerate}.")] = None,
+    path: Annotated[str | None, Field(description="File or folder on this machine.")] = None,
+    text: Annotated[str | None, Field(description="Or the file's text.", max_length=2**20)] = None,
+    wish: Annotated[
+        Wished,
+        Field(
+            description="What is otherwise than the file says; a wrong key's error lists all.",
+            examples=[{"rtol": 0.01, "distribution": "normal", "accept_degenerate": True}],
+        ),
+    ] = None,
     host: Host = None,
 ) -> ProblemInfo:
     """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK."""
@@ -135,7 +158,7 @@ async def import_problem(
 
 @TOOLSET.tool("List problems", effect="reads")
 async def list_problems(
-    registry: RegistryDep, problem_id: Annotated[str | None, Field(description="Only this one.")] = None
+    registry: RegistryDep, problem_id: Annotated[str | None, Field(description="Show this problem alone.")] = None
 ) -> ProblemList:
     """List problems: launcher signatures, shapes, tolerances, best attempt."""
     return await registry.problems(problem_id)
@@ -146,15 +169,15 @@ async def evaluate_kernel(
     evaluator: EvaluatorDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    problem_id: Annotated[str, Field(description="From list_problems.")],
+    problem_id: Annotated[str, Field(description="Problem, as register_problem returned it.")],
     source: Source = None,
     path: SourcePath = None,
     workspace_id: SourceWorkspace = None,
     language: AnyLanguage = None,
-    device: Annotated[Literal["cpu", "cuda"] | None, Field(description="Else by language.")] = None,
-    entry: Annotated[str, Field(description="Launcher function.")] = "launch",
+    device: Annotated[Literal["cpu", "cuda"] | None, Field(description="Absent: by the language.")] = None,
+    entry: Annotated[str, Field(description="Name of the launcher function.")] = "launch",
     flags: Flags = (),
-    timing: Annotated[Timing, Field(description=TIMING)] = DEFAULT_TIMING,
+    timing: Annotated[Timing, Field(description=TIMING, examples=[{"tier": "smoke"}])] = DEFAULT_TIMING,
     host: Host = None,
     parent: Parent = None,
     note: Note = None,
@@ -186,14 +209,20 @@ async def evaluate_kernels(
     batches: BatchesDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    problem_id: Annotated[str, Field(description="Its id.")],
+    problem_id: Annotated[str, Field(description="Problem, as register_problem returned it.")],
     candidates: Annotated[
-        Candidates, Field(description="{name, source or path, workspace_id, language, flags, entry, fresh}.")
+        Candidates,
+        Field(
+            description="Each: name, and source or path, workspace_id, language, flags, entry.",
+            examples=[[{"name": "v2", "path": "v2.cu", "flags": ["-O3"]}]],
+        ),
     ] = (),
-    implementations: Annotated[tuple[str, ...], Field(description="The problem's own, or all.")] = (),
-    tier: Annotated[Tier, Field(description="smoke: one call.")] = "performance",
+    implementations: Annotated[
+        tuple[str, ...], Field(description="Names of the problem's own candidates, or all.")
+    ] = (),
+    tier: Annotated[Tier, Field(description="smoke: one call; correctness: not timed.")] = "performance",
     host: Host = None,
-    wait_s: Annotated[Seconds, Field(description="Then: what is known.")] = 240,
+    wait_s: Annotated[float, Field(description="Seconds to wait; then what is known.", ge=0, le=240)] = 240,
 ) -> Comparison:
     """Judge up to 32 candidates: one table, best first, an attempt each."""
     entrants = await sources.resolve_many(candidates)
@@ -207,14 +236,14 @@ async def list_attempts(
     experience: ExperienceDep,
     baselines: BaselinesDep,
     runner: RunnerDep,
-    problem_id: Annotated[str | None, Field(description="At this problem.")] = None,
+    problem_id: Annotated[str | None, Field(description="Attempts at this problem alone.")] = None,
     view: Annotated[
         Literal["best", "recent", "ancestors", "failures"],
-        Field(description="best: of one device; ancestors: of attempt_id."),
+        Field(description="Which attempts; ancestors: of attempt_id."),
     ] = "best",
-    attempt_id: Annotated[str | None, Field(description="Whose ancestors; else: only it, with evidence.")] = None,
-    device: Annotated[str | None, Field(description="For best.")] = None,
-    limit: Annotated[int, Field(description="How many.", ge=1, le=100)] = 10,
+    attempt_id: Annotated[str | None, Field(description="This one with its evidence, or its ancestors.")] = None,
+    device: Annotated[str | None, Field(description="Part of the device's name, for best.")] = None,
+    limit: Annotated[int, Field(description="Most attempts to show.", ge=1, le=100)] = 10,
 ) -> AttemptList:
     """Show what was tried: best first, ancestors, or failures with reasons."""
     await runner.refresh_running_jobs()

@@ -12,8 +12,10 @@ from gpu_mcp_server.models.experience import FoundAttempts, Lessons, NoteResult
 TOOLSET = Toolset(
     id="experience",
     title="Records",
-    instructions="audit_attempt judges a recorded attempt again and confirms or voids it: before you report a record. "
-    "find_attempts and lessons know what was tried at other problems.",
+    instructions=(
+        "find_attempts, lessons: what was tried at any problem; add_note. audit_attempt confirms or voids an attempt "
+        "before you report a record."
+    ),
     default=False,
 )
 
@@ -22,7 +24,7 @@ TOOLSET = Toolset(
 async def audit_attempt(
     auditor: AuditorDep,
     progress: ProgressDep,
-    attempt_id: Annotated[str, Field(description="An evaluation with a verdict.")],
+    attempt_id: Annotated[str, Field(description="Attempt that has a verdict.")],
 ) -> AuditResult:
     """Judge an attempt again from its record and confirm or void it.
 
@@ -34,13 +36,15 @@ async def audit_attempt(
 @TOOLSET.tool("Find attempts like a new one", effect="reads")
 async def find_attempts(
     memory: MemoryDep,
-    operation: Annotated[str | None, Field(description="Words: softmax, layer norm.")] = None,
-    dtype: Annotated[str | None, Field(description="float16 ...")] = None,
+    operation: Annotated[str | None, Field(description="Words of the operation: softmax, layer norm.")] = None,
+    dtype: Annotated[str | None, Field(description="Type of a tensor: float16.")] = None,
     arch: Annotated[str | None, Field(description="sm_90, or part of the device's name.")] = None,
     bottleneck: Annotated[str | None, Field(description="Words of a profile's verdict.")] = None,
-    error: Annotated[str | None, Field(description="A message; numbers and names do not count.")] = None,
-    shape: Annotated[Literal["small", "medium", "large"] | None, Field(description="Class of size.")] = None,
-    limit: Annotated[int, Field(description="How many.", ge=1, le=30)] = 8,
+    error: Annotated[str | None, Field(description="Error message, or a word of it: SIGSEGV.")] = None,
+    shape: Annotated[
+        Literal["small", "medium", "large"] | None, Field(description="Class of the problem's size.")
+    ] = None,
+    limit: Annotated[int, Field(description="Most attempts to show.", ge=1, le=30)] = 8,
 ) -> FoundAttempts:
     """Search attempts at all problems: verified first, failures too.
 
@@ -52,9 +56,9 @@ async def find_attempts(
 @TOOLSET.tool("What attempts teach", effect="reads")
 async def lessons(
     memory: MemoryDep,
-    operation: Annotated[str | None, Field(description="Words: softmax, layer norm.")] = None,
-    problem_id: Annotated[str | None, Field(description="Only of this problem.")] = None,
-    limit: Annotated[int, Field(description="How many.", ge=1, le=30)] = 8,
+    operation: Annotated[str | None, Field(description="Words of the operation: softmax, layer norm.")] = None,
+    problem_id: Annotated[str | None, Field(description="Lessons of this problem alone.")] = None,
+    limit: Annotated[int, Field(description="Most lessons to show.", ge=1, le=30)] = 8,
 ) -> Lessons:
     """List techniques with speed-up before and after, failures that came again, and notes."""
     return await memory.lessons(operation, problem_id, limit)
@@ -64,8 +68,8 @@ async def lessons(
 async def add_note(
     memory: MemoryDep,
     text: Annotated[str, Field(description="What the next one should know.", max_length=2000)],
-    attempt_id: Annotated[str | None, Field(description="What it is about.")] = None,
-    problem_id: Annotated[str | None, Field(description="Or the problem.")] = None,
+    attempt_id: Annotated[str | None, Field(description="Attempt that it is about.")] = None,
+    problem_id: Annotated[str | None, Field(description="Or problem that it is about.")] = None,
 ) -> NoteResult:
     """Keep a note that lessons shows."""
     return await memory.add_note(text, attempt_id, problem_id)

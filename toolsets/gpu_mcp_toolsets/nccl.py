@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.mcp_api.dependencies import CollectivesDep, NcclVerifierDep, ProgressDep, SourcesDep
+from gpu_mcp_server.mcp_api.schemas import brief_schema
 from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
@@ -15,16 +16,14 @@ TOOLSET = Toolset(
     id="nccl",
     title="NCCL",
     instructions=(
-        "analyze_nccl first: it says for each collective what the program can do alone. transform_nccl writes new "
-        "files, stage by stage; what it leaves is yours, within EVOLVE-BLOCK markers. Believe no `Verification: PASS` "
-        "that a program prints about itself: verify_nccl checks it."
+        "analyze_nccl: what each collective needs to move to the device. transform_nccl writes files; the rest is "
+        "yours, within EVOLVE-BLOCK markers. verify_nccl: believe no PASS that a program prints."
     ),
 )
-Main = Annotated[str | None, Field(description="Main file: in workspace_id, else local; or a local folder.")]
-Workspace = Annotated[str | None, Field(description="All its files.")]
+Main = Annotated[str | None, Field(description="Main file of workspace_id, else file or folder here.")]
+Workspace = Annotated[str | None, Field(description="Workspace with the program's files.")]
 
-# Said once and short: pydantic's schema of it would go into every conversation.
-Run = Annotated[NcclRunOptions, WithJsonSchema({"type": "object"})]
+Run = Annotated[NcclRunOptions, WithJsonSchema(brief_schema(NcclRunOptions))]
 
 
 @TOOLSET.tool("Analyze an NCCL program", effect="runs")
@@ -48,9 +47,9 @@ async def transform_nccl(
     sources: SourcesDep,
     path: Main = None,
     workspace_id: Workspace = None,
-    stages: Annotated[tuple[Stage, ...], Field(description="Else all.")] = (),
-    api: Annotated[Api, Field(description="gin: no NVLink.")] = "auto",
-    nccl_version: Annotated[str | None, Field(description="2.28.9 ...")] = None,
+    stages: Annotated[tuple[Stage, ...], Field(description="Stages to go through; absent: all.")] = (),
+    api: Annotated[Api, Field(description="gin: works without NVLink too.")] = "auto",
+    nccl_version: Annotated[str | None, Field(description="NCCL to write for, such as 2.28.9.")] = None,
 ) -> TransformResult:
     """Write new files and a diff: windows, generated kernels, markers, warm-up.
 
@@ -64,13 +63,13 @@ async def transform_nccl(
 async def verify_nccl(
     verifier: NcclVerifierDep,
     progress: ProgressDep,
-    workspace_id: Annotated[str, Field(description="From write_files.")],
-    path: Annotated[str, Field(description="Main file.")],
+    workspace_id: Annotated[str, Field(description="Workspace, as write_files returned it.")],
+    path: Annotated[str, Field(description="Main file of the workspace.")],
     original: Annotated[str | None, Field(description="Main file with host collectives.")] = None,
-    before: Annotated[str | None, Field(description="workspace_id of the stage's input: frozen text.")] = None,
+    before: Annotated[str | None, Field(description="workspace_id before the stage, for frozen text.")] = None,
     run: Annotated[
         Run,
-        Field(description="ranks, launcher self|torchrun|mpirun, arguments, until static|build|run|all, wait_s, host."),
+        Field(description="How to start it, and how far to check.", examples=[{"ranks": 4, "until": "build"}]),
     ] = NcclRunOptions(),  # noqa: B008 - frozen
 ) -> NcclVerification:
     """Check by static rules, build, run, compare with host NCCL, stress, time."""

@@ -14,9 +14,8 @@ TOOLSET = Toolset(
     id="pool",
     title="Pool",
     instructions=(
-        "Single jobs queue for GPUs by themselves. reserve_gpu keeps GPUs between jobs, for a series of measurements "
-        "on one device; release_gpu gives them back: do it as soon as you are done. "
-        "submit_batch is for hours: what it starts needs no server."
+        "Jobs queue for GPUs by themselves; reserve_gpu keeps some between jobs, release_gpu as soon as you are done. "
+        "submit_batch: jobs of hours."
     ),
     default=False,
 )
@@ -26,13 +25,13 @@ TOOLSET = Toolset(
 async def reserve_gpu(
     pool: PoolDep,
     progress: ProgressDep,
-    gpus: Annotated[int, Field(description="How many.", ge=1)] = 1,
+    gpus: Annotated[int, Field(description="How many GPUs to hold.", ge=1)] = 1,
     host: Host = None,
-    arch: Annotated[str, Field(description="Like sm_90.")] = "",
-    memory_gb: Annotated[int, Field(description="Each, at least.")] = 0,
-    nvlink: Annotated[bool, Field(description="Joined by NVLink.")] = False,
-    lease_id: Annotated[str | None, Field(description="Wait on for a queued one.")] = None,
-    wait_s: Annotated[float, Field(description="Longest wait.", le=240)] = 240,
+    arch: Annotated[str, Field(description="Architecture of each: sm_90.")] = "",
+    memory_gb: Annotated[int, Field(description="Memory of each GPU, at least.")] = 0,
+    nvlink: Annotated[bool, Field(description="GPUs must be joined by NVLink.")] = False,
+    lease_id: Annotated[str | None, Field(description="Queued reservation to wait for again.")] = None,
+    wait_s: Annotated[float, Field(description="Most seconds to wait.", le=240)] = 240,
 ) -> GpuLease:
     """Hold GPUs for a series of jobs; this server's jobs on that host use them.
 
@@ -51,7 +50,9 @@ async def reserve_gpu(
 
 
 @TOOLSET.tool("Release reserved GPUs", effect="changes")
-async def release_gpu(pool: PoolDep, lease_id: Annotated[str, Field(description="From reserve_gpu.")]) -> GpuLease:
+async def release_gpu(
+    pool: PoolDep, lease_id: Annotated[str, Field(description="Reservation, as reserve_gpu returned it.")]
+) -> GpuLease:
     """Give reserved GPUs back; a job that still runs on them keeps them until its end."""
     return await pool.release(lease_id)
 
@@ -59,17 +60,28 @@ async def release_gpu(pool: PoolDep, lease_id: Annotated[str, Field(description=
 @TOOLSET.tool("Submit a long job to Slurm or PBS", effect="runs")
 async def submit_batch(
     long: LongDep,
-    command: Annotated[list[str], Field(description="Program, arguments; no shell: ['sh','-c','...'].", min_length=1)],
+    command: Annotated[
+        list[str],
+        Field(
+            description="Program and arguments, without a shell.",
+            examples=[["sh", "-c", "./train --steps 9"]],
+            min_length=1,
+        ),
+    ],
     host: Host = None,
-    workspace_id: Annotated[str | None, Field(description="Its files are the current folder.")] = None,
-    env: Annotated[dict[str, str] | None, Field(description="Variables to set.")] = None,
-    gpus: Annotated[int | None, Field(description="Of each node; unset: as the host is set up.", ge=0)] = None,
-    nodes: Annotated[int | None, Field(description="The same.", ge=1, le=1024)] = None,
-    tasks_per_node: Annotated[int, Field(description="Ranks of each node.", ge=1, le=64)] = 1,
-    array: Annotated[str, Field(description="Like 0-7: one job for each.")] = "",
-    launcher: Annotated[Literal["srun", "mpirun"], Field(description="Starts the ranks.")] = "srun",
-    time_s: Annotated[float, Field(description="Then it is killed.", gt=0)] = 3600,
-    outputs: Annotated[tuple[str, ...], Field(description="Files to keep; ['*']: all that changed.")] = (),
+    workspace_id: Annotated[str | None, Field(description="Workspace whose files are the current folder.")] = None,
+    env: Annotated[
+        dict[str, str] | None, Field(description="Environment variables to set.", examples=[{"OMP_NUM_THREADS": "4"}])
+    ] = None,
+    gpus: Annotated[int | None, Field(description="GPUs of each node; absent: as the host is set up.", ge=0)] = None,
+    nodes: Annotated[
+        int | None, Field(description="How many nodes; absent: as the host is set up.", ge=1, le=1024)
+    ] = None,
+    tasks_per_node: Annotated[int, Field(description="Ranks on each node.", ge=1, le=64)] = 1,
+    array: Annotated[str, Field(description="Numbers such as 0-7: a job each.")] = "",
+    launcher: Annotated[Literal["srun", "mpirun"], Field(description="What starts the ranks.")] = "srun",
+    time_s: Annotated[float, Field(description="Seconds until it is killed.", gt=0)] = 3600,
+    outputs: Annotated[tuple[str, ...], Field(description="Files to keep as artifacts; ['*']: all that changed.")] = (),
 ) -> BatchSubmission:
     """Queue a program as a batch job of its own (sbatch, qsub), in the same sandbox.
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.mcp_api.dependencies import CheckerDep, ProfilerDep, ProfilesDep, ProgressDep
+from gpu_mcp_server.mcp_api.schemas import brief_schema
 from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.memory_check import CheckTool, MemoryCheck
 from gpu_mcp_server.models.profile import ProfileAnswer, ProfileLevel, ProfileResult
@@ -14,16 +15,15 @@ TOOLSET = Toolset(
     id="profile",
     title="Bugs and bottlenecks",
     instructions=(
-        "check_memory finds wrong accesses, races, unwritten reads and bad barriers with their line: use it on a small "
-        "shape when results are wrong. profile_kernel says what bounds a kernel and what to try; query_profile shows "
-        "more, or compares two. `target`: {command, workspace_id} or {attempt_id, shape}; `skip` warm-up launches."
+        "check_memory: wrong accesses, races, unwritten reads, bad barriers; use a small shape. profile_kernel: what "
+        "bounds a kernel, what to try (skip warm-up); query_profile: more, or two compared."
     ),
 )
 
 About = Literal["kernels", "metrics", "lines", "rules", "verdict", "compare"]
 
-# Said once and short: two tools share it, and pydantic's schema of it takes 1,100 bytes of every conversation.
-Target = Annotated[RunTarget, WithJsonSchema({"type": "object"})]
+CheckTarget = Annotated[RunTarget, WithJsonSchema(brief_schema(RunTarget, without=["report"]))]
+ProfileTarget = Annotated[RunTarget, WithJsonSchema(brief_schema(RunTarget))]
 
 
 @TOOLSET.tool("Check memory", effect="runs")
@@ -31,12 +31,15 @@ async def check_memory(
     checker: CheckerDep,
     progress: ProgressDep,
     target: Annotated[
-        Target,
+        CheckTarget,
         Field(
-            description="{command, workspace_id} or {attempt_id, shape}; kernel, skip, count, host, timeout_s, wait_s."
+            description="command and workspace_id, or attempt_id and shape; skip launches of kernel.",
+            examples=[{"attempt_id": "a-1", "shape": {"n": 512}}],
         ),
     ],
-    tool: Annotated[CheckTool, Field(description="racecheck: shared memory; initcheck: unwritten reads.")] = "memcheck",
+    tool: Annotated[
+        CheckTool, Field(description="racecheck: shared memory; initcheck: unwritten reads; synccheck: barriers.")
+    ] = "memcheck",
 ) -> MemoryCheck:
     """Run compute-sanitizer: findings with source line, thread, distance.
 
@@ -49,7 +52,13 @@ async def check_memory(
 async def profile_kernel(
     profiler: ProfilerDep,
     progress: ProgressDep,
-    target: Annotated[Target, Field(description="As for check_memory; or {report: PATH, workspace_id}.")],
+    target: Annotated[
+        ProfileTarget,
+        Field(
+            description="command, attempt_id, or report: a file that a profiler wrote.",
+            examples=[{"attempt_id": "a-1", "skip": 3}],
+        ),
+    ],
     level: Annotated[ProfileLevel, Field(description="quick: times, no counters.")] = "standard",
 ) -> ProfileResult:
     """Say what bounds a kernel: limit, roofline, stalls, hot lines, occupancy, what to try."""
@@ -59,11 +68,11 @@ async def profile_kernel(
 @TOOLSET.tool("Ask a profile", effect="reads")
 async def query_profile(
     profiles: ProfilesDep,
-    profile_id: Annotated[str, Field(description="From profile_kernel.")],
-    about: Annotated[About, Field(description="What to show.")] = "kernels",
-    kernel: Annotated[str | None, Field(description="In its name.")] = None,
+    profile_id: Annotated[str, Field(description="Profile, as profile_kernel returned it.")],
+    about: Annotated[About, Field(description="Which part to show.")] = "kernels",
+    kernel: Annotated[str | None, Field(description="Part of the kernel's name.")] = None,
     name: Annotated[str, Field(description="Metric or rule: dram, l1tex*hit*.")] = "*",
-    other: Annotated[str | None, Field(description="To compare with.")] = None,
+    other: Annotated[str | None, Field(description="profile_id to compare with.")] = None,
 ) -> ProfileAnswer:
     """Show more of a profile, or two side by side."""
     return await profiles.ask(profile_id, about, kernel=kernel, name=name, other=other)

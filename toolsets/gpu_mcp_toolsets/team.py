@@ -11,10 +11,7 @@ from gpu_mcp_server.models.sharing import ShareResult
 TOOLSET = Toolset(
     id="team",
     title="Team",
-    instructions=(
-        "On a shared server what you make is yours alone. share lets your project or everybody see it: publish "
-        "problems, attempts and notes that others can learn from."
-    ),
+    instructions=("What you make is yours alone; share shows it to your project or everybody."),
     default=False,
 )
 
