@@ -3,7 +3,9 @@
 from typing import Any, Literal, get_args
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.evaluation import HASHES
 from gpu_mcp_server.text_safety import join_lines
+from gpu_mcp_server.time_format import format_time
 
 AttemptKind = Literal["compile", "run", "evaluate", "check", "profile", "nccl"]
 Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
@@ -67,7 +69,7 @@ class Attempt(Model):
         if self.robust is not None:
             parts.append(f"robust: {self.robust}")
         if self.median_us is not None:
-            parts.append(f"{self.median_us:.4g} us")
+            parts.append(format_time(self.median_us / 1e6))
         parts += [p for p in (self.language, self.device, f"parent {self.parent_id}" if self.parent_id else None) if p]
         text = "  ".join(parts)
         voided = f"voided: {self.voided}" if self.voided else None
@@ -75,7 +77,8 @@ class Attempt(Model):
             if extra:
                 text += f"\n{extra}"
         if self.evidence:
-            text += "\nevidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if k != "robust")
+            told = {*HASHES, "robust"}
+            text += "\nevidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if k not in told)
         return join_lines([text])
 
 

@@ -8,6 +8,7 @@ from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier, Verdict, format_range
 from gpu_mcp_server.text_safety import join_lines
+from gpu_mcp_server.time_format import format_time
 
 
 class CandidateSpec(Model):
@@ -61,7 +62,7 @@ class ComparisonRow(Model):
             text += f", speed-up {self.speedup:.3g}{format_range(self.speedup_range)}"
         text += " (unconfirmable)" if self.unconfirmable else ""
         if self.time_us is not None:
-            text += f", {self.time_us:.4g} us (mean of the shapes)"
+            text += f", {format_time(self.time_us / 1e6)} (mean of the shapes)"
         text += f"; {', '.join(self.shapes)}" if self.shapes else ""
         text += f"; {self.reason}" if self.reason else ""
         text += f"; robust: {self.robust}" if self.robust else ""

@@ -1,5 +1,7 @@
 """A verdict and its evidence."""
 
+import re
+from collections.abc import Collection
 from statistics import geometric_mean
 from typing import Any, Literal
 
@@ -8,13 +10,19 @@ from pydantic import Field
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage, Diagnostic, KernelResources
 from gpu_mcp_server.text_safety import join_lines
+from gpu_mcp_server.time_format import format_time, format_time_range
 
 Verdict = Literal["correct", "incorrect", "cheat"]
 Tier = Literal["smoke", "correctness", "performance"]
 """smoke: one call at the smallest shape; correctness: every trial, no timing; performance: everything."""
 
 
-STOPPED = {"half_width": "narrow enough", "rounds": "rounds used up", "time": "time used up"}
+STOPPED = {"rounds": "rounds used up", "time": "time used up"}
+"""What ended the rounds before the interval was as narrow as wished."""
+HASHES = ("seed_commitment", "harness_sha256")
+"""Evidence for others, of which no next step follows; the data has it."""
+_VARIES = re.compile(r"[-+]?\d[\d.,e+-]*")
+_HIDDEN = re.compile(r"\d+ hidden shapes?(?: \([^)]*\))?(?:, )?")
 
 
 def format_range(ends: tuple[float, float] | None) -> str:
@@ -31,6 +39,11 @@ class Timing(Model):
     high_us: float
     rounds: int
     calls_per_round: int
+
+    def text(self, said: str = "") -> str:
+        """Say the median, its interval, and of how many rounds and calls; `said` goes before the interval."""
+        ends = format_time_range(self.low_us / 1e6, self.high_us / 1e6)
+        return f"{format_time(self.median_us / 1e6)} ({said}{ends}, {self.rounds}x{self.calls_per_round})"
 
 
 class TimingOptions(Model):
@@ -103,40 +116,42 @@ class ShapeVerdict(Model):
     max_rel_error: float | None = None
     notes: list[str] = []
 
-    def line_text(self) -> str:
-        """Say it on one line."""
+    def line_text(self, said: Collection[str] = ()) -> str:
+        """Say it on one line, without reasons and remarks that are in `said` but for their numbers."""
         dims = "x".join(str(v) for v in self.dims.values()) or "the only shape"
         text = f"{dims}: {self.verdict}"
         if self.candidate:
-            c = self.candidate
-            text += f", {c.median_us:.4g} us (95 % {c.low_us:.4g}-{c.high_us:.4g}, {c.rounds}x{c.calls_per_round})"
-            if self.half_width is not None and self.stopped_by:
-                text += f", half-width {self.half_width:.2%}, {STOPPED[self.stopped_by]}"
+            text += f", {self.candidate.text('95 % ')}"
+            text += f", {STOPPED[self.stopped_by]}" if self.stopped_by in STOPPED else ""
         if self.reference:
-            text += f", reference {self.reference.median_us:.4g} us"
+            text += f", reference {format_time(self.reference.median_us / 1e6)}"
         if self.speedup:
             text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
         text += ", unconfirmable" if self.unconfirmable else ""
         if self.compiled and self.compiled_speedup:
-            text += f", torch.compile {self.compiled.median_us:.4g} us: speed-up against it {self.compiled_speedup:.3g}"
+            text += f", torch.compile {format_time(self.compiled.median_us / 1e6)}: speed-up against it "
+            text += f"{self.compiled_speedup:.3g}"
         if self.warm:
-            w = self.warm
-            text += f", warm {w.median_us:.4g} us ({w.low_us:.4g}-{w.high_us:.4g}, {w.rounds}x{w.calls_per_round})"
+            text += f", warm {self.warm.text()}"
             text += f" at {self.warm_speedup:.3g} times the reference's speed" if self.warm_speedup else ""
         if self.graph:
-            g = self.graph
-            text += (
-                f", as a graph {g.median_us:.4g} us ({g.low_us:.4g}-{g.high_us:.4g}, {g.rounds}x{g.calls_per_round})"
-            )
+            text += f", as a graph {self.graph.text()}"
         if self.events_us is not None:
-            text += f", the candidate's own events say {self.events_us:.4g} us"
+            text += f", the candidate's own events say {format_time(self.events_us / 1e6)}"
         if self.cache:
             text += f", {self.cache}"
         if self.roof:
             text += f", {self.roof}"
-        if self.reason:
-            text += f"; {self.reason}"
-        return "; ".join([text, *([self.conditions] if self.conditions else []), *self.notes])
+        return "; ".join([text, *(each for each in self.remarks() if but_numbers(each) not in said)])
+
+    def remarks(self) -> list[str]:
+        """Return what is said behind the numbers: why it failed, how the machine was, notes."""
+        return [each for each in (self.reason, self.conditions, *self.notes) if each]
+
+
+def but_numbers(text: str) -> str:
+    """Return a text with its numbers alike, so that what is said at each shape is known again."""
+    return _VARIES.sub("N", text)
 
 
 class Baseline(Model):
@@ -225,17 +240,18 @@ class Evaluation(ResultModel):
 
     def summary(self) -> str:
         """Say the verdict first."""
+        diagnosed = any(self.reason in d.line_text() for d in self.diagnostics)
         lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
         lines[0] += f" for {self.covers}" if self.covers else ""
         lines[0] += f" ({self.degenerate})" if self.degenerate else ""
-        lines[0] += "".join(f" - {said}" for said in (self.fallback, self.reason) if said)
+        lines[0] += "".join(f" - {said}" for said in (self.fallback, "" if diagnosed else self.reason) if said)
         lines[0] += f"; robust: {self.robust}" if self.robust else ""
         lines += [f"declared shapes: {self.declared}"] if self.declared else []
         lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:
             lines.append(f"speed-up against the reference: {self.speedup:.3g}{format_range(self.speedup_range())}")
         if self.time_us is not None:
-            lines.append(f"time of a call: {self.time_us:.4g} us")
+            lines.append(f"time of a call: {format_time(self.time_us / 1e6)}")
         lines += [f"unconfirmable: {self.unconfirmable()}"] if self.unconfirmable() else []
         if self.compiled_speedup is not None:
             lines.append(f"speed-up against torch.compile: {self.compiled_speedup:.3g}")
@@ -245,8 +261,9 @@ class Evaluation(ResultModel):
         lines += [f"the program said {', '.join(self.said)} (not believed)"] if self.said else []
         lines += [f"where it stood ({self.evidence.get('stack')}; not believed):", *self.stack] if self.stack else []
         lines += [f"the candidate wrote (not believed):\n{self.printed}"] if self.printed else []
-        lines += [s.line_text() for s in self.shapes]
-        lines += [f"also tried, untimed: {self.trials}"] if self.trials else []
+        lines += self._shape_lines()
+        trials = _HIDDEN.sub("", self.trials) if self.covers else self.trials
+        lines += [f"also tried, untimed: {trials}"] if trials else []
         lines += [d.line_text() for d in self.diagnostics]
         lines += [
             f"kernel {r.kernel}: {r.registers_per_thread} registers, "
@@ -261,11 +278,9 @@ class Evaluation(ResultModel):
         )
         lines.append(f"on {where}" + (f" (not full: {self.weaker_because})" if self.weaker_because else ""))
         lines += [f"advice: {a}" for a in self.advice]
-        if self.evidence:
-            lines.append(
-                "evidence: "
-                + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if not isinstance(v, (dict, list)))
-            )
+        told = {*HASHES, *(("stack",) if self.stack else ())}
+        evidence = [f"{k} {v}" for k, v in self.evidence.items() if not isinstance(v, (dict, list)) and k not in told]
+        lines += [f"evidence: {', '.join(evidence)}"] if evidence else []
         if self.evidence_artifact_id:
             lines.append(f"all samples: read_artifact {self.evidence_artifact_id}")
         if self.seconds:
@@ -273,3 +288,15 @@ class Evaluation(ResultModel):
         if self.note:
             lines.append(f"note: {self.note}")
         return join_lines(lines)
+
+    def _shape_lines(self) -> list[str]:
+        """Say each shape; what the first line has already, or a shape before it, is not said again."""
+        lines: list[str] = []
+        said: set[str] = set()
+        for shape in self.shapes:
+            first = shape.reason if shape.reason and shape.reason in self.reason else ""
+            line = shape.line_text({*said, but_numbers(first)} if first else said)
+            said.update(map(but_numbers, shape.remarks()))
+            bare = line == ShapeVerdict(dims=shape.dims, verdict=shape.verdict).line_text()
+            lines += [] if bare and (self.covers or self.declared) else [line]
+        return lines

@@ -1,6 +1,7 @@
 """A problem's attempts in the order in which they were made."""
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.time_format import format_time
 
 
 class HistoryPoint(Model):
@@ -64,5 +65,5 @@ class ProblemHistory(ResultModel):
         text = f"{self.name} ({self.problem_id}) on {self.device or 'no device'}: {len(self.points)} evaluations"
         if best is None:
             return f"{text}, none correct"
-        how = f"speed-up {best.speedup:.3g}" if best.speedup else f"{best.median_us:.4g} us"
+        how = f"speed-up {best.speedup:.3g}" if best.speedup else format_time((best.median_us or 0) / 1e6)
         return f"{text}, best {best.attempt_id} with {how}" + (f" (robust: {best.robust})" if best.robust else "")

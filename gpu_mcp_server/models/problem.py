@@ -205,6 +205,8 @@ class ProblemInfo(ResultModel):
     """What a Python candidate must define."""
     tensors: str = ""
     """Inputs and outputs with their types and shapes."""
+    rules: list[str] = []
+    """What holds for a candidate besides its signature."""
     program: ProgramInfo | None = None
     """Where a candidate is a program."""
     shapes: Sequence[Mapping[str, int | float | str]]
@@ -233,16 +235,17 @@ class ProblemInfo(ResultModel):
             f"Python candidate: {self.launcher_python}",
         ]
 
-    def summary(self) -> str:
-        """Say what a candidate must define."""
+    def summary(self, *, whole: bool = True) -> str:
+        """Say what a candidate must define; `whole` with all that holds for it besides."""
         return join_lines(
             [
                 f"problem {self.problem_id} {self.name}" + (f" ({self.registered})" if self.registered else ""),
                 *([self.description] if self.description else []),
                 *self._candidate(),
+                *(self.rules if whole else []),
                 *([f"tensors: {self.tensors}"] if self.tensors else []),
-                f"shapes: {self.shapes}; rtol {self.rtol:g}, atol {self.atol:g}; "
-                f"reference in {self.framework}; hash {self.content_hash[:12]}",
+                f"shapes: {_shapes_text(self.shapes)}; rtol {self.rtol:g}, atol {self.atol:g}; "
+                f"reference in {self.framework}",
                 *([f"conditions: {'; '.join(self.conditions)}"] if self.conditions else []),
                 *(
                     [f"trivial answers that fail, as they must: {', '.join(self.trivial_answers_tried)}"]
@@ -267,4 +270,11 @@ class ProblemList(ResultModel):
         """List them."""
         if not self.problems:
             return "no problems yet; register_problem makes one"
-        return "\n\n".join(p.summary() for p in self.problems) + (f"\n({self.left_out} more)" if self.left_out else "")
+        whole = len(self.problems) == 1
+        said = [p.summary(whole=whole) for p in self.problems]
+        said += [] if whole else ["What holds for candidates besides: list_problems with a problem_id."]
+        return "\n\n".join(said) + (f"\n({self.left_out} more)" if self.left_out else "")
+
+
+def _shapes_text(shapes: Sequence[Mapping[str, int | float | str]]) -> str:
+    return "; ".join(", ".join(f"{name}={size}" for name, size in dims.items()) or "the only one" for dims in shapes)

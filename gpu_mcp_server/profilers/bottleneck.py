@@ -7,6 +7,7 @@ from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, Roofline
 from gpu_mcp_server.profilers.csv_tables import shares
 from gpu_mcp_server.profilers.hardware_units import BUSY_PERCENT, HELP, STALL_HELP, units_of
 from gpu_mcp_server.profilers.roofline import Peaks, bandwidths, clock_hz, roofline
+from gpu_mcp_server.time_format import format_time
 
 LIMIT = 1600
 """Characters of a verdict, about 400 tokens."""
@@ -107,7 +108,7 @@ def _fitting(lines: Sequence[str], room: int) -> list[str]:
 
 def _other_line(v: KernelVerdict) -> str:
     share = f" ({v.share_percent:.0f} %)" if v.share_percent is not None else ""
-    time = f"{v.time_us:.1f} us x {v.calls}" if v.time_us is not None else f"{v.calls} calls"
+    time = f"{format_time(v.time_us / 1e6)} x {v.calls}" if v.time_us is not None else f"{v.calls} calls"
     limit = f"; bound by {v.bound} {v.bound_percent:.0f} %" if v.bound and v.bound_percent is not None else ""
     return f"also {v.name}: {time}{share}{limit}"
 
@@ -121,7 +122,7 @@ def _bound(units: dict[str, tuple[float, str]]) -> tuple[str | None, float | Non
 
 def _head(r: KernelReading, share: float | None) -> str:
     hz = clock_hz(r.metrics)
-    parts = [f"{r.time_us:.1f} us" if r.time_us is not None else "time unknown"]
+    parts = [format_time(r.time_us / 1e6) if r.time_us is not None else "time unknown"]
     parts[0] += f" x {r.calls}" if r.calls > 1 else ""
     parts[0] += f" ({share:.0f} % of all kernels)" if share is not None else ""
     if hz:

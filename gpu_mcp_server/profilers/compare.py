@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.bottleneck import LIMIT, kernel_verdict
 from gpu_mcp_server.profilers.roofline import Peaks
+from gpu_mcp_server.time_format import format_time
 
 SAME = 0.02
 """Part by which two times may differ and count as equal: one profiled call each is no benchmark."""
@@ -90,7 +91,7 @@ def _change(a: KernelReading, b: KernelReading) -> str:
     word = (
         "as fast" if abs(ratio - 1) <= SAME else (f"{ratio:.3g}x faster" if ratio > 1 else f"{1 / ratio:.3g}x slower")
     )
-    return f"{a.time_us:.4g} -> {b.time_us:.4g} us, {word}"
+    return f"{format_time(a.time_us / 1e6)} -> {format_time(b.time_us / 1e6)}, {word}"
 
 
 def _differ(old: float, new: float) -> bool:

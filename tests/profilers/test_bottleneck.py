@@ -79,7 +79,7 @@ def by_hand() -> KernelReading:
 def test_a_verdict_by_hand():
     found = bottleneck.kernel_verdict(by_hand())
     assert found.verdict == snapshot("""\
-blur: 12.5 us x 2; SM at 1000 MHz, not locked; grid 8x8 x block 128, 2.5 waves
+blur: 12.5 µs x 2; SM at 1000 MHz, not locked; grid 8x8 x block 128, 2.5 waves
 BOUND: DRAM (DRAM 80 %, L2 40 %)
 ROOFLINE: 0.02 of 0.2 TFLOP/s fp32 (10 %); dram 0.025 FLOP/B, 80 % of its roof (ridge 0.2)
 MEMORY: dram 0.80 of 1.00 TB/s (80 %); hits L1 12 %; 16 of 32 B used of each loaded sector
@@ -185,7 +185,7 @@ def test_two_profiles_stand_side_by_side():
     }
     update = {"time_us": 10.0, "metrics": {**before.metrics, **changed}, "stalls": {"long_scoreboard": 1.0}}
     assert compare.compare_profiles([before], [before.model_copy(update=update)]) == snapshot("""\
-blur: 12.5 -> 10 us, 1.25x faster
+blur: 12.5 µs -> 10.0 µs, 1.25x faster
 BOUND: DRAM 80 % -> L2 70 %
 registers: 64 -> 32
 UNITS: DRAM 80 -> 50 %, L2 40 -> 70 %
@@ -198,7 +198,7 @@ def test_profiles_of_two_kernels_of_a_capture_stand_side_by_side():
     text = compare.compare_profiles([product], [tiled])
     times = (product.time_us or 0), (tiled.time_us or 1)
     assert text.startswith(
-        f"product -> tiled<32>: {times[0]:.4g} -> {times[1]:.4g} us, {times[0] / times[1]:.3g}x faster"
+        f"product -> tiled<32>: {times[0] / 1e3:.3g} ms -> {times[1] / 1e3:.3g} ms, {times[0] / times[1]:.3g}x faster"
     )
     assert "STALLS: lg_throttle" in text and "mio_throttle 0 -> " in text and "shared KiB: 1 -> 9" in text
     assert compare.compare_profiles([product], []) == "one of the two profiles has no kernel"

@@ -14,6 +14,7 @@ from gpu_mcp_server.services.evaluation.evaluator import Evaluator
 from gpu_mcp_server.services.evaluation.judge_job import TRUSTED, parse_verdict, shape_verdicts
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.time_format import format_time_range
 
 SLOWER = 0.8
 """A shape is slower when the upper end of its speed-up's interval is below this part of the recorded lower end.
@@ -162,8 +163,8 @@ def compare_verdicts(before: Attempt, shapes: Sequence[ShapeVerdict], now: Evalu
         then_us, now_us = then.candidate, again.candidate
         if not then.speedup and then_us and now_us and now.time_us and now_us.low_us > then_us.high_us / SLOWER:
             return "voided", (
-                f"at {then.dims} the second run takes {now_us.low_us:.4g}-{now_us.high_us:.4g} us, "
-                f"not {then_us.low_us:.4g}-{then_us.high_us:.4g} us"
+                f"at {then.dims} the second run takes {format_time_range(now_us.low_us / 1e6, now_us.high_us / 1e6)}, "
+                f"not {format_time_range(then_us.low_us / 1e6, then_us.high_us / 1e6)}"
             )
     if before.speedup and not now.speedup:
         return "not_comparable", "the same verdict; the second run could not time every shape"

@@ -19,6 +19,7 @@ from gpu_mcp_server.services.evaluation.trial_records import LATE
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems.problem_table import Problems
+from gpu_mcp_server.time_format import format_time, format_time_range
 
 MAX_CANDIDATES = 32
 COMPILE_SLOTS = 4
@@ -215,7 +216,8 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
 
 def _shape(shape: ShapeVerdict, timing: Timing) -> str:
     at = ",".join(f"{name}={size}" for name, size in shape.dims.items()) or "only shape"
-    return f"{at}: {timing.median_us:.4g} us ({timing.low_us:.4g}-{timing.high_us:.4g})"
+    ends = format_time_range(timing.low_us / 1e6, timing.high_us / 1e6)
+    return f"{at}: {format_time(timing.median_us / 1e6)} ({ends})"
 
 
 def _rank(row: ComparisonRow) -> tuple[float, float]:

@@ -37,8 +37,14 @@ TURN_S = 120.0
 MEMORY_BYTES = 16 << 30
 MOST_LINES, MOST_FRAMES, LINE_CHARACTERS = 40, 8, 200
 NATIVE = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in )?(?P<frame>.+)$")
-OURS = re.compile(r"\b(?:ffi_\w+|_?Py[A-Z_]\w*|_PyEval\w*|_ctypes\w*|cfunction_\w+|pymain_\w+|__libc_start\w*)\b")
+OURS = re.compile(
+    r"\b(?:ffi_\w+|_?Py[A-Z_]\w*|_PyEval\w*|_ctypes\w*|cfunction_\w+|pymain_\w+|__libc_start\w*)\b"
+    r"|\?\? \(\) from \S*libffi"
+)
 """Python's own frames, and what calls a launcher: a stack ends there, Python tells its own."""
+WAITS = re.compile(r"futex|nanosleep|sem_wait|cond_wait|epoll|\bpoll\b|\bselect\b")
+THEIRS = re.compile(r"\b(?:kernel|candidate)\.\w+|\blaunch\b")
+"""A frame of the candidate's."""
 HEAD = re.compile(r"^(?:Thread \d+ |(?:Current t|T)hread 0x|Program received signal|thread \d+ \(|Fatal Python error)")
 PYTHON = re.compile(r'^\s+File "(?P<file>[^"]{1,300})", line (?P<line>\d+) in (?P<name>.+)$')
 PLAYER = f"{FOLDER}/player.py"
@@ -183,7 +189,20 @@ def frames_in(text: str) -> list[str]:
             lines.append(line[:LINE_CHARACTERS])
     heads = [n for n, line in enumerate(lines) if not line.startswith("  ")]
     bare = {n for n in heads if lines[n].startswith(("Thread", "Current")) and (n + 1 >= len(lines) or n + 1 in heads)}
-    return [line for n, line in enumerate(lines) if n not in bare][:MOST_LINES]
+    return _without_waiting([line for n, line in enumerate(lines) if n not in bare])[:MOST_LINES]
+
+
+def _without_waiting(lines: Sequence[str]) -> list[str]:
+    """Leave out threads that only wait, none of the candidate's frames below, where another does something."""
+    threads: list[list[str]] = []
+    for line in lines:
+        if not line.startswith("  ") or not threads:
+            threads.append([])
+        threads[-1].append(line)
+    busy = [t for t in threads if len(t) == 1 or not WAITS.search(t[1]) or any(map(THEIRS.search, t))]
+    shown = busy if any(len(thread) > 1 for thread in busy) else threads
+    left = [f"(and {len(threads) - len(shown)} that only wait)"] if len(shown) < len(threads) else []
+    return [line for thread in shown for line in thread] + left
 
 
 def with_stack(evaluation: Evaluation, stack: Stack | None, otherwise: str) -> Evaluation:

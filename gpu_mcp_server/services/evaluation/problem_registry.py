@@ -25,6 +25,7 @@ from gpu_mcp_server.services.problems.problem_table import Problems, degenerate_
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.time_format import format_time
 
 LISTED = 10
 MEND = "Mend the problem and register it again."
@@ -177,7 +178,7 @@ class Registry:
         update: dict[str, Any] = {"attempts": len(recent.attempts) + (recent.left_out or 0)}
         if best.attempts:
             a = best.attempts[0]
-            time = f" {a.median_us:.4g} us on {a.device}" if a.median_us else ""
+            time = f" {format_time(a.median_us / 1e6)} on {a.device}" if a.median_us else ""
             update["best"] = a.attempt_id + (f" speed-up {a.speedup:.3g} on {a.device}" if a.speedup else time)
             whole = (
                 await self._baselines.attempt_with_compiled(await self._experience.get(a.attempt_id)) if compiled else a

@@ -109,6 +109,23 @@ def python_launcher(problem: Problem) -> str:
     return f"triton: def launch({', '.join(names)}); python: {model}"
 
 
+def candidate_rules(problem: Problem) -> list[str]:
+    """Return what holds for a candidate besides its signature: the whole of what it is called with and judged by."""
+    outputs = ", ".join(t.name for t in problem.outputs)
+    laid = "as said with the tensors" if problem.layouts else "row-major without gaps"
+    return [
+        f"All: tensors are {laid}; inputs are read-only; outputs ({outputs}) hold junk: write them in full at every "
+        "call. A call returns 0 for success and is done when it returns (CUDA: when `stream` has passed it). Plans and "
+        "scratch memory may be kept, answers not.",
+        "C, C++: #include <stdint.h>; built with -O3 -march=native -fopenmp unless flags say otherwise; flags link too "
+        "(-lm). CUDA: launch on `stream`, return cudaGetLastError(), no cudaDeviceSynchronize. Triton: torch "
+        "tensors come in, write into the outputs. ModelNew: return new tensors.",
+        *([] if problem.fixed_shapes else ["Hidden shapes are tried too: ones, primes, odd sizes, larger ones."]),
+        "Next: evaluate_kernel with this problem_id, source and language (c, cpp, cuda, triton, python). Examples: "
+        "resource gpu-mcp://docs/candidates.",
+    ]
+
+
 def signature_mismatch(problem: Problem, source: str, entry: str, language: str) -> str:
     """Say so if a C, C++ or CUDA source defines its launcher otherwise than it is called.
 

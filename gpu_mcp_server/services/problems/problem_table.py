@@ -15,6 +15,7 @@ from gpu_mcp_server.models.program import ProgramProblem
 from gpu_mcp_server.services.problems.launcher_signatures import (
     C_TYPES,
     c_launcher,
+    candidate_rules,
     cuda_launcher,
     python_launcher,
     tensors_of,
@@ -212,6 +213,7 @@ class Problems:
             launcher_cuda=cuda_launcher(problem),
             launcher_python=python_launcher(problem),
             tensors=tensors_of(problem),
+            rules=candidate_rules(problem),
             shapes=problem.shapes,
             rtol=problem.rtol,
             atol=problem.atol,

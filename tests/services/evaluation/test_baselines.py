@@ -92,7 +92,7 @@ def test_a_numpy_reference_is_no_baseline_for_a_gpu():
 
     assert (bare.speedup, bare.time_us, bare.speedup_range()) == (None, pytest.approx(10), None)
     assert "no GPU baseline" in bare.summary() and "give a torch reference" in bare.summary()
-    assert "speed-up" not in bare.summary() and "time of a call: 10 us" in bare.summary()
+    assert "speed-up" not in bare.summary() and "time of a call: 10.0 µs" in bare.summary()
     other = timed("reference on the same GPU")
     assert without_baseline(other) is other
 
@@ -118,7 +118,9 @@ async def test_where_there_is_no_baseline_the_shortest_time_ranks(own_lab: Lab):
     best = await experience.list("best", problem_id=problem.problem_id)
 
     assert [attempt.median_us for attempt in best.attempts] == [10.0, 30.0], "what got no time does not rank"
-    assert "10 us on a GPU" in ((await own_lab.evaluation.registry.problems(problem.problem_id)).problems[0].best or "")
+    assert "10.0 µs on a GPU" in (
+        (await own_lab.evaluation.registry.problems(problem.problem_id)).problems[0].best or ""
+    )
     history = await experience.history(problem.problem_id)
     assert "with 1 us" not in history.summary()
 

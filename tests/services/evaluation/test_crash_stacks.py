@@ -142,6 +142,18 @@ def test_a_thread_ends_where_python_begins():
     assert lines == ["Thread 2 (LWP 9):", "  f (x=1) at c.c:1"]
 
 
+def test_threads_that_only_wait_are_counted_where_another_did_something():
+    waiting = "Thread 2 (LWP 10):\n#0  0x7f in __futex_abstimed_wait_common64 (op=137) at ./nptl/futex.c:57\n"
+    crashed = "Thread 1 (LWP 7):\n#0  launch (rows=64) at kernel.c:3\n#1  0x7f in ?? () from /lib/libffi.so.8\n"
+    own = "Thread 2 (LWP 10):\n#0  0x7f in futex_wait (op=1)\n#1  0x7f in pool (n=1) at kernel.c:9\n"
+
+    assert frames_in(waiting + crashed) == [
+        "Thread 1 (LWP 7):", "  launch (rows=64) at kernel.c:3", "(and 1 that only wait)",
+    ]  # fmt: skip
+    assert "  pool (n=1) at kernel.c:9" in frames_in(own + crashed), "the candidate's own thread is shown"
+    assert len(frames_in(waiting)) == 2, "a deadlock has nothing else to show"
+
+
 @pytest.mark.timeout(300)
 async def test_a_verdict_on_a_crash_comes_with_its_stack(own_lab: Lab):
     tensors = {side: [TensorSpec(**PROBLEM[side][0])] for side in ("inputs", "outputs")}

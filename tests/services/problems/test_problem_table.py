@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
-from gpu_mcp_server.models.problem import Problem, TensorSpec
+from gpu_mcp_server.models.problem import Problem, ProblemList, TensorSpec
 from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
 from gpu_mcp_server.services.problems.problem_table import Problems, content_hash
 from gpu_mcp_server.store.database import Database
@@ -83,6 +83,24 @@ def test_a_launcher_takes_inputs_outputs_then_dimensions_in_order_of_use():
     assert info.launcher_cuda == (
         'extern "C" int launch(const float* x, float* y, int64_t rows, int64_t cols, cudaStream_t stream)'
     )
+
+
+def test_a_registration_says_the_whole_contract_on_one_screen():
+    text = Problems.info(softmax()).model_copy(update={"registered": "new"}).summary()
+
+    for said in ("int launch(const float* x", "cudaStream_t stream", "forward(self, x)", "read-only", "row-major",
+                 "write them in full", "returns 0", "-lm",
+                 "Hidden shapes", "rtol", "evaluate_kernel"):  # fmt: skip
+        assert said in text, said
+    assert len(text) <= 2400 and len(text.splitlines()) <= 16
+    assert not re.search(r"hash|[0-9a-f]{16}", text)
+
+
+def test_many_problems_are_listed_without_what_holds_for_all():
+    info = Problems.info(softmax())
+    one, two = ProblemList(problems=[info]).summary(), ProblemList(problems=[info, info]).summary()
+
+    assert "read-only" in one and "read-only" not in two and "list_problems with a problem_id" in two
 
 
 def test_each_type_has_its_c_and_its_cuda_name():
