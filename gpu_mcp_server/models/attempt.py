@@ -9,6 +9,9 @@ from gpu_mcp_server.time_format import format_time
 
 AttemptKind = Literal["compile", "run", "evaluate", "check", "profile", "nccl"]
 Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
+NOBODYS = "'cancelled', 'caller_lost', 'abandoned', 'broken', 'error', 'refused', 'no_gpu'"
+"""How attempts end that are nobody's failure, in SQL's words: the machine or the caller ended them; of kernels they
+teach nothing."""
 SHOWN = 5
 """Attempts of a ranking in words; the data has all."""
 

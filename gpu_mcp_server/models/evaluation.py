@@ -186,6 +186,7 @@ class Evaluation(ResultModel):
     stack: list[str] = []
     """Where each thread stood when a candidate that had crashed or hung was run once more; never believed."""
     attempt_id: str
+    """Empty where nothing was tried, as the host cannot run it."""
     job_id: str | None = None
     problem_id: str
     problem_hash: str
@@ -270,9 +271,8 @@ class Evaluation(ResultModel):
             f"spills {r.spill_store_bytes}+{r.spill_load_bytes} B, shared {r.shared_bytes} B"
             for r in self.resources
         ]
-        lines.append(
-            f"attempt {self.attempt_id} of {self.problem_id}" + (f", job {self.job_id}" if self.job_id else "")
-        )
+        attempt = f"attempt {self.attempt_id} of {self.problem_id}" if self.attempt_id else f"of {self.problem_id}"
+        lines.append(attempt + (f", job {self.job_id}" if self.job_id else ""))
         where = ", ".join(
             filter(None, [self.device, f"host {self.host}", f"sandbox {self.level}" if self.level else None])
         )

@@ -5,6 +5,8 @@ from typing import Literal
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.text_safety import join_lines
 
+NOTHING = "nothing like it was tried; ask with fewer or other words, or see list_attempts"
+
 
 class FoundAttempt(Model):
     """An attempt that answers."""
@@ -38,7 +40,7 @@ class FoundAttempts(ResultModel):
 
     def summary(self) -> str:
         """List them."""
-        lines = [attempt.line_text() for attempt in self.attempts] or ["nothing like it was tried"]
+        lines = [attempt.line_text() for attempt in self.attempts] or [NOTHING]
         return "\n".join([*lines, *([f"({self.left_out} more)"] if self.left_out else [])])
 
 

@@ -25,6 +25,9 @@ _LAST = (
     re.compile(r'^  File "[^"\n]+", line \d+ in (test\w*)', re.MULTILINE),
 )
 """What was last begun, by googletest, and by pytest's faulthandler when the interpreter breaks."""
+_NO_PYTEST = re.compile(
+    r"No module named '?pytest'?|cannot start \S*py\.?test: No such file|py\.?test: (?:command )?not found"
+)
 
 
 def with_report_option(argv: Sequence[str]) -> list[str]:
@@ -39,6 +42,29 @@ def with_report_option(argv: Sequence[str]) -> list[str]:
     if any(a.startswith("--gtest_") for a in command) and not any(a.startswith("--gtest_output") for a in command):
         return [*command, f"--gtest_output=xml:{REPORT}"]
     return command
+
+
+def with_judge_python(argv: Sequence[str], python: str | None) -> list[str]:
+    """Return a command in which `python -m pytest` is that of the judge, who has what tests of kernels import.
+
+    A Python of the system stays what PATH finds, and so does one that is named by its path.
+    """
+    ours = python is not None and not python.startswith(("/usr/bin/", "/bin/"))
+    if ours and argv[0] in ("python", "python3") and list(argv[1:3]) == ["-m", "pytest"]:
+        return [str(python), *argv[1:]]
+    return list(argv)
+
+
+def missing_pytest(said: str, python: str | None) -> str | None:
+    """Say how to have pytest, where a program wanted it and it was not there."""
+    if not _NO_PYTEST.search(said):
+        return None
+    install = (
+        f"a person can install it into the judge's Python: {python} -m pip install pytest"
+        if python
+        else ("a person can set judge_python of this host to a Python that has it")
+    )
+    return f"pytest is not there: {install}; or run unittest, which needs nothing: python3 -m unittest"
 
 
 def environment(argv: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:

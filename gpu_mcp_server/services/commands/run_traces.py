@@ -85,8 +85,9 @@ def instrument_command(
     Raises:
         ToolMissing: If ranks want mpirun and the host has none.
     """
-    command = junit.with_report_option(argv)
-    outputs = [junit.REPORT] if command != list(argv) else []
+    python = probe.judge.path if probe.judge else None
+    command = junit.with_report_option(junit.with_judge_python(argv, python) if tests else argv)
+    outputs = [junit.REPORT] if len(command) > len(argv) else []
     if gpus:
         outputs.append(coredump.FILE)
     variables = {
@@ -193,6 +194,9 @@ class RunTraceReader:
     async def _doubts(self, done: FinishedJob, row: JobRow, tests: TestReport | None, said: str) -> str | None:
         """Say what makes a report doubtful, or why there may be none."""
         leader = done.record.leader
+        judge = (await self._jobs.probe(done.host)).judge
+        if tests is None and (absent := junit.missing_pytest(said, judge.path if judge else None)):
+            return absent
         old = None
         if tests is None and row.workspace_id:
             kept = await self._workspaces.manifest(row.workspace_id)

@@ -1,5 +1,6 @@
 """The attempts of all problems as a memory: asked by what is known of a new one, such as an error like earlier ones."""
 
+import asyncio
 import json
 import math
 import re
@@ -11,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.attempt import NOBODYS
 from gpu_mcp_server.models.experience import FoundAttempt, FoundAttempts, Lesson, Lessons, NoteResult
+from gpu_mcp_server.services.experience.word_match import FAILURES, OPERATIONS, texts_that_match
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
 
-NOBODYS = "('cancelled', 'caller_lost', 'abandoned', 'broken', 'error', 'refused')"
-"""How attempts end whose reasons teach nothing about kernels."""
 SCANNED = 2000
 """Newest attempts that an error's signature is compared with."""
 SHOWN = 240
@@ -29,11 +30,13 @@ PROFILED = (
 """What the last profile of an attempt said of it."""
 FROM = (
     "FROM attempts a JOIN problems ON problems.problem_id = a.problem_id "
-    "WHERE a.kind = 'evaluate' AND a.status != 'running'"
+    f"WHERE a.kind = 'evaluate' AND a.status != 'running' AND a.status NOT IN ({NOBODYS})"
 )
 TRIED = "COALESCE(a.note, '') NOT LIKE 'audit of %'"
 """An audit judges what was tried before."""
 STEPS = FROM.replace("WHERE", "JOIN attempts b ON b.attempt_id = a.parent_id WHERE")
+MATRIX_PRODUCT = re.compile(r"\w\s*@\s*\w|\b(?:matmul|einsum|tensordot|[bm]mm?|linear)\s*\(")
+"""In a reference, whatever its problem is called."""
 _NAMED = re.compile(r"[\"'`‘’“”][^\"'`‘’“”]{1,200}[\"'`‘’“”]")  # noqa: RUF001 - compilers' quotation marks
 _PLACE = re.compile(r"[\w./-]+\.\w+:\d+(?::\d+)?:?|[\w./-]+\(\d+\):?|line \d+")
 _NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -64,11 +67,12 @@ class ExperienceSearch:
         """Return attempts like a new one: verified first, fastest first, then failures, newest first.
 
         Args:
-            operation: Words, all of which are in the problem's name, description or reference.
+            operation: Words, all of which are in the problem's name, description or reference, by stem or another name.
             dtype: Of an input or output.
             arch: A part of the device's name, such as H200, or its architecture, such as sm_90.
             bottleneck: Words in what a profile of the attempt said.
-            error: A message; those that are equal but for places, names and numbers count as one.
+            error: A message; those that are equal but for places, names and numbers count as one. Or words of it, or
+                the kind of failure: SIGSEGV, out of memory, wrong answer.
             shape: small, medium or large: elements of the problem's largest shape, below 2^16, 2^24, or more.
             limit: How many.
 
@@ -78,15 +82,21 @@ class ExperienceSearch:
         asked = {"operation": operation, "dtype": dtype, "arch": arch, "bottleneck": bottleneck, "error": error}
         if not any((*asked.values(), shape)):
             raise BadRequest("Nothing is asked.", hint=f"Give one of {', '.join(asked)}, shape.")
-        where, values = _own(*_conditions(operation, dtype, arch, bottleneck))
+        where, values = _own(*await self._conditions(operation, dtype, arch, bottleneck))
         rows = await self._db.fetch_all(
             f"SELECT a.*, problems.json ->> 'name' AS problem, problems.json ->> 'shapes' AS shapes, "
             f"{PROFILED} AS bottleneck {FROM} {where} ORDER BY ({VERIFIED}) DESC, a.speedup DESC, a.seq DESC LIMIT ?",
             (*values, SCANNED),
         )
         if error:
+            said = {row["attempt_id"]: _failure_of(row) for row in rows}
+            meant = await asyncio.to_thread(texts_that_match, error, said, FAILURES)
             wanted = signature(error)
-            rows = [row for row in rows if row["reason"] and _alike(signature(row["reason"]), wanted)]
+            rows = [
+                row
+                for row in rows
+                if row["attempt_id"] in meant or (row["reason"] and _alike(signature(row["reason"]), wanted))
+            ]
         if shape:
             rows = [row for row in rows if size_class(row["shapes"]) == shape]
         return FoundAttempts(attempts=[_found(row) for row in rows[:limit]], left_out=max(len(rows) - limit, 0) or None)
@@ -97,7 +107,7 @@ class ExperienceSearch:
         Raises:
             NotFound: If there is no such problem.
         """
-        where, values = _conditions(operation, None, None, None)
+        where, values = await self._conditions(operation, None, None, None)
         if problem_id is not None:
             await self._require("problems", "problem_id", problem_id, "problem")
             where, values = f"{where} AND problems.problem_id = ?", [*values, problem_id]
@@ -165,7 +175,7 @@ class ExperienceSearch:
         rows = await self._db.fetch_all(
             f"SELECT a.attempt_id, a.reason, problems.json ->> 'name' AS problem {FROM} {where} AND {TRIED} "
             "AND a.reason IS NOT NULL AND (a.verdict IS NULL OR a.verdict != 'correct') "
-            f"AND a.status NOT IN {NOBODYS} ORDER BY a.seq DESC LIMIT ?",
+            "ORDER BY a.seq DESC LIMIT ?",
             (*values, SCANNED),
         )
         counted = Counter(signature(row["reason"]) for row in rows)
@@ -193,6 +203,21 @@ class ExperienceSearch:
             for row in rows
         ]
 
+    async def _conditions(
+        self, operation: str | None, dtype: str | None, arch: str | None, bottleneck: str | None
+    ) -> tuple[str, list[Value]]:
+        where, values = _conditions(dtype, arch, bottleneck)
+        if not operation or not operation.strip():
+            return where, values
+        rows = await self._db.fetch_all(
+            "SELECT problem_id, json ->> 'name' AS name, json ->> 'description' AS about, "
+            "json ->> 'reference' AS source FROM problems"
+        )
+        texts = {row["problem_id"]: _problem_text(row) for row in rows}
+        meant = await asyncio.to_thread(texts_that_match, operation, texts, OPERATIONS)
+        chosen = " AND problems.problem_id IN (SELECT value FROM json_each(?))"
+        return where + chosen, [*values, json.dumps([*meant])]
+
     async def _require(self, table: str, column: str, handle: str, what: str) -> None:
         seen, values = visibility_condition(column)
         sql = f"SELECT 1 FROM {table} WHERE {column} = ? AND {seen}"  # noqa: S608 - names of this module
@@ -207,14 +232,20 @@ def size_class(shapes: str) -> str:
     return "small" if largest < 1 << 16 else "medium" if largest < 1 << 24 else "large"
 
 
-def _conditions(
-    operation: str | None, dtype: str | None, arch: str | None, bottleneck: str | None
-) -> tuple[str, list[Value]]:
+def _problem_text(row: sqlite3.Row) -> str:
+    product = " matmul" if MATRIX_PRODUCT.search(row["source"] or "") else ""
+    return f"{row['name']} {row['about'] or ''} {row['source'] or ''}{product}"
+
+
+def _failure_of(row: sqlite3.Row) -> str:
+    """Return in which words a failed attempt may be asked for; nothing of one that is correct."""
+    if row["verdict"] == "correct" and not row["voided"]:
+        return ""
+    return " ".join(filter(None, (row["verdict"], row["status"], row["voided"] and "voided", row["reason"])))
+
+
+def _conditions(dtype: str | None, arch: str | None, bottleneck: str | None) -> tuple[str, list[Value]]:
     where, values = "", list[Value]()
-    for word in (operation or "").split()[:10]:
-        where += " AND (problems.json ->> 'name' || ' ' || (problems.json ->> 'description') || ' ' || "
-        where += "(problems.json ->> 'reference')) LIKE ? ESCAPE '\\'"
-        values.append(_part(word))
     if dtype:
         where += (
             " AND EXISTS (SELECT 1 FROM json_each(problems.json -> 'inputs') t WHERE t.value ->> 'dtype' = ? UNION "

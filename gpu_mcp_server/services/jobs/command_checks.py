@@ -1,6 +1,7 @@
 """What a command may be, files laid beside it, and what is said of one that could not be started."""
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,5 +77,11 @@ def start_failure(stderr: str, code: int | None) -> tuple[str, int | None]:
     if found is None:
         return "", code
     if found.group(2).startswith("No such file"):
-        return f"there is no program {found.group(1)!r} in the sandbox", NOT_FOUND
+        name = found.group(1)
+        todo = f"one of the workspace is ./{name}, others a person installs on the host (gpu_status lists compilers)"
+        if "/" in name:
+            todo = "list_files shows what the workspace has"
+        if " " in name:
+            todo = f"command is a list without a shell: {json.dumps(['sh', '-c', name])}"
+        return f"there is no program {name!r} in the sandbox: {todo}", NOT_FOUND
     return f"{found.group(1)!r} cannot be started: {found.group(2)}", NOT_EXECUTABLE

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.attempt import Attempt, AttemptKind, AttemptList, OldBoard
+from gpu_mcp_server.models.attempt import NOBODYS, Attempt, AttemptKind, AttemptList, OldBoard
 from gpu_mcp_server.models.history import ProblemHistory
 from gpu_mcp_server.services.records.problem_history import ProblemHistoryReader
 from gpu_mcp_server.store.database import Database, Value
@@ -21,7 +21,9 @@ MAX_LISTED = 100
 REASON_CHARACTERS = 300
 """Of the reason in a list; the attempt itself has all of it."""
 
-FAILED = "(verdict IN ('incorrect', 'cheat') OR (verdict IS NULL AND status NOT IN ('running', 'ok', 'judged')))"
+FAILED = (
+    f"(verdict IN ('incorrect', 'cheat') OR (verdict IS NULL AND status NOT IN ('running', 'ok', 'judged', {NOBODYS})))"
+)
 BEST = (
     "kind = 'evaluate' AND verdict = 'correct' AND voided IS NULL "
     "AND (speedup IS NOT NULL OR evidence ->> 'ranked_by' = 'time')"

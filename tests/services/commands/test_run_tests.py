@@ -147,3 +147,41 @@ def test_reports_add_up_and_no_failure_is_lost_without_a_word(sizes: list[int]):
     if whole is not None:
         assert whole.failed == whole.total == sum(sizes)
         assert len(whole.failures) + (whole.failures_left_out or 0) == whole.failed
+
+
+@pytest.mark.parametrize(
+    ("argv", "python", "expected"),
+    [
+        (["python3", "-m", "pytest", "-q"], "/opt/judge/bin/python", ["/opt/judge/bin/python", "-m", "pytest", "-q"]),
+        (["python", "-m", "pytest"], "/opt/judge/bin/python", ["/opt/judge/bin/python", "-m", "pytest"]),
+        (["python3", "-m", "pytest"], "/usr/bin/python3", ["python3", "-m", "pytest"]),
+        (["python3", "-m", "pytest"], None, ["python3", "-m", "pytest"]),
+        (["/usr/bin/python3", "-m", "pytest"], "/opt/judge/bin/python", ["/usr/bin/python3", "-m", "pytest"]),
+        (["python3", "run.py"], "/opt/judge/bin/python", ["python3", "run.py"]),
+    ],
+)
+def test_pytest_is_that_of_the_judge_s_python(argv: list[str], python: str | None, expected: list[str]):
+    assert junit.with_judge_python(argv, python) == expected
+
+
+async def test_python3_finds_pytest_in_the_judge_s_python(lab: Lab):
+    python = await python_with_pytest(lab)
+    if python.startswith("/usr/bin"):
+        pytest.skip("the judge's Python is the system's")
+    done = await outcome(lab, {"test_it.py": PYTEST}, "python3", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert counts(done) == (3, 1, 1), done.summary()
+
+
+async def test_without_pytest_the_note_says_how(lab: Lab):
+    files = {"run.sh": 'echo "/usr/bin/python3: No module named pytest" >&2; exit 1'}
+    done = await outcome(lab, files, "sh", "run.sh")
+    assert "pytest is not there: " in (done.note or "") and "python3 -m unittest" in (done.note or ""), done.note
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("sh -c ls", 'without a shell: ["sh", "-c", "sh -c ls"]'), ("nope", "./nope"), ("./nope", "list_files")],
+)
+async def test_a_program_that_is_not_there_is_told_what_to_do(lab: Lab, name: str, said: str):
+    done = await lab.commands.run([name])
+    assert done.exit_code == 127 and said in (done.note or ""), done.note

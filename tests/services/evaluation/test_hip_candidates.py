@@ -35,6 +35,12 @@ async def test_a_hip_candidate_is_compiled_and_told_that_there_is_no_device():
 
         assert (found.status, found.reason, found.verdict) == ("refused", "no AMD device on host 'local'", None)
         assert found.note and found.note.startswith("it compiles for gfx90a and was not judged")
+        assert (
+            "compile_kernel" in found.note
+            and not found.attempt_id
+            and "attempt " not in found.summary().partition("note")[0]
+        )
+        assert not (await lab.store.experience.list("recent", problem_id=problem.problem_id)).attempts
         broken = await lab.evaluation.evaluator.evaluate(
             problem.problem_id, CandidateSource(HIP.replace("y[i] =", "z[i] ="), "hip", "wave.hip")
         )

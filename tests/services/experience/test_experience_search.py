@@ -52,7 +52,7 @@ async def test_verified_rows_come_first_and_failures_are_there(db: Database):
     assert [a.problem for a in (await memory.find(dtype="bfloat16")).attempts] == ["layer norm"]
     assert [a.problem for a in (await memory.find(arch="mi300")).attempts] == ["layer norm"]
     assert [a.problem for a in (await memory.find("100%")).attempts] == ["layer norm"]
-    assert (await memory.find("nothing_of")).summary() == "nothing like it was tried"
+    assert (await memory.find("nothing_of")).summary().startswith("nothing like it was tried; ask with fewer")
     assert [a.problem for a in (await memory.find(shape="medium")).attempts] == ["layer norm"]
     one = await memory.find("softmax", limit=1)
     assert one.left_out == 3 and one.attempts[0].idea == "one warp a row"
@@ -68,6 +68,69 @@ async def test_an_error_is_found_by_what_it_is_not_by_its_names(db: Database):
     await tried(db, "p-1", None, reason="kernel.cu(12): error: expected a ';'")
     found = await ExperienceSearch(db).find(error="other.cu(99): error: identifier 'bar_2' is undefined\nmore")
     assert [a.attempt_id for a in found.attempts] == [mine]
+
+
+CRASH = (
+    "rows=64, cols=1000: crashed with SIGSEGV: an access outside the buffers, a write to an input, or a stack overflow"
+)
+WRONG = "rows=64: output y[0, 0] is 0.1, expected 0.2; 28868 of 64000 elements are wrong"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ("SIGSEGV", CRASH), ("sigsegv", CRASH), ("segmentation fault", CRASH), ("crashes", CRASH),
+        ("stack overflows", CRASH), ("wrong answer", WRONG), ("wrong elements", WRONG), ("expected", WRONG),
+        ("compile error", "kernel.c:6: error: 'retrn' undeclared"), ("undeclared", "kernel.c:6: error: 'retrn' undeclared"),
+        ("timeout", "did not return from its calls and was killed"),
+    ],
+)  # fmt: skip
+async def test_an_error_is_found_by_a_word_of_it_or_its_kind(db: Database, asked: str, reason: str):
+    for each in (CRASH, WRONG, "did not return from its calls and was killed"):
+        await tried(db, "p-1", "incorrect", reason=each)
+    await tried(db, "p-1", None, reason="kernel.c:6: error: 'retrn' undeclared")
+    await tried(db, "p-1", "correct", 2.0, reason="its extension did not compile; it computed with torch, no SIGSEGV")
+
+    found = (await ExperienceSearch(db).find(error=asked)).attempts
+    assert reason in {a.reason for a in found} and len(found) == 1 + (asked == "wrong answer") * 2, [
+        a.reason for a in found
+    ]
+
+
+MATMUL = (
+    '{"name": "int8_matmul", "description": "", "reference": "def reference(a, b): return a @ b", "shapes": [{"n": 64}], '
+    '"inputs": [{"dtype": "int8"}], "outputs": [{"dtype": "int32"}]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "problems"),
+    [
+        ("matrix product", {"int8_matmul"}), ("gemm", {"int8_matmul"}), ("matrix multiplication", {"int8_matmul"}),
+        ("int8", {"int8_matmul"}), ("int8 gemm", {"int8_matmul"}), ("matmuls", {"int8_matmul"}),
+        ("softmax rows", {"row softmax"}), ("soft", {"row softmax"}), ("layernorm", {"layer norm"}),
+        ("layer normalization", {"layer norm"}), ("convolution", set()), ("softmax gemm", set()),
+        ("a OR b", set()), ('NEAR("row" softmax)', set()), ("-", set()),
+    ],
+)  # fmt: skip
+async def test_an_operation_is_found_by_stems_and_other_names(db: Database, asked: str, problems: set[str]):
+    sql = "INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES ('p-3', 'p-3', 'now', ?)"
+    await db.execute(sql, (MATMUL,))
+    for problem_id in ("p-1", "p-2", "p-3"):
+        await tried(db, problem_id, "correct", 2.0)
+
+    assert {a.problem for a in (await ExperienceSearch(db).find(asked)).attempts} == problems
+
+
+async def test_what_the_environment_refused_is_no_attempt(db: Database):
+    attempts = AttemptStore(db)
+    for status in ("refused", "no_gpu", "broken", "cancelled", "error"):
+        attempt = await attempts.start("evaluate", problem_id="p-1")
+        await attempts.finish(attempt, status=status, reason="no AMD device on host 'local'")
+
+    assert not (await ExperienceSearch(db).find("softmax")).attempts
+    assert not (await attempts.list("failures", problem_id="p-1")).attempts
+    assert not (await ExperienceSearch(db).lessons("softmax")).lessons
 
 
 async def test_a_profile_says_what_bounds_an_attempt(db: Database):
