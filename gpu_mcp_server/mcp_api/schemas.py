@@ -9,6 +9,8 @@ from pydantic import BaseModel, ValidationError
 Path: TypeAlias = tuple[str | int, ...]
 """Names of fields and places in lists, each below the one before."""
 _DROPPED = ("title", "$defs", "examples")
+_EITHER = "constrained-str"
+"""What pydantic calls the name of a size, where a number may be as well."""
 _BRIEF = ("type", "enum", "const", "items", "anyOf", "properties", "required")
 _SELF_EVIDENT = {"minimum": (0, 1), "exclusiveMinimum": (0,), "minItems": (1,), "maximum": (64, 1800, 3600, 86_400)}
 """Limits that nobody would cross on purpose; the error says them, so that no conversation pays for them."""
@@ -147,8 +149,8 @@ def describe_bad_arguments(
     """
     lines: list[str] = []
     shown: dict[str, str] = {}
-    for fault in error.errors(include_url=False, include_context=False):
-        lines.append(_fault_line(cast("dict[str, Any]", fault), model, nulls))
+    for fault in _plain_faults(error):
+        lines.append(_fault_line(fault, model, nulls))
         name = str(fault["loc"][0]) if fault["loc"] else ""
         examples = model.model_fields[name].examples if name in model.model_fields else None
         if examples:
@@ -157,6 +159,19 @@ def describe_bad_arguments(
     known = ", ".join(model.model_fields)
     said = f"{tool} cannot use its arguments: {'; '.join(lines[:8])}{left_out}."
     return f"{said}{''.join(shown.values())} {tool} takes: {known}."
+
+
+def _plain_faults(error: ValidationError) -> list[dict[str, Any]]:
+    """Return what pydantic found; of what may be one of two types once, as the name of a size that it was to be."""
+    faults = cast("list[dict[str, Any]]", error.errors(include_url=False, include_context=False))
+    names = {fault["loc"][:-1] for fault in faults if fault["loc"][-1:] == (_EITHER,)}
+    plain: list[dict[str, Any]] = []
+    for fault in faults:
+        if fault["loc"][:-1] not in names:
+            plain.append(fault)
+        elif fault["loc"][-1] == _EITHER:
+            plain.append({**fault, "loc": fault["loc"][:-1], "type": "string_pattern_mismatch"})
+    return plain
 
 
 def _fault_line(fault: dict[str, Any], model: type[BaseModel], nulls: Collection[Path]) -> str:
@@ -169,6 +184,8 @@ def _fault_line(fault: dict[str, Any], model: type[BaseModel], nulls: Collection
     above = ".".join(str(part) for part in path[:-1])
     if fault["type"] == "extra_forbidden" and above:
         return f"{above} has no key {str(path[-1])!r}; its keys: {', '.join(_keys_at(model, path[:-1]))}"
+    if fault["type"] == "string_pattern_mismatch":
+        return f"{where}: a name is a lower-case letter, then letters, digits or _, such as n or rows (got {given})"
     if fault["type"] in ("model_type", "dict_type"):
         keys = ", ".join(_keys_at(model, path))
         return f"{where} must be an object" + (f" with some of the keys {keys}" if keys else "") + f" (got {given})"

@@ -83,19 +83,22 @@ class LabServer(MCPServer[LabHolder]):
         """Call a tool by name."""
         known = [tool.name for tool in await self.list_tools()]
         if name not in known:
-            raise ToolError(f"There is no tool {name!r} here; there are: {', '.join(known)}.{self._withheld(name)}")
+            raise ToolError(f"{self._withheld(name)} You may call: {', '.join(known)}.")
         return await super().call_tool(name, arguments, context)
 
     def _withheld(self, name: str) -> str:
+        """Say why a tool is not to be had, and who can change that."""
         offer, user = self.offers.get(name), current_user()
         if offer is None and name in self.off:
-            how = f"start the server with --toolsets default,{self.off[name]}, or set GPU_MCP_TOOLSETS"
-            return f" {name} belongs to the toolset {self.off[name]!r}, which is off: {how}."
+            how = f"the user can start the server with --toolsets default,{self.off[name]}, or set GPU_MCP_TOOLSETS"
+            return f"{name} belongs to the toolset {self.off[name]!r}, which is off: {how}."
         if offer is None:
-            return ""
+            return f"There is no tool {name!r} here."
         if not user.may(offer.scope):
-            return f" {name} needs a token with the scope {offer.scope!r}; yours has {', '.join(user.scopes)}."
-        return f" {name} belongs to the toolset {offer.toolset!r}, which is not among yours."
+            how = f"an admin makes one with `gpu-mcp-server token create {user.name} --scope {offer.scope}`"
+            return f"{name} needs a token with the scope {offer.scope!r}; yours has {', '.join(user.scopes)}: {how}."
+        how = f"an admin can add it with `gpu-mcp-server user set {user.name} --toolsets`"
+        return f"{name} belongs to the toolset {offer.toolset!r}, which is not among yours; {how}."
 
 
 def select_toolsets(

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
+from gpu_mcp_server.models.build import Language
 
 if TYPE_CHECKING:
     from gpu_mcp_server.models.build import CandidateLanguage
@@ -55,6 +56,9 @@ class SourceResolver:
         """Return a source that is compiled alone, with the headers that it includes from around it."""
         from gpu_mcp_server.services.builds.includes import with_headers
 
+        if text is not None and language is None:
+            known = ", ".join(get_args(Language))
+            raise BadRequest("The language of a source given as text is not known.", hint=f"Set language: {known}.")
         source = await self.resolve(text, path, workspace_id, language)
         return await with_headers(source, path, workspace_id, self._workspaces, flags)
 
@@ -95,6 +99,8 @@ class SourceResolver:
 
         if workspace_id is not None and text is None:
             return await texts_of(self._workspaces, workspace_id), path
+        if path is None and text is None:
+            raise BadRequest("No program is given.", hint="Give workspace_id of write_files, or path.")
         if path is None or text is not None:
             return await self.files(text, path, workspace_id), None
         self._require_local("Use write_files and give its workspace_id, or send text.")
@@ -105,7 +111,7 @@ class SourceResolver:
         from gpu_mcp_server.services.workspaces.local_files import read_local
 
         if (text is None) == (path is None):
-            raise BadRequest("Give either `reference` or `reference_path`.")
+            raise BadRequest("Give either `reference` (Python text) or `reference_path` (a file of this machine).")
         if path is None:
             return str(text)
         self._require_local("Send the text in `reference`.")
@@ -123,7 +129,7 @@ class SourceResolver:
         from gpu_mcp_server.services.problems.formats.detect import source_at
 
         if (text is None) == (path is None):
-            raise BadRequest("Give either `path` or `text`.")
+            raise BadRequest("Give either `path` (a file or folder of this machine) or `text` (of a file).")
         if path is None:
             return ProblemSource("", str(text), wish=wish or ImportOverrides())
         self._require_local("Send the file in `text`.")
@@ -134,7 +140,7 @@ class SourceResolver:
     ) -> "WorkspaceListing":
         """Write texts, or a local file or folder, into a workspace."""
         if (files is None) == (local_path is None):
-            raise BadRequest("Give either `files` or `local_path`.")
+            raise BadRequest("Give either `files` (texts by path) or `local_path` (of this machine).")
         if files is not None:
             return await self._workspaces.write(workspace_id, files)
         self._require_local("Send the text in `files`.")

@@ -12,6 +12,7 @@ Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
 NOBODYS = "'cancelled', 'caller_lost', 'abandoned', 'broken', 'error', 'refused', 'no_gpu'"
 """How attempts end that are nobody's failure, in SQL's words: the machine or the caller ended them; of kernels they
 teach nothing."""
+NONE_YET = "evaluate_kernel makes one; view recent shows those of all kinds"
 SHOWN = 5
 """Attempts of a ranking in words; the data has all."""
 
@@ -97,7 +98,8 @@ class AttemptList(ResultModel):
     def summary(self) -> str:
         """List them."""
         if not self.attempts:
-            return f"no attempts ({self.view})"
+            where = f"devices with attempts: {'; '.join(self.devices)}" if self.devices else NONE_YET
+            return f"no attempts ({self.view}); {where}"
         lines = [f"{self.view}:", *(a.line_text() for a in self.attempts)]
         if self.left_out:
             lines.append(f"({self.left_out} more)")

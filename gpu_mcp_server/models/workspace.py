@@ -30,6 +30,8 @@ class WorkspaceListing(ResultModel):
         lines += [f"{f.size_bytes:>9} {f.path}" for f in self.files]
         if self.files_left_out:
             lines.append(f"({self.files_left_out} more; narrow with prefix)")
+        if not self.files:
+            lines.append("nothing here begins so; list_files without prefix shows all, write_files adds")
         return "\n".join(lines)
 
 

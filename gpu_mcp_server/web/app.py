@@ -16,14 +16,14 @@ from starlette.routing import BaseRoute, Route
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.mcp_api.server import LabServer
-from gpu_mcp_server.models.user import SCOPES, Scope
+from gpu_mcp_server.models.user import SCOPES
 from gpu_mcp_server.runtime.current_user import as_server
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.filesystem import free_bytes
 from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.team.token_verifier import Verifier
 from gpu_mcp_server.team.webhooks import Webhooks
-from gpu_mcp_server.web.authentication import Authentication, Scopes
+from gpu_mcp_server.web.authentication import Authentication
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
 from gpu_mcp_server.web.limits import (
     AGAIN_S,
@@ -83,7 +83,6 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
         max_request_body_size=own.max_body_mib << 20,
     )
     metadata_url = (own.public_url or "").rstrip("/") + METADATA
-    needed: dict[str, Scope] = {name: offer.scope for name, offer in server.offers.items()}
     limit = own.max_body_mib << 20
     middleware = [
         Middleware(CountRequestsMiddleware, metrics=metrics),
@@ -92,7 +91,6 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
         Middleware(Authentication, verifier=verifier, metadata_url=metadata_url, flow=team.flow, metrics=metrics),
         Middleware(RequestBodyLimitMiddleware, max_body_size=limit),
         Middleware(WellFormed),
-        Middleware(Scopes, needed=needed, metadata_url=metadata_url),
     ]
 
     async def settled() -> None:

@@ -1,9 +1,7 @@
 """Who a request is from."""
 
-import json
 import math
 import re
-from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -13,7 +11,6 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_mcp_server.models.user import LOCAL, User
-from gpu_mcp_server.models.user import Scope as UserScope
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.team.rate_limit import RateLimiter, TooManyRequests
 from gpu_mcp_server.team.token_verifier import TokenRefusal, Verifier
@@ -103,13 +100,11 @@ def absolute(metadata_url: str, scope: Scope) -> str:
     return f"{scope.get('scheme', 'http')}://{host}{metadata_url}" if plain else metadata_url
 
 
-def challenge(status: int, error: str | None, said: str, metadata_url: str, scope: UserScope | None = None) -> Response:
+def challenge(status: int, error: str | None, said: str, metadata_url: str) -> Response:
     """Return a refusal that says how to do better. Source: RFC 6750, section 3; RFC 9728, section 5.1."""
     parts = ['realm="gpu-mcp-server"']
     if error is not None:
         parts += [f'error="{error}"', f'error_description="{said}"']
-    if scope is not None:
-        parts.append(f'scope="{scope}"')
     parts.append(f'resource_metadata="{metadata_url}"')
     body = {"error": error or "unauthorized", "error_description": said}
     return JSONResponse(body, status, {"WWW-Authenticate": f"Bearer {', '.join(parts)}", "Cache-Control": "no-store"})
@@ -131,48 +126,6 @@ def shown_session(scope: Scope) -> str | None:
     except CookieError:
         return None
     return morsel.value if morsel is not None else None
-
-
-class Scopes:
-    """Refuses a call of a tool that the token's scopes do not allow, as OAuth's clients understand it."""
-
-    def __init__(self, app: ASGIApp, needed: Mapping[str, UserScope], metadata_url: str) -> None:
-        """Wrap an application that speaks MCP.
-
-        Args:
-            app: What is protected.
-            needed: The scope that each tool takes.
-            metadata_url: As for Authentication.
-        """
-        self._app, self._needed, self._metadata_url = app, needed, metadata_url
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 403, or let the request through."""
-        user: User | None = scope.get("state", {}).get("user")
-        if scope["type"] != "http" or scope["path"] != MCP_PATH or user is None or user.may("run"):
-            await self._app(scope, receive, send)
-            return
-        message = await receive()  # all of the body: what limits it has put it together
-        wanted = self._wanted(message.get("body", b""))
-        if wanted is not None and not user.may(wanted):
-            said = f"The tool needs the scope {wanted}"
-            await challenge(403, "insufficient_scope", said, absolute(self._metadata_url, scope), wanted)(
-                scope, receive, send
-            )
-            return
-        first = [message]
-
-        async def again() -> "object":
-            return first.pop() if first else await receive()
-
-        await self._app(scope, again, send)  # pyright: ignore[reportArgumentType] - the message that was received
-
-    def _wanted(self, body: bytes) -> UserScope | None:
-        try:
-            called = json.loads(body)
-            return self._needed.get(called["params"]["name"]) if called["method"] == "tools/call" else None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
 
 
 def _is_open(path: str) -> bool:

@@ -182,7 +182,7 @@ async def test_write_files_wants_either_files_or_a_local_path(client: Client, sa
     result = await client.call_tool("write_files", {})
 
     assert result.is_error
-    assert said(result) == "Give either `files` or `local_path`."
+    assert said(result) == "Give either `files` (texts by path) or `local_path` (of this machine)."
 
 
 async def test_a_source_given_as_text_path_or_workspace_file_reaches_the_compiler(

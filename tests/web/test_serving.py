@@ -77,13 +77,11 @@ async def test_a_token_that_may_only_read_is_offered_and_allowed_no_more(site: S
     token = await site.token("eve", "read")
     async with site.client(token) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
-    call = {**PING, "method": "tools/call", "params": {"name": "write_files", "arguments": {"files": {"a": "b"}}}}
-    refusal = await site.ask("POST", "/mcp", token, json=call)
+        words = await refused(client, "write_files", files={"a": "b"})
 
     assert "read_file" in tools and not {"write_files", "run_command", "cancel_job"} & tools
-    assert refusal.status_code == 403
-    assert 'error="insufficient_scope"' in refusal.headers["www-authenticate"]
-    assert 'scope="run"' in refusal.headers["www-authenticate"]
+    assert "write_files needs a token with the scope 'run'; yours has read" in words
+    assert "gpu-mcp-server token create eve --scope run" in words and "You may call: gpu_status, read_file" in words
 
 
 async def test_a_user_with_few_toolsets_gets_those_alone(site: Served):

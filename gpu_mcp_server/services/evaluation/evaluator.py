@@ -66,7 +66,10 @@ class Evaluator:
         began = time.monotonic()
         problem = await self._problems.get(problem_id)
         if not entry.isidentifier() or not entry.isascii():
-            raise BadRequest(f"entry {entry!r} is no C identifier in ASCII.", hint="It is the launcher's name.")
+            raise BadRequest(
+                f"entry {entry!r} is no C identifier in ASCII.",
+                hint="Give the name of the launcher's function, or leave entry out.",
+            )
         await self._records.check_parent(parent_id)
         where = await self._preparation.place(host, source, device, flags)
         probe = await self._jobs.probe(where)

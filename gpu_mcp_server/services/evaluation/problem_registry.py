@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gpu_mcp_server.errors import JobBroken, ProblemRefused
+from gpu_mcp_server.errors import JobBroken, ProblemRefused, ToolMissing
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress
@@ -221,7 +221,7 @@ def _refusal(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     return ProblemRefused(reason, hint=f"{how}: {'; or '.join(ways)}; or mend the problem", degenerate=True)
 
 
-def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken:
+def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken | ToolMissing:
     """Say why a problem was not tried, and whose turn it is."""
     how = f"The problem could not be tried: {describe_end(done)}."
     match done.record.status:
@@ -231,6 +231,9 @@ def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken:
             return ProblemRefused(how, hint="Declare smaller shapes, or a faster reference.")
         case "cancelled" | "caller_lost":
             return JobBroken(how, hint="Nothing is wrong with the problem: register it again.")
+        case _ if "No module named 'numpy'" in how:
+            hint = "A person sets judge_python of this host to a Python with NumPy; `gpu-mcp-server doctor` checks it."
+            return ToolMissing("NumPy, which the judge needs,", done.host, hint=hint)
         case _:
             return JobBroken(
                 how,

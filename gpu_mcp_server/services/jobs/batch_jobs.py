@@ -137,9 +137,13 @@ class BatchJobs:
         if chosen not in batch and name is None and len(batch) == 1:
             chosen = next(iter(batch))
         if chosen not in batch:
+            kinds = " or ".join(BATCH_KINDS)
             raise BadRequest(
-                f"{chosen!r} is no host of kind {' or '.join(BATCH_KINDS)}.",
-                hint=f"Such hosts: {', '.join(batch) or 'none'}.",
+                f"{chosen!r} is no host of kind {kinds}." if chosen else f"A host of kind {kinds} must be named.",
+                hint=f"Name one of {', '.join(batch)}."
+                if batch
+                else "There is none: run_command with detach takes other hosts; a person adds a cluster with "
+                "`gpu-mcp-server hosts add`.",
             )
         return str(chosen), batch[str(chosen)]
 

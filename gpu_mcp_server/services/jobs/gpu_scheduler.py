@@ -335,9 +335,13 @@ class GpuScheduler:
 
     async def _reservation(self, lease_id: str) -> str:
         """Return the host of a reservation."""
-        row = await self._table.get_own(lease_id)
+        absent = NotFound("reservation", lease_id, hint="lease_id comes from reserve_gpu.")
+        try:
+            row = await self._table.get_own(lease_id)
+        except NotFound:
+            raise absent from None
         if row.purpose != PURPOSE:
-            raise NotFound("reservation", lease_id, hint="lease_id comes from reserve_gpu.")
+            raise absent
         return row.host
 
     async def _lease(self, record: JobRecord, host: str) -> GpuLease:

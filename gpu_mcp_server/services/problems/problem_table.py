@@ -336,7 +336,8 @@ def _check_tensors(problem: Problem) -> None:
     for name in names:
         if names.count(name) > 1:
             raise BadRequest(
-                f"{name!r} names more than one tensor or dimension.", hint="They are parameters of one C function."
+                f"{name!r} names more than one tensor or dimension.",
+                hint="Rename one: each is a parameter in C.",
             )
         if name in C_WORDS or name in {*C_TYPES.values(), "cudastream_t"}:
             raise BadRequest(f"{name!r} cannot name a parameter in C++.", hint="Choose another name.")
@@ -371,7 +372,10 @@ def _check_shapes(problem: Problem) -> None:
         raise BadRequest("A dimension of a tensor is below 1.", hint="Dimensions are 1 or more.")
     for dims in problem.shapes:
         if missing := sorted(symbols - set(dims)):
-            raise BadRequest(f"The shape {dims} gives {', '.join(missing)} no value.", hint="Each must give every one.")
+            raise BadRequest(
+                f"The shape {dims} gives {', '.join(missing)} no value.",
+                hint="Give each symbol a size.",
+            )
         if extra := sorted(set(dims) - symbols):
             raise BadRequest(
                 f"The shape {dims} names {', '.join(extra)}, which no tensor uses.",

@@ -32,6 +32,10 @@ MAX_SOURCES, MAX_SOURCE_BYTES = 60, 1 << 20
 PYTHON = re.compile(r"python[0-9.]*$")
 DEVICE_NCCL = re.compile(r"\bncclDevComm|\bncclGetLsaPointer|\bncclGin\b|\bncclLsa")
 """NCCL's device interface: kernels that wait for peers."""
+WITHOUT_GPU = (
+    "Name a host that has one (gpu_status). Without one, run_command with gcc -fsanitize=address,undefined checks C "
+    "and C++, and compile_kernel says a kernel's registers, spills and occupancy."
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Targets:
         where = self._jobs.hosts.choose(what.host or (attempt.host if attempt else None))
         probe = await self._jobs.probe(where)
         if len(probe.gpus) < GPUS:
-            raise ToolMissing("An NVIDIA GPU", where, hint="Name a host that has one (gpu_status).")
+            raise ToolMissing("An NVIDIA GPU", where, hint=WITHOUT_GPU)
         if attempt is not None:
             return await self._attempt(attempt, shape, where, probe, calls)
         check_command(command or (), {}, 1.0, "")
