@@ -13,6 +13,7 @@ NOBODYS = "'cancelled', 'caller_lost', 'abandoned', 'broken', 'error', 'refused'
 """How attempts end that are nobody's failure, in SQL's words: the machine or the caller ended them; of kernels they
 teach nothing."""
 NONE_YET = "evaluate_kernel makes one; view recent shows those of all kinds"
+UNTIMED = "best has those that are correct and have a speed-up; view recent shows the others"
 SHOWN = 5
 """Attempts of a ranking in words; the data has all."""
 
@@ -99,7 +100,8 @@ class AttemptList(ResultModel):
         """List them."""
         if not self.attempts:
             where = f"devices with attempts: {'; '.join(self.devices)}" if self.devices else NONE_YET
-            return f"no attempts ({self.view}); {where}"
+            untimed = f"; {UNTIMED}" if self.view == "best" and self.devices else ""
+            return f"no attempts ({self.view}); {where}{untimed}"
         lines = [f"{self.view}:", *(a.line_text() for a in self.attempts)]
         if self.left_out:
             lines.append(f"({self.left_out} more)")

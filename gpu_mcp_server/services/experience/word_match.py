@@ -28,7 +28,7 @@ FAILURES: Names = (
     ("hang", "hung", "deadlock", "timeout", "timed out", "did not return", "endless loop"),
     ("oom", "out of memory"),
     ("compile error", "compile_failed", "compilation failed", "does not compile"),
-    ("incorrect", "wrong answer", "wrong result", "elements are wrong"),
+    ("wrong answer", "wrong result", "elements are wrong"),
     ("nan", "not a number", "inf"),
     ("linker", "undefined reference", "undefined symbol", "no symbol"),
 )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.database import Database
 
@@ -104,6 +105,8 @@ async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(expe
     assert await listed(experience, "recent", kind="compile") == [compiled]
     empty = (await experience.list("failures", "p-1")).summary()
     assert empty.startswith("no attempts (failures); ") and ("devices with" in empty or "evaluate_kernel" in empty)
+    none = AttemptList(view="best", attempts=[], devices=["a GPU"]).summary()
+    assert "devices with attempts: a GPU" in none and "view recent shows the others" in none
 
 
 async def test_failures_come_newest_first_with_their_reasons(experience: AttemptStore):
