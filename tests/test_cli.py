@@ -20,16 +20,19 @@ from pathlib import Path
 import pytest
 from mcp import Client
 from mcp.types import CallToolResult
+from typer.testing import CliRunner
 
 from gpu_mcp_server import __version__
+from gpu_mcp_server.cli import serving_options
+from gpu_mcp_server.cli.app import PANELS, app
 from gpu_mcp_server.cli.clients import CLIENTS, snippets
 from gpu_mcp_server.cli.config_edit import with_host, without_host
 from gpu_mcp_server.cli.doctor import host_checks, local_checks
-from gpu_mcp_server.cli.generated_docs import replace_marked_part
 from gpu_mcp_server.cli.hosts import parsed_target
 from gpu_mcp_server.cli.in_process_client import ProgressLine
 from gpu_mcp_server.cli.init import ssh_host_names
-from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.dev.generated_pages import replace_marked_part, write_pages
+from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.commands import Commands, Done
 from tests.laboratory import HONEST, PROBLEM
@@ -99,8 +102,6 @@ def test_version_is_printed_without_importing_anything_of_weight():
 
 
 def test_every_command_offers_json(run: Run):
-    from gpu_mcp_server.cli.app import app
-
     assert app.registered_commands
     groups = [app, *(group.typer_instance for group in app.registered_groups)]
     for group in groups:
@@ -415,7 +416,7 @@ def test_init_writes_nothing_in_a_dry_run_and_registers_with_the_clients_found(r
 
 
 def test_install_prints_a_snippet_for_each_client(run: Run):
-    shown = json.loads(run("install", "--print", "--json").stdout)
+    shown = json.loads(run("client-config", "--json").stdout)
 
     assert list(shown) == ["claude", "codex", "gemini", "vscode", "cursor"]
     assert tomllib.loads(snippets(["/a b/gpu", "--read-only"])["codex"].partition("\n\n")[2])["mcp_servers"]["gpu"] == {
@@ -555,16 +556,46 @@ def _served_on_a_damaged_store(run: Run, tmp_path: Path) -> str:
     return done.stderr
 
 
-def test_the_generated_pages_are_up_to_date(run: Run):
-    done = run("docs", "--check", "--folder", str(ROOT / "docs"), GPU_MCP_DATA_DIR="/nowhere")
-
-    assert done.returncode == 0, f"{done.stdout}: run `gpu-mcp-server docs`"
+def test_the_generated_pages_are_up_to_date():
+    assert write_pages(ROOT / "docs", check=True) == [], "run `python -m gpu_mcp_server.dev pages`"
 
 
 def test_a_generated_part_replaces_only_what_is_between_its_markers():
-    page = replace_marked_part("# Tools\n\nMine.\n", "tools", "one\n")
+    page = "# Tools\n\n<!-- generated: tools -->\n\none\n\n<!-- end: tools -->\nAfter.\n"
 
-    assert replace_marked_part(page + "After.\n", "tools", "two\n") == page.replace("one", "two") + "After.\n"
+    assert replace_marked_part(page, "tools", "two\n") == page.replace("one", "two")
+
+
+def test_a_stranger_s_readme_gets_no_tables(tmp_path: Path):
+    readme = tmp_path / "README.md"
+    readme.write_text("# Mine\n")
+    (tmp_path / "docs").mkdir()
+    for name in ("tools", "settings"):
+        (tmp_path / "docs" / f"{name}.md").write_text("# Mine too\n")
+
+    with pytest.raises(BadRequest, match="no markers"):
+        write_pages(tmp_path / "docs", check=False)
+    assert readme.read_text() == "# Mine\n"
+    assert not CliRunner().invoke(app, ["docs", "--help"]).stdout.count("pages")
+
+
+def test_a_server_over_stdio_starts_without_the_commands():
+    assert serving_options([]) == {"toolsets": None, "read_only": None, "exclude_tools": None}
+    given = serving_options(["--toolsets", "default,build", "--read-only", "--exclude-tools=run_command"])
+    assert given == {"toolsets": "default,build", "read_only": True, "exclude_tools": "run_command"}
+    for words in (["status"], ["--toolsets"], ["--help"], ["--read-only", "call"], ["--read-onl"]):
+        assert serving_options(words) is None
+
+
+def test_help_shows_every_command_in_a_group():
+    said = CliRunner().invoke(app, ["--help"]).stdout
+    groups = said.partition("\nStart:\n")[2]
+    names = [command.name or command.callback.__name__.replace("_", "-") for command in app.registered_commands]  # pyright: ignore
+
+    assert all(f"\n{panel}:\n" in said for panel in PANELS)
+    for name in [*names, *(group.name for group in app.registered_groups)]:
+        assert re.search(rf"^  {name} ", groups, re.MULTILINE), name
+    assert "install " not in groups and "knowledge" not in groups
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
     python benchmarks/knowledge/measure.py DATA_DIR QUESTIONS_DIR
 
-DATA_DIR holds the corpus of manifest.toml, indexed with vectors (`gpu-mcp-server knowledge build --vectors`);
+DATA_DIR holds the corpus of manifest.toml, indexed with vectors (`gpu-mcp-server docs build --vectors`);
 QUESTIONS_DIR the development questions (main_dev.jsonl, forum_a.jsonl, hip_to_cuda.jsonl), which are not in this
 repository. The vectors of windows are made once, in about 10 minutes, and kept in DATA_DIR.
 """
@@ -75,7 +75,7 @@ def quality(data_dir: Path, asked: Path) -> str:
     library = IndexReader(folder)
     dense = Vectors(folder, data_dir).wait()
     model = model_folder(data_dir)
-    assert dense is not None and model is not None, "no vectors: knowledge model install, knowledge build --vectors"
+    assert dense is not None and model is not None, "no vectors: docs model install, docs build --vectors"
     whole, windows = scope_of(library.editions, None, None), Windows(library)
     others: dict[str, System] = {
         "plain FTS5, entries": plain(library),

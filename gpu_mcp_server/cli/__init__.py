@@ -5,6 +5,7 @@ routes are in web.
 """
 
 import sys
+from typing import Any
 
 
 def main() -> None:
@@ -14,6 +15,32 @@ def main() -> None:
 
         sys.stdout.write(f"gpu-mcp-server {__version__}\n")
         return
+    if options := serving_options(sys.argv[1:]):
+        from gpu_mcp_server.cli.serve import serve_at_once
+
+        serve_at_once(**options)
+        return
     from gpu_mcp_server.cli.app import run
 
     run()
+
+
+def serving_options(arguments: list[str]) -> dict[str, Any] | None:
+    """Return the options of a server over stdio, which is what no command means, if there is no command.
+
+    A client waits for the server's first answer: the commands, which take seconds to import, are left out.
+    """
+    options: dict[str, Any] = {"toolsets": None, "read_only": None, "exclude_tools": None}
+    rest = iter(arguments)
+    for word in rest:
+        given, equals, value = word.partition("=")
+        name = given.removeprefix("--").replace("-", "_")
+        if word == "--read-only":
+            options["read_only"] = True
+        elif given in ("--toolsets", "--exclude-tools"):
+            options[name] = value if equals else next(rest, None)
+            if options[name] is None:
+                return None
+        else:
+            return None
+    return options

@@ -1,25 +1,26 @@
 """The command tree."""
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gpu_mcp_server.cli import (
     audit,
     backend,
     call,
+    client_config,
     config,
+    docs,
     doctor,
     files,
-    generated_docs,
     history,
     hosts,
     in_process_client,
     init,
-    install,
     jobs,
-    knowledge,
     login,
     nccl,
     recipe,
@@ -37,7 +38,20 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError
 OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel")
 """Commands that offer tools, or call one: those that options before the command are for."""
 
+
+class CommandPanels(TyperGroup):
+    """Shows commands in groups, each with the whole first line of what it does."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section a group."""
+        for panel in PANELS:
+            members = {name: c for name, c in self.commands.items() if getattr(c, "rich_help_panel", None) == panel}
+            with formatter.section(panel):
+                formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in members.items()])
+
+
 app = typer.Typer(
+    cls=CommandPanels,
     name="gpu-mcp-server",
     help="A GPU laboratory for coding agents, over MCP. Without a command it serves MCP over stdio.",
     no_args_is_help=False,
@@ -73,41 +87,42 @@ def root(
         serve.over_stdio(**context.obj)
 
 
-@app.command()
 def demo(
     host: Annotated[str | None, typer.Option(help="Host to run on; the default one if absent.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Whole reasons, intervals, registers.")] = False,
     as_json: Json = False,
 ) -> None:
     """Register a problem, judge good, wrong and cheating candidates, show the table."""
-    from gpu_mcp_server.cli import demo_run as demonstration
+    typer.echo("Six softmax kernels are judged: right, wrong and cheating ones.", err=as_json)
+    from gpu_mcp_server.cli import demo_run as demonstration  # it takes seconds to import
 
-    demonstration.main(host=host, as_json=as_json)
+    demonstration.main(host=host, verbose=verbose, as_json=as_json)
 
 
-COMMANDS = (
-    *(serve.serve, doctor.doctor, status.status, call.call, init.init, selftest.selftest),
-    *(
-        files.push,
-        files.pull,
-        jobs.jobs,
-        jobs.logs,
-        jobs.cancel,
-        history.history,
-        audit.audit,
-        install.install,
-        login.login,
-        generated_docs.docs,
+Command = Callable[..., None]
+PANELS: dict[str, tuple[Command | tuple[str, typer.Typer], ...]] = {
+    "Start": (init.init, client_config.client_config, doctor.doctor, demo, selftest.selftest, serve.serve),
+    "Work": (
+        *(status.status, files.push, files.pull, jobs.jobs, jobs.logs, jobs.cancel),
+        *(history.history, audit.audit, call.call, ("docs", docs.app), ("recipe", recipe.app), ("nccl", nccl.app)),
     ),
-)
-for command in COMMANDS:
-    app.command()(command)
-app.command(context_settings={"allow_interspersed_args": False})(call.run)
-GROUPS = {
-    "backend": backend.app, "config": config.app, "hosts": hosts.app, "knowledge": knowledge.app, "nccl": nccl.app,
-    "recipe": recipe.app, "sandbox": sandbox.app, "store": store.app, "token": token.app, "user": user.app,
-}  # fmt: skip
-for name, group in GROUPS.items():
-    app.add_typer(group, name=name)
+    "Hosts and settings": (
+        ("hosts", hosts.app),
+        ("backend", backend.app),
+        ("sandbox", sandbox.app),
+        ("config", config.app),
+    ),
+    "Store and team": (("store", store.app), ("user", user.app), ("token", token.app), login.login),
+}
+"""Commands as `--help` groups them."""
+for panel, members in PANELS.items():
+    if panel == "Work":  # what follows is the program's, options and all
+        app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=panel)(call.run)
+    for member in members:
+        if callable(member):
+            app.command(rich_help_panel=panel)(member)
+        else:
+            app.add_typer(member[1], name=member[0], rich_help_panel=panel)
 
 
 def run() -> None:

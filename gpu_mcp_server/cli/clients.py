@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-PUBLISHED = ["uvx", "gpu-mcp-server"]
+PROGRAM = "gpu-mcp-server"
+PUBLISHED = ["uvx", PROGRAM]
 """What starts the released package where nothing is installed."""
 TOKEN_VARIABLE = "GPU_LAB_TOKEN"  # noqa: S105 - a name
 """Environment variable of a client's user that holds the token for a server elsewhere; no setting of ours."""
@@ -44,12 +45,42 @@ CLIENTS = (
 
 
 def own_command() -> list[str]:
-    """Return the command that starts this server, found again from anywhere."""
-    beside = Path(sys.executable).with_name("gpu-mcp-server")
+    """Return the command that starts this server, found again from anywhere.
+
+    From uvx it is `uvx gpu-mcp-server`: the environment in uv's cache goes when the cache is cleaned.
+    """
+    if runs_from_uvx(Path(sys.prefix)):
+        return PUBLISHED
+    beside = Path(sys.executable).with_name(PROGRAM)
     if beside.exists():
         return [str(beside)]
-    found = shutil.which("gpu-mcp-server")
+    found = shutil.which(PROGRAM)
     return [found] if found else [sys.executable, "-m", "gpu_mcp_server"]
+
+
+def runs_from_uvx(prefix: Path) -> bool:
+    """Return whether an environment is one that uvx made in uv's cache.
+
+    Source: uv marks each environment by `uv = VERSION` in pyvenv.cfg, and its cache by a CACHEDIR.TAG
+    (bford.info/cachedir).
+    """
+    try:
+        marks = [line.partition("=")[0].strip() for line in (prefix / "pyvenv.cfg").read_text("utf-8").splitlines()]
+    except OSError:
+        return False
+    return "uv" in marks and any((parent / "CACHEDIR.TAG").is_file() for parent in prefix.resolve().parents)
+
+
+def shown_command() -> str:
+    """Return the command as a person can type it here: by its name where the shell finds it, else by its path."""
+    command = own_command()
+    if len(command) > 1:
+        return shlex.join(command)
+    found = shutil.which(PROGRAM)
+    if found and Path(found).resolve() == Path(command[0]).resolve():
+        return PROGRAM
+    path = Path(command[0])
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
 def register(client: AgentClient, command: list[str]) -> str | None:

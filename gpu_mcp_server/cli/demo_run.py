@@ -3,22 +3,28 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
-from rich.console import Console
-from rich.table import Table
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from gpu_mcp_server.cli.clients import shown_command
+from gpu_mcp_server.cli.in_process_client import ProgressLine
+from gpu_mcp_server.cli.output import table
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.package_files import content_path
+from gpu_mcp_server.text_safety import escape_controls
+from gpu_mcp_server.time_text import format_seconds
 
+WIDTH = 80
+"""Columns that no line is wider than, `--verbose` apart."""
 CANDIDATES = {
     "naive": "one thread, one pass after the other",
     "vectorized": "vector instructions and threads",
@@ -27,9 +33,11 @@ CANDIDATES = {
     "late_answer": "says it is done and computes afterwards",
     "no_answer": "returns without computing",
 }
-SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 512, "cols": 1023}, {"rows": 1024, "cols": 4096}]
+SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 1024, "cols": 1023}]
 GPU_SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 4096, "cols": 1023}, {"rows": 8192, "cols": 8192}]
 TENSOR = {"dtype": "float32", "shape": ["rows", "cols"]}
+CPU_HALF_WIDTH = 0.1
+"""Of the interval on a processor, as a part of the median: enough to tell these candidates apart, in seconds."""
 
 
 @dataclass
@@ -37,64 +45,65 @@ class Demo:
     """One run of the demonstration."""
 
     client: Client
-    console: Console
+    out: TextIO
     host: str | None
+    verbose: bool
     results: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def say(self, text: str = "") -> None:
+        """Print a line."""
+        print(escape_controls(text), file=self.out, flush=True)
 
     async def call(self, tool: str, **arguments: Any) -> Any:
         """Call a tool as an agent does; an error of ours ends the demonstration."""
-
-        async def told(progress: float, total: float | None, message: str | None) -> None:
-            if message and self.console.is_terminal:
-                self.console.print(f"    [dim]{message[:100]}[/dim]", highlight=False)
-            del progress, total  # the SDK's names; messages say more
-
         if self.host:
             arguments["host"] = self.host
-        result = await self.client.call_tool(tool, arguments, progress_callback=told)
+        line = ProgressLine() if sys.stderr.isatty() or self.verbose else None
+        try:
+            result = await self.client.call_tool(tool, arguments, progress_callback=line)
+        finally:
+            if line is not None:
+                line.end()
         if result.is_error:
             raise GpuMcpError("".join(getattr(c, "text", "") for c in result.content))
         return result.structured_content or {}
 
     async def run(self) -> None:
-        """Show the host, then every device's candidates, then the history."""
+        """Show the host, then every device's candidates, then what to do next."""
         lab = await self.call("gpu_status")
-        host = next(h for h in lab["hosts"] if h["reachable"] or self.host)
+        host = next((h for h in lab["hosts"] if h["reachable"] or self.host), None)
+        if host is None:
+            raise GpuMcpError("No host can be used.", hint=f"`{shown_command()} doctor` says why.")
         self.results["host"] = host
         if not host["reachable"]:
             raise GpuMcpError(f"Host {host['host']} cannot be used: {host['problem']}.")
-        self.console.print(
-            f"host [bold]{host['host']}[/bold]: {host['cpu']}, {host['cores']} cores, sandbox {host['level']}"
-            + (f" (not full: {host['weaker_because']})" if host.get("weaker_because") else ""),
-            highlight=False,
-        )
-        self.console.print(
-            f"compilers: {', '.join(f'{k} {v}' for k, v in host['toolchains'].items()) or 'none'}; "
-            f"judge: {host.get('judge') or 'none'}",
-            highlight=False,
-        )
+        self.say(shorten_line(f"host {host['host']}: {host['cpu']}, {host['cores']} cores, sandbox {host['level']}"))
+        if self.verbose:
+            self.say_details_of(host)
         if host.get("problem"):
-            self.console.print(f"note: {host['problem']}", style="yellow", highlight=False)
-        if "cpu" in host["devices"]:
-            await self.judge("cpu", ".c", "reference.py", "numpy", SHAPES)
+            self.say(f"note: {host['problem']}")
         if "cuda" in host["devices"]:
             torch = "torch" in (host.get("judge") or "")
-            await self.judge(
-                "cuda",
-                ".cu",
-                "reference_torch.py" if torch else "reference.py",
-                "torch" if torch else "numpy",
-                GPU_SHAPES,
-            )
-        elif "nvcc" in host["toolchains"]:
-            await self.compile_only(host["toolchains"]["nvcc"])
+            reference = ("reference_torch.py", "torch") if torch else ("reference.py", "numpy")
+            problem_id = await self.judge("cuda", ".cu", *reference, GPU_SHAPES)
+        elif "cpu" in host["devices"]:
+            self.say("No CUDA device: the candidates are in C, on the processor.")
+            problem_id = await self.judge("cpu", ".c", "reference.py", "numpy", SHAPES)
         else:
-            self.console.print("\nno CUDA device and no nvcc: the CUDA candidates are left out", highlight=False)
+            raise GpuMcpError(f"Host {host['host']} can judge nothing.", hint=f"`{shown_command()} doctor` says why.")
+        self.say_next_steps(problem_id)
+
+    def say_details_of(self, host: dict[str, Any]) -> None:
+        """Print what the host has."""
+        if host.get("weaker_because"):
+            self.say(f"  sandbox not full: {host['weaker_because']}")
+        self.say(f"  compilers: {', '.join(f'{k} {v}' for k, v in host['toolchains'].items()) or 'none'}")
+        self.say(f"  judge: {host.get('judge') or 'none'}")
 
     async def judge(
         self, device: str, suffix: str, reference: str, framework: str, shapes: list[dict[str, int]]
-    ) -> None:
-        """Register the problem, judge each candidate, print the table and the history."""
+    ) -> str:
+        """Register the problem, judge each candidate, print the table; return the problem's id."""
         problem = await self.call(
             "register_problem",
             name=f"row-wise softmax ({framework})",
@@ -105,109 +114,98 @@ class Demo:
             rtol=1e-4,
             atol=1e-6,
         )
-        self.console.print(
-            f"\n[bold]{device}[/bold]: problem {problem['problem_id']} {problem['name']}, float32, shapes "
-            + ", ".join("x".join(str(v) for v in s.values()) for s in shapes)
-            + f"; must fail, and did: {', '.join(problem.get('trivial_answers_tried', []))}",
-            highlight=False,
+        self.say(
+            shorten_line(
+                f"problem {problem['problem_id']}: {problem['name']} on {device}, {len(CANDIDATES)} candidates"
+            )
         )
+        if self.verbose:
+            self.say(f"  must fail, and did: {', '.join(problem.get('trivial_answers_tried', []))}")
+        timing: dict[str, Any] = {"fresh": True} | ({"half_width": CPU_HALF_WIDTH} if device == "cpu" else {})
         parent: str | None = None
         judged: list[tuple[str, Any]] = []
-        for name, what in CANDIDATES.items():
+        for number, (name, what) in enumerate(CANDIDATES.items(), 1):
             source = (examples() / f"{name}{suffix}").read_text(encoding="utf-8")
             arguments: dict[str, Any] = {"problem_id": problem["problem_id"], "source": source, "note": what}
             arguments |= {"language": "cuda" if suffix == ".cu" else "c"} | ({"parent": parent} if parent else {})
-            verdict = await self.call("evaluate_kernel", **arguments, timing={"fresh": True})
+            verdict = await self.call("evaluate_kernel", **arguments, timing=timing)
             parent = parent or verdict["attempt_id"]
             judged.append((name, verdict))
-            word, seconds = verdict.get("verdict") or verdict["status"], verdict["seconds"].get("total", 0)
-            self.console.print(f"  {name}: {word} after {seconds:.1f} s", highlight=False)
+            took = format_seconds(verdict["seconds"].get("total", 0))
+            self.say(f"  {number} of {len(CANDIDATES)} judged: {name}, in {took}")
         self.results[device] = {"problem": problem, "verdicts": dict(judged)}
-        self.console.print(_verdicts(device, judged))
-        self.results[device]["history"] = await self.history(problem["problem_id"])
+        largest = "x".join(str(v) for v in shapes[-1].values())
+        self.say()
+        self.say(verdict_table(judged))
+        self.say(f"time: of one call at {largest}; speed-up: against {framework} over all shapes")
+        self.say()
+        if self.verbose:
+            self.say("\n".join(line for name, verdict in judged for line in verdict_details(name, verdict)))
+        return str(problem["problem_id"])
 
-    async def history(self, problem_id: str) -> list[Any]:
-        """Print what was recorded, best first, then the failures."""
-        self.console.print("\nrecorded, best first:", highlight=False)
-        attempts: list[Any] = []
-        for view in ("best", "failures"):
-            page = await self.client.call_tool("list_attempts", {"problem_id": problem_id, "view": view})
-            listed: dict[str, Any] = page.structured_content or {}
-            attempts += listed.get("attempts", [])
-        for a in attempts:
-            speed = f"speed-up {a['speedup']:.3g}" if a.get("speedup") else a.get("verdict") or a["status"]
-            self.console.print(f"  {a['attempt_id']}  {speed:<16} {a.get('note') or ''}", highlight=False)
-        self.console.print("(in a store of the demonstration's own, which ends with it)", highlight=False)
-        return attempts
-
-    async def compile_only(self, version: str) -> None:
-        """Compile the CUDA candidates where there is no GPU to run them on."""
-        self.console.print(f"\n[bold]CUDA[/bold]: nvcc {version} and no GPU: compiled, not run", highlight=False)
-        table = Table("candidate", "compiles", "seconds", "kernel", "registers", "spills B", "shared B", "arch")
-        built: dict[str, Any] = {}
-        for name in CANDIDATES:
-            source = (examples() / f"{name}.cu").read_text(encoding="utf-8")
-            result = await self.call("compile_kernel", source=source, language="cuda")
-            built[name] = result
-            kernels: list[Any] = result.get("resources") or [None]
-            for kernel in kernels:
-                table.add_row(
-                    name,
-                    result["status"],
-                    f"{result['seconds']:.2f}" if result.get("seconds") else "cached",
-                    *(
-                        (
-                            kernel["kernel"].partition("(")[0],
-                            str(kernel["registers_per_thread"]),
-                            str(kernel["spill_store_bytes"]),
-                            str(kernel["shared_bytes"]),
-                            kernel["arch"],
-                        )
-                        if kernel
-                        else ("-", "-", "-", "-", "-")
-                    ),
-                )
-        self.results["cuda_compiled"] = built
-        self.console.print(table)
+    def say_next_steps(self, problem_id: str) -> None:
+        """Print three commands that go on from here."""
+        command = shown_command()
+        self.say("next:")
+        for words, what in (
+            (f"history {problem_id} --plot softmax.svg", "all attempts, and a picture"),
+            ("doctor", "what this machine has and lacks"),
+            ("client-config", "registers the server with your agent"),
+        ):
+            line = f"  {command} {words}"
+            self.say(f"{line}  # {what}" if len(line) + len(what) + 4 <= WIDTH else f"  # {what}\n{line}")
 
 
-def _verdicts(device: str, judged: list[tuple[str, Any]]) -> Table:
-    table = Table(
-        title=f"softmax on {device}; time of one call at the largest shape, 95 % interval of the median",
-        title_justify="left",
-    )
-    for heading in ("candidate", "verdict", "why", "time us", "speed-up", "registers", "spills B", "sandbox"):
-        table.add_column(heading, overflow="fold")
-    colours = {"correct": "green", "incorrect": "yellow", "cheat": "red"}
-    for name, v in judged:
-        verdict = v.get("verdict") or v["status"]
-        timed: list[Any] = [s for s in v.get("shapes", []) if s.get("candidate")]
-        time, speed = "-", "-"
-        if timed and verdict == "correct":
-            last = timed[-1]
-            c = last["candidate"]
-            time = f"{_us(c['median_us'])} ({_us(c['low_us'])}-{_us(c['high_us'])})"
-            if v.get("speedup") and last.get("speedup"):
-                speed = f"{v['speedup']:.3g} (largest {last['speedup_low']:.3g}-{last['speedup_high']:.3g})"
-        resources: list[Any] = v.get("resources") or []
-        registers = ", ".join(str(r["registers_per_thread"]) for r in resources) or "-"
-        spills = ", ".join(str(r["spill_store_bytes"]) for r in resources) or "-"
-        why = v.get("reason") or "; ".join(filter(None, ["every timed call was checked", v.get("note")]))
-        table.add_row(
-            name,
-            f"[{colours.get(verdict, 'magenta')}]{verdict}[/]",
-            why,
-            time,
-            speed,
-            registers,
-            spills,
-            v.get("level") or "-",
+def shorten_line(text: str, width: int = WIDTH) -> str:
+    """Return a text of one line that is no wider than `width`."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1].rstrip(" ,;:") + "…"
+
+
+def verdict_table(judged: list[tuple[str, Any]]) -> str:
+    """Return one line a candidate: verdict, time, speed-up and a short reason, at most WIDTH columns."""
+    rows: list[list[str]] = []
+    for name, verdict in judged:
+        word = verdict.get("verdict") or verdict["status"]
+        timed = [s for s in verdict.get("shapes", []) if s.get("candidate")] if word == "correct" else []
+        time = format_seconds(timed[-1]["candidate"]["median_us"] / 1e6) if timed else "-"
+        speedup = f"{verdict['speedup']:.3g}" if timed and verdict.get("speedup") else "-"
+        rows.append([name, word, time, speedup, short_reason(verdict)])
+    lines = table(["candidate", "verdict", "time", "speed-up", "why"], rows).splitlines()
+    return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 1].rstrip(" ,;:") + "…" for line in lines)
+
+
+def short_reason(verdict: dict[str, Any]) -> str:
+    """Return why, without where and how often; the whole reason is for `--verbose` and the record."""
+    if verdict.get("verdict") == "correct":
+        return "every timed call was checked"
+    reason = " ".join(str(verdict.get("reason") or verdict["status"]).split())
+    place, colon, rest = reason.partition(": ")
+    if colon and "=" in place:
+        reason = rest
+    wrong = re.search(r"\d+ of \d+ elements are wrong", reason)
+    return wrong[0] if wrong else reason.partition(": ")[0]
+
+
+def verdict_details(name: str, verdict: dict[str, Any]) -> list[str]:
+    """Return all of a verdict that the table leaves out."""
+    lines = [f"{name} ({verdict['attempt_id']}): {verdict.get('verdict') or verdict['status']}"]
+    lines += [f"  {said}" for said in (verdict.get("reason"), verdict.get("note")) if said]
+    for shape in verdict.get("shapes", []):
+        timed = shape.get("candidate")
+        if not timed:
+            continue
+        dims = ", ".join(f"{key}={value}" for key, value in shape["dims"].items())
+        median, low, high = (format_seconds(timed[f"{which}_us"] / 1e6) for which in ("median", "low", "high"))
+        ratio = f"; speed-up {shape['speedup']:.3g}" if shape.get("speedup") else ""
+        lines.append(f"  {dims}: {median}, 95 % interval of the median {low} to {high}{ratio}")
+    kernels: list[dict[str, Any]] = verdict.get("resources") or []
+    for kernel in kernels:
+        lines.append(
+            f"  {kernel['kernel'].partition('(')[0]}: {kernel['registers_per_thread']} registers, "
+            f"{kernel['spill_store_bytes']} B spilled"
         )
-    return table
-
-
-def _us(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return [*lines, f"  sandbox {verdict.get('level') or 'unknown'}"]
 
 
 def examples() -> Path:
@@ -218,13 +216,12 @@ def examples() -> Path:
     raise GpuMcpError("The examples are not installed.", hint="Run the demo from a checkout.")
 
 
-async def _run(host: str | None, folder: Path, as_json: bool) -> dict[str, Any]:
-    console = Console(file=sys.stderr if as_json else sys.stdout, width=None if sys.stdout.isatty() else 160)
-    env = {**os.environ, "GPU_MCP_DATA_DIR": str(folder)}
-    server = ["-m", "gpu_mcp_server", "--toolsets", "default"]
+async def _run(host: str | None, log: TextIO, *, verbose: bool, as_json: bool) -> dict[str, Any]:
+    words = ["-m", "gpu_mcp_server", "--toolsets", "default"]
+    command = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
     failed: GpuMcpError | None = None
-    async with Client(StdioServerParameters(command=sys.executable, args=server, env=env)) as client:
-        demo = Demo(client, console, host)
+    async with Client(stdio_client(command, errlog=log)) as client:
+        demo = Demo(client, sys.stderr if as_json else sys.stdout, host, verbose)
         try:
             await demo.run()
         except GpuMcpError as error:  # raised in here it would leave the client's task groups as a group
@@ -234,13 +231,14 @@ async def _run(host: str | None, folder: Path, as_json: bool) -> dict[str, Any]:
     return demo.results
 
 
-def main(*, host: str | None = None, as_json: bool = False) -> None:
-    """Run the demonstration; every number in it is measured now, in a store of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="gpu-mcp-demo-"))
-    folder.chmod(0o711)  # jobs of a root server run under their own uid and must get through
-    try:
-        results = asyncio.run(_run(host, folder, as_json))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def main(*, host: str | None = None, verbose: bool = False, as_json: bool = False) -> None:
+    """Run the demonstration; every number in it is measured now, and kept in the user's own store."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        try:
+            results = asyncio.run(_run(host, log, verbose=verbose, as_json=as_json))
+        finally:
+            if verbose:
+                log.seek(0)
+                shutil.copyfileobj(log, sys.stderr)
     if as_json:
         typer.echo(json.dumps(results, indent=2))

@@ -56,7 +56,7 @@ def local_checks(settings: "Settings") -> list[Check]:
     checks.append(
         Check("clients", "ok", ", ".join(found))
         if found
-        else Check("clients", "warn", "no Claude Code, Codex or Gemini CLI", "gpu-mcp-server install --print")
+        else Check("clients", "warn", "no Claude Code, Codex or Gemini CLI", "gpu-mcp-server client-config")
     )
     return checks
 

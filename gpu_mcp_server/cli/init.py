@@ -125,6 +125,6 @@ def _told(result: dict[str, Any]) -> str:
         state = "registered" if entry["registered"] else entry.get("problem") or "not registered"
         lines.append(f"{entry['client']}: {'would run' if result['dry_run'] else state}: {entry['command']}")
     if not result["clients"]:
-        lines.append("no MCP client found; `gpu-mcp-server install --print` shows how to register by hand")
+        lines.append("no MCP client found; `gpu-mcp-server client-config` shows how to register by hand")
     lines.append("next: gpu-mcp-server doctor")
     return "\n".join(lines)

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli.output import Json
-from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.cli.output import Json, fail
+from gpu_mcp_server.errors import BadRequest, GpuMcpError
 
 
 def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str | None) -> None:
@@ -23,12 +23,22 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
     settings = load_settings(toolsets=toolsets, read_only=read_only, exclude_tools=exclude_tools)
     if sys.stdin.isatty():
         typer.echo(
-            "Serving MCP over stdio and waiting for a client. `gpu-mcp-server install --print` shows how to register "
+            "Serving MCP over stdio and waiting for a client. `gpu-mcp-server client-config` shows how to register "
             "it with one, `gpu-mcp-server --help` the other commands; Ctrl-C ends.",
             err=True,
         )
     with acting_as(asyncio.run(chosen_user(settings))):
         serve_stdio(server_from_settings(settings))
+
+
+def serve_at_once(toolsets: str | None, read_only: bool | None, exclude_tools: str | None) -> None:
+    """Serve one client, and turn what we foresee into an exit code and two lines at most."""
+    try:
+        over_stdio(toolsets, read_only, exclude_tools)
+    except GpuMcpError as error:
+        sys.exit(fail(str(error), as_json=False, code=2).exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def serve(

@@ -1,4 +1,4 @@
-"""`knowledge fetch HOST` over a real SSH connection: the headers of the other machine answer, in its version."""
+"""`docs fetch HOST` over a real SSH connection: the headers of the other machine answer, in its version."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +56,7 @@ def config(sshd: Sshd, toolkit: Path, state_dir: str, tmp_path: Path, monkeypatc
 
 @pytest.fixture
 def run(config: Path) -> Run:
-    return lambda *arguments: CliRunner().invoke(app, ["knowledge", *arguments])
+    return lambda *arguments: CliRunner().invoke(app, ["docs", *arguments])
 
 
 def test_a_machine_that_ssh_reaches_gives_its_headers_until_they_are_forgotten(run: Run, tmp_path: Path):

@@ -81,7 +81,7 @@ def measure(data_dir: Path, files: Sequence[Path] | None = None, *, dense: bool 
     """
     folder = Storage(data_dir).current()
     if folder is None:
-        raise BadRequest("Nothing is indexed yet.", hint="gpu-mcp-server knowledge build")
+        raise BadRequest("Nothing is indexed yet.", hint="gpu-mcp-server docs build")
     questions = [question for path in files or our_questions() for question in read_questions(path)]
     library = IndexReader(folder)
     try:

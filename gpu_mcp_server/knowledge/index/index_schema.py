@@ -93,7 +93,7 @@ def open_index(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         db.close()
         raise ConfigError(
-            f"The documentation's index {path} is damaged: {error}.", hint="gpu-mcp-server knowledge build --anew"
+            f"The documentation's index {path} is damaged: {error}.", hint="gpu-mcp-server docs build --anew"
         ) from error
     schema = int(row[0]) if row else 0
     if schema != SCHEMA:
@@ -102,7 +102,7 @@ def open_index(path: Path) -> sqlite3.Connection:
         raise ConfigError(
             f"The documentation's index {path} was made by {'a newer' if newer else 'an older'} version (schema "
             f"{schema}, this is {SCHEMA}).",
-            hint="Update gpu-mcp-server, or build it again: gpu-mcp-server knowledge build --anew.",
+            hint="Update gpu-mcp-server, or build it again: gpu-mcp-server docs build --anew.",
         )
     db.execute("PRAGMA cache_size=-8000")
     return db

@@ -49,7 +49,7 @@ class DocSource:
     package: str = ""
     """Python package whose version it is."""
     version: str = ""
-    """A fixed version, or one that `knowledge add` gave."""
+    """A fixed version, or one that `docs add` gave."""
     kind: str = "guide"
     """Of sections."""
     skip: str = ""
@@ -64,7 +64,7 @@ class DocSource:
     undocumented: bool = False
     """Whether functions without a comment count, too."""
     repository: str = ""
-    """Where a checkout comes from; `knowledge add` is given its folder."""
+    """Where a checkout comes from; `docs add` is given its folder."""
 
 
 @dataclass(frozen=True)

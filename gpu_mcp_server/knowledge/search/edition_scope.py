@@ -100,7 +100,7 @@ def scope_of(editions: tuple[EditionRow, ...], library: str | None, version: str
             there = ", ".join(dict.fromkeys(e.library for e in editions)) or "nothing yet"
             raise BadRequest(
                 f"No library {library!r} is indexed.",
-                hint=f"There is: {there}. Add your own with gpu-mcp-server knowledge add PATH --library {word[:40]}.",
+                hint=f"There is: {there}. Add your own with gpu-mcp-server docs add PATH --library {word[:40]}.",
             )
     if version is None:
         preferred = tuple(e for e in chosen if e.preferred)

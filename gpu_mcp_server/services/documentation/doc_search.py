@@ -32,9 +32,7 @@ ANSWER_CHARS = 2_100
 SIGNATURE_CHARS = 160
 SAYS_CHARS = 140
 PAGE_CHARS = 6_000
-ADD_MORE = (
-    "Only our own guides are indexed: no toolkit was found. Add yours: gpu-mcp-server knowledge add PATH --library X."
-)
+ADD_MORE = "Only our own guides are indexed: no toolkit was found. Add yours: gpu-mcp-server docs add PATH --library X."
 BEING_BUILT = "The index of what is installed is being built; ask again in a few seconds for more."
 
 BUILD_LOOK_S = 0.5

@@ -112,9 +112,7 @@ def test_vectors_that_cannot_be_read_leave_words(storage: Storage, tmp_path: Pat
 def test_without_a_model_nothing_is_made_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(embedding.Path, "home", lambda: tmp_path)
     assert model_folder(tmp_path) is None
-    assert build_vectors(Storage(tmp_path), tmp_path) == (
-        "no vectors: no model (gpu-mcp-server knowledge model install)"
-    )
+    assert build_vectors(Storage(tmp_path), tmp_path) == ("no vectors: no model (gpu-mcp-server docs model install)")
 
 
 def test_weights_that_are_not_the_official_ones_are_refused(tmp_path: Path):

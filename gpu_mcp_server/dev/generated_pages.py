@@ -1,17 +1,13 @@
-"""`docs`: the tables of tools and settings, generated between markers."""
+"""The tables of tools and settings, generated between markers in the checkout's pages."""
 
 import inspect
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.errors import BadRequest
 
 BEGIN, END = "<!-- generated: {name} -->", "<!-- end: {name} -->"
-
-TITLES = {"tools": "# Tools\n", "settings": "# Settings\n", "toolsets": "", "clients": ""}
 
 
 def clients_text() -> str:
@@ -101,21 +97,27 @@ def _table(prefix: str, model: Any) -> str:
 
 
 def replace_marked_part(before: str, name: str, generated: str) -> str:
-    """Return `before` with the part between the markers replaced, or added at its end."""
+    """Return `before` with the part between the markers replaced.
+
+    Raises:
+        BadRequest: If it has no such markers: then it is no page of ours.
+    """
     begin, end = BEGIN.format(name=name), END.format(name=name)
-    block = f"{begin}\n\n{generated}\n{end}"
-    if begin in before and end in before:
-        return before[: before.index(begin)] + block + before[before.index(end) + len(end) :]
-    return (before or TITLES[name]).rstrip("\n") + f"\n\n{block}\n"
+    if begin not in before or end not in before:
+        raise BadRequest(f"A page has no markers {begin} and {end}.", hint="Run it in a checkout, or add the markers.")
+    return before[: before.index(begin)] + f"{begin}\n\n{generated}\n{end}" + before[before.index(end) + len(end) :]
 
 
-def docs(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if a page is stale.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where the pages are.")] = Path("docs"),
-    as_json: Json = False,
-) -> None:
-    """Generate docs/tools.md, docs/settings.md and the tables of README.md beside their folder."""
-    stale: list[str] = []
+def write_pages(folder: Path, *, check: bool) -> list[str]:
+    """Write docs/tools.md, docs/settings.md and the tables of README.md beside their folder; return what was stale.
+
+    Args:
+        folder: Where the pages are.
+        check: Whether nothing is to be changed.
+
+    Raises:
+        BadRequest: If a page is missing or has no markers.
+    """
     readme = folder.resolve().parent / "README.md"
     pages = (
         ("tools", folder / "tools.md", tools_text),
@@ -123,16 +125,14 @@ def docs(
         ("toolsets", readme, toolsets_text),
         ("clients", readme, clients_text),
     )
+    stale: list[str] = []
     for name, page, text in pages:
-        generated = text()
-        before = page.read_text(encoding="utf-8") if page.exists() else ""
-        after = replace_marked_part(before, name, generated)
+        if not page.exists():
+            raise BadRequest(f"There is no page {page}.", hint="Run it in a checkout.")
+        before = page.read_text(encoding="utf-8")
+        after = replace_marked_part(before, name, text())
         if after != before:
             stale += [str(page)] if str(page) not in stale else []
             if not check:
-                folder.mkdir(parents=True, exist_ok=True)
                 page.write_text(after, encoding="utf-8")
-    said = ("stale: " if check else "written: ") + ", ".join(stale) if stale else "up to date"
-    print_result({"stale" if check else "written": stale}, said, as_json=as_json)
-    if check and stale:
-        raise typer.Exit(1)
+    return stale

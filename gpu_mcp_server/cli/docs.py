@@ -1,4 +1,4 @@
-"""`knowledge`: what documentation is indexed, adding to it, asking it, measuring it."""
+"""`docs`: what documentation is indexed, adding to it, asking it."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, fail, print_result, table
 
-app = typer.Typer(help="Documentation that agents search: list, add, build, search, evaluate.", no_args_is_help=True)
+app = typer.Typer(help="Search documentation; list, add and index it.", no_args_is_help=True)
 model = typer.Typer(help="The model for searching by meaning.", no_args_is_help=True)
 app.add_typer(model, name="model")
 
@@ -30,7 +30,7 @@ def list_libraries(as_json: Json = False) -> None:
     rows = in_process_client.run(work)
     shown = [[str(r["library"]), str(r["version"]), str(r["entries"]), str(r["title"]), str(r["root"])] for r in rows]
     text = table(["library", "version", "entries", "title", "from"], shown)
-    print_result(rows, text + "\n\nMore: gpu-mcp-server knowledge add PATH --library X --version V", as_json=as_json)
+    print_result(rows, text + "\n\nMore: gpu-mcp-server docs add PATH --library X --version V", as_json=as_json)
 
 
 @app.command()
@@ -166,28 +166,6 @@ def search(
     arguments = {"query": " ".join(query), "library": library, "version": version, "kind": kind, "limit": limit}
     answer = in_process_client.answer_of("search_docs", arguments, as_json=as_json)
     print_result(answer.data, answer.text, as_json=as_json)
-
-
-@app.command()
-def evaluate(
-    questions: Annotated[list[Path] | None, typer.Argument(help="Files of questions; ours if absent.")] = None,
-    lexical: Annotated[bool, typer.Option("--lexical", help="Without the channel of meaning.")] = False,
-    floor: Annotated[Path | None, typer.Option(help="TOML of least scores by kind; exit code 1 below one.")] = None,
-    missed: Annotated[bool, typer.Option("--missed", help="Also what was not among the first five.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Ask questions with known answers: recall at 1 and 5, mean reciprocal rank, latency, by kind."""
-    from gpu_mcp_server.knowledge.evaluation.retrieval_benchmark import measure
-
-    measured = measure(_data_dir(), questions, dense=not lexical)
-    rows = measured.rows()
-    lines = [table(["kind", "n", "R@1", "R@5", "MRR", "p50 ms", "p95 ms"], rows), measured.note]
-    lines += [f"missed ({q.kind}): {q.text}" for q in measured.evaluation.missed] if missed else []
-    below = measured.results_below(floor) if floor is not None else []
-    lines += [f"BELOW THE FLOOR: {each}" for each in below]
-    print_result(measured.figures() | {"below": below}, "\n".join(lines), as_json=as_json)
-    if below:
-        raise typer.Exit(1)
 
 
 @model.command("install")
