@@ -83,7 +83,7 @@ class Demo:
         if host.get("problem"):
             self.say(f"note: {host['problem']}")
         if "cuda" in host["devices"]:
-            torch = "torch" in (host.get("judge") or "")
+            torch = re.search(r", torch \d", host.get("judge") or "")
             reference = ("reference_torch.py", "torch") if torch else ("reference.py", "numpy")
             problem_id = await self.judge("cuda", ".cu", *reference, GPU_SHAPES)
         elif "cpu" in host["devices"]:

@@ -114,7 +114,7 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         else:
             checks.append(Check(f"{name} compilers", "ok", found))
         judge, devices = host.get("judge"), ", ".join(host.get("devices", []))
-        todo = "set judge_python for this host to a Python with NumPy"
+        todo = "pip install numpy there, or set judge_python for this host to a Python that has it"
         checks.append(
             Check(f"{name} judge", "ok", f"{judge}; judges {devices}")
             if judge and devices

@@ -21,7 +21,10 @@ class CommonHostSettings(BaseModel):
     python: str | None = None
     """Python 3.8 or newer that runs hostd there."""
     judge_python: str | None = None
-    """Python with NumPy, and torch if wanted, that runs the judge and references there."""
+    """Python with NumPy, and torch if wanted, that runs the judge and references there. Unset, the first with torch,
+    else with NumPy, is taken: on this machine of the active venv or conda environment, .venv of the working folder
+    (unless git brought it), the server's own Python and python3 on PATH; elsewhere of what setup lines activate and
+    python3 on PATH."""
     cuda: str | None = None
     """Root of the CUDA toolkit there, such as /usr/local/cuda-13."""
     state_dir: str | None = None

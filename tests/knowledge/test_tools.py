@@ -144,7 +144,7 @@ async def test_without_anything_installed_the_guides_answer_and_say_how_to_add_m
 
     assert "doc://messages/" in text(result)
     assert "Only our own guides are indexed" in text(result)
-    assert "knowledge add PATH --library X" in text(result)
+    assert "docs add PATH --library X" in text(result)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import re
 import shutil
 import socket
 import struct
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ..gpus.nvml import driver_library
 from ..jobs.host_resources import Host
@@ -43,7 +43,8 @@ def torch_archs():
         return []
 roots = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)}
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "base_prefix": sys.base_prefix,
-    "real": os.path.realpath(sys.executable), "numpy": version("numpy"), "torch": version("torch"),
+    "real": os.path.realpath(sys.executable), "executable": sys.executable,
+    "numpy": version("numpy"), "torch": version("torch"),
     "torch_archs": torch_archs(), "triton": version("triton")}))
 """
 
@@ -84,7 +85,9 @@ def describe_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
 
     Args:
         host: The host.
-        wishes: From the settings: `judge_pythons` (interpreters for the judge, best first), `cuda` (toolkit root),
+        wishes: From the settings: `judge_pythons` (interpreters for the judge, best first),
+            `judge_reasons` (what each of them is), `judge_named` (whether the settings name the first),
+            `cuda` (toolkit root),
             `setup` (lines of shell, in whose environment all is looked for).
     """
     lines = [str(line) for line in wishes.get("setup", [])]
@@ -114,7 +117,7 @@ def describe_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "nvcc": nvcc,
         "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
         "toolchains": toolchain_probe.probe_toolchains(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
-        "judge": _judge_python(answers, [str(p) for p in wishes.get("judge_pythons", [])]),
+        "judge": _judge_python(answers, wishes),
     }
     answers.keep()
     return about
@@ -185,22 +188,72 @@ def _toolkit_root(answers: VersionCache, nvcc: str) -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
 
 
-def _judge_python(answers: VersionCache, candidates: List[str]) -> Optional[Dict[str, Any]]:
-    """Choose the first interpreter that has NumPy, and say what must be shown inside the sandbox for it."""
-    best: Optional[Dict[str, Any]] = None
-    for path in [*candidates, "/usr/bin/python3"]:
-        text = answers.uncached_output([path, "-I", "-c", _ABOUT])
-        if not text:
-            continue
-        about = json.loads(text)
-        about["path"] = path
-        real = os.path.dirname(os.path.dirname(about.pop("real")))
-        roots = {about.pop("prefix"), about.pop("base_prefix"), real, os.path.dirname(os.path.dirname(path))}
-        about["roots"] = sorted(r for r in roots if r not in ("/", "/usr") and not r.startswith("/usr/"))
-        if about["numpy"]:
-            return about  # type: ignore[no-any-return]
-        best = best or about
+def _judge_python(answers: VersionCache, wishes: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """Choose an interpreter, and say why, and what must be shown inside the sandbox for it.
+
+    One that the settings name is taken if it has NumPy. Else it is the first with torch, or the first with NumPy.
+    """
+    reasons: Dict[str, str] = dict(wishes.get("judge_reasons", {}))
+    paths = [str(p) for p in wishes.get("judge_pythons", [])]
+    for path, reason in _found_pythons():
+        reasons.setdefault(path, reason)
+    found: List[Dict[str, Any]] = []
+    for path in dict.fromkeys([*paths, *reasons]):
+        about = _about_python(answers, path, path in paths)
+        if about:
+            found.append(dict(about, why=reasons.get(path, "")))
+        if wishes.get("judge_named") and path == paths[0] and about and about["numpy"]:
+            return found[0]
+    usable = [about for about in found if about["numpy"] and _jobs_reach(about["path"])]
+    usable = usable or [about for about in found if about["numpy"]]
+    best = next((about for about in usable if about["torch"]), usable[0] if usable else None)
+    if best is None:
+        return found[0] if found else None
+    has = "with torch" if best["torch"] else "with NumPy; none has torch"
+    best["why"] += ", the first of %d %s" % (len(found), has)
     return best
+
+
+def _found_pythons() -> List[Tuple[str, str]]:
+    """Return interpreters that the host's own environment names, such as setup lines make it."""
+    found: List[Tuple[str, str]] = []
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        python = os.path.join(os.environ.get(name, ""), "bin", "python")
+        if os.environ.get(name) and os.access(python, os.X_OK):
+            found.append((python, "the active environment, %s" % name))
+    on_path = shutil.which("python3")
+    return found + ([(on_path, "python3 on PATH")] if on_path else []) + [("/usr/bin/python3", "the system's Python")]
+
+
+def _jobs_reach(path: str) -> bool:
+    """Return whether jobs can start a program: those of a root hostd have uids of their own."""
+    if os.geteuid():
+        return True
+    real = os.path.realpath(path)
+    folders = [path, real]
+    while folders:
+        folder = os.path.dirname(folders.pop())
+        try:
+            if not os.stat(folder).st_mode & 0o001:
+                return False
+        except OSError:
+            return False
+        if folder != "/":
+            folders.append(folder)
+    return True
+
+
+def _about_python(answers: VersionCache, path: str, named: bool) -> Optional[Dict[str, Any]]:
+    text = answers.uncached_output([path, "-I", "-c", _ABOUT])
+    if not text:
+        return None
+    about: Dict[str, Any] = json.loads(text)
+    started = about.pop("executable", path)
+    about["path"] = path if named else started  # python3 on PATH may be a script of pyenv's, which no sandbox shows
+    real = os.path.dirname(os.path.dirname(about.pop("real")))
+    roots = {about.pop("prefix"), about.pop("base_prefix"), real, os.path.dirname(os.path.dirname(path))}
+    about["roots"] = sorted(r for r in roots if r not in ("/", "/usr") and not r.startswith("/usr/"))
+    return about
 
 
 def _cpu_model() -> str:

@@ -5,10 +5,12 @@ that it is shown, the sandbox that it must have. A host is taken out of use here
 """
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -19,6 +21,7 @@ from gpu_mcp_server.errors import BadRequest, ConfigError, HostDrained, HostUnav
 from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import CompilerInfo, Toolchains
+from gpu_mcp_server.services.hosts.judge_pythons import OWN, local_judge_pythons
 from gpu_mcp_server.settings.host_settings import BATCH_KINDS
 from gpu_mcp_server.settings.server_settings import (
     BatchHost,
@@ -54,6 +57,8 @@ class JudgePython(Model):
     torch_archs: tuple[str, ...] = ()
     """Names that its TORCH_CUDA_ARCH_LIST may have, as `9.0a`."""
     triton: str | None = None
+    why: str = ""
+    """Why it was taken: who named it or where it was found, and what the others lack."""
 
 
 class Setup(Model):
@@ -294,10 +299,22 @@ class Hosts:
 
     async def _look(self, name: str, link: HostdClient) -> HostProbe:
         host = self._host(name)
-        pythons = [host.judge_python] if host.judge_python else []
+        pythons = {host.judge_python: "judge_python of this host"} if host.judge_python else {}
         if isinstance(host, LocalHost):
-            pythons.append(sys.executable)
-        answer, _ = await link.call("probe", judge_pythons=pythons, cuda=host.cuda, setup=host.setup)
+            here = (
+                {sys.executable: OWN}
+                if pythons
+                else await asyncio.to_thread(local_judge_pythons, Path.cwd(), os.environ)
+            )
+            pythons |= {path: what for path, what in here.items() if path not in pythons}
+        answer, _ = await link.call(
+            "probe",
+            judge_pythons=list(pythons),
+            judge_reasons=pythons,
+            judge_named=host.judge_python is not None,
+            cuda=host.cuda,
+            setup=host.setup,
+        )
         probe = HostProbe.model_validate(answer)
         if probe.setup.problem:
             raise ConfigError(

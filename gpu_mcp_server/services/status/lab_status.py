@@ -123,7 +123,8 @@ def _judge(probe: HostProbe) -> str | None:
         return None
     parts = [f"Python {probe.judge.version}"]
     parts += [f"{n} {v}" for n, v in (("NumPy", probe.judge.numpy), ("torch", probe.judge.torch)) if v]
-    return ", ".join(parts)
+    why = f" ({probe.judge.why})" if probe.judge.why else ""
+    return f"{', '.join(parts)} at {probe.judge.path}{why}"
 
 
 def missing_pieces(probe: HostProbe, left_out: Sequence[str] = (), locks: str = "") -> str | None:
