@@ -316,6 +316,20 @@ def test_doctor_warns_of_a_data_folder_that_jobs_cannot_reach(tmp_path: Path):
     assert str(tmp_path) in checks["data"].todo or "chmod o+x" in checks["data"].todo
 
 
+@pytest.mark.parametrize(
+    ("times", "state"),
+    [
+        ("18 of the last 20 could be confirmed", "ok"),
+        ("9 of the last 20 could be confirmed", "warn"),
+        ("unknown: none was taken here yet", "ok"),
+        ("never: jobs can stop each other on this host, and the judge's clock with them", "warn"),
+    ],
+)
+def test_doctor_says_how_well_the_times_of_a_host_can_be_confirmed(times: str, state: str):
+    (check,) = [c for c in host_checks([{"host": "a", "reachable": True, "times": times}]) if c.name == "host a times"]
+    assert (check.state, check.found, bool(check.todo)) == (state, times, state == "warn")
+
+
 def test_doctor_says_what_to_do_about_a_host():
     silent = {"host": "box", "kind": "ssh", "reachable": False, "problem": "The key of box is new; add it."}
     weak = {"host": "local", "kind": "local", "reachable": True, "level": "landlock", "weaker_because": "no bwrap"}

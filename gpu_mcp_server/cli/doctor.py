@@ -1,6 +1,7 @@
 """`doctor`: one line a check, and what to do."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -120,10 +121,22 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
             if judge and devices
             else Check(f"{name} judge", "warn", str(judge or "no Python with NumPy"), todo)
         )
+        checks += _times_checks(name, str(host.get("times") or ""))
         gpus = ", ".join(f"{g['name']} ({g.get('arch') or '?'})" for g in host.get("gpus", []))
         checks.append(Check(f"{name} gpu", "ok", gpus or "none; device cpu is the full path without one"))
         checks += [Check(name, "warn", str(host[key])) for key in ("problem", "locks_note") if host.get(key)]
     return checks
+
+
+def _times_checks(name: str, times: str) -> list[Check]:
+    """Say how well times can be confirmed on a host."""
+    found = re.match(r"(\d+) of the last (\d+) ", times)
+    if times.startswith("never"):
+        return [Check(f"{name} times", "warn", times, "judge on a host where the sandbox scopes signals (Linux 6.12)")]
+    if found and 2 * int(found[1]) < int(found[2]):
+        todo = "judge while the host is idle, or on one with more cores; a time that is not confirmed ranks last"
+        return [Check(f"{name} times", "warn", times, todo)]
+    return [Check(f"{name} times", "ok", times)] if times else []
 
 
 def _uid_checks(name: str, uids: Sequence[int] | None) -> list[Check]:

@@ -80,6 +80,8 @@ class HostStatus(Model):
     """Compiler to version."""
     judge: str | None = None
     """Python of the judge, with NumPy and torch versions."""
+    times: str = ""
+    """Of its last 20 times how many the judge could confirm; or that none was taken yet, or why none can be."""
     devices: list[str] = []
     """What evaluate_kernel can judge there: cpu, cuda."""
     gpus: list[Gpu] = []
@@ -88,7 +90,7 @@ class HostStatus(Model):
     waiting: list[QueueEntry] = []
     """Jobs in line for GPUs, the next first; at most 20."""
     locks_note: str | None = None
-    """What hostd as root will say of the folder in which GPUs are locked there."""
+    """Which other account's folder the locks of its GPUs are in, and what mends that."""
     drained: str | None = None
     """Since when, by whom and why nothing new is begun there; what runs goes on."""
     reservations: list[ReservationInfo] = []
@@ -121,6 +123,7 @@ class LabStatus(ResultModel):
             lines.append("  toolchains: " + (", ".join(f"{k} {v}" for k, v in h.toolchains.items()) or "none"))
             if h.judge:
                 lines.append(f"  judge: {h.judge}")
+            lines += [f"  times: {h.times}"] if h.times else []
             lines += [
                 f"  GPU {g.index} {g.name} {g.arch or ''} "
                 f"{_memory(g)}, {_known(g.utilization_percent, '%', 'load')}, "

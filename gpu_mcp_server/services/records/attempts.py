@@ -222,6 +222,15 @@ class AttemptStore:
             board.attempts.append(_attempt(row))
         return [*boards.values()]
 
+    async def count_confirmed(self, host: str, last: int) -> tuple[int, int]:
+        """Return how many of the last times that were taken on a host are confirmed, and how many those are."""
+        rows = await self._db.fetch_all(
+            f"SELECT evidence ->> 'unconfirmable' IS NULL AS sure FROM attempts WHERE {BEST} AND host = ? "  # noqa: S608
+            "ORDER BY seq DESC LIMIT ?",
+            (host, last),
+        )
+        return sum(row["sure"] for row in rows), len(rows)
+
     async def best_since(self, generation: int, board: OldBoard) -> float | None:
         """Return the greatest speed-up of a ranking by verdicts of a generation or later."""
         row = await self._db.fetch_one(

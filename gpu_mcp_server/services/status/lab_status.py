@@ -9,19 +9,21 @@ from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import QueueEntry, ReservationInfo
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.status.capabilities import Capabilities
 
 PATIENCE_S = 30.0
 TRIAL_S = 60.0
 """Once for each driver."""
 SHOWN = 20
+LAST_TIMES = 20
 
 
 class StatusService:
     """The status of the laboratory."""
 
-    def __init__(self, hosts: Hosts, capabilities: Capabilities) -> None:
-        self._hosts, self._capabilities = hosts, capabilities
+    def __init__(self, hosts: Hosts, capabilities: Capabilities, experience: AttemptStore) -> None:
+        self._hosts, self._capabilities, self._experience = hosts, capabilities, experience
 
     async def status(self, host: str | None = None) -> LabStatus:
         """Ask all hosts, or one, at the same time; one that does not answer says why instead.
@@ -42,6 +44,13 @@ class StatusService:
                 return await self._capabilities.try_all(name)
         except (GpuMcpError, TimeoutError):
             return []
+
+    async def _times(self, name: str, probe: HostProbe) -> str:
+        """Say how well times that are taken on a host can be confirmed, by those that were."""
+        if probe.why_untimed():
+            return f"never: {probe.why_untimed()}"
+        sure, count = await self._experience.count_confirmed(name, LAST_TIMES)
+        return f"{sure} of the last {count} could be confirmed" if count else "unknown: none was taken here yet"
 
     async def _one(self, name: str) -> HostStatus:
         kind = self._hosts.kind(name)
@@ -72,6 +81,7 @@ class StatusService:
             driver=probe.driver,
             toolchains=toolchain_versions(probe),
             judge=_judge(probe),
+            times=await self._times(name, probe),
             devices=probe.devices(),
             gpus=gpus,
             why_no_gpu=(probe.why_no_gpu or None) if not gpus else None,
