@@ -10,6 +10,10 @@ from typing import Generator, List
 from .verdicts import Judged
 
 
+ENOUGH = 2
+"""Catches of one kind of trial; to look closer at further ones takes a study longer than it tells."""
+
+
 class CatchLog:
     """What was caught in this job, by which kind of trial."""
 
@@ -29,6 +33,10 @@ class CatchLog:
             yield
         finally:
             self.trial = before
+
+    def knows(self) -> bool:
+        """Say whether a study has caught the candidate often enough in this kind of trial."""
+        return self.goes_on and sum(trial == self.trial for trial, *_ in self.caught) >= ENOUGH
 
     @contextlib.contextmanager
     def check(self) -> Generator[None, None, None]:

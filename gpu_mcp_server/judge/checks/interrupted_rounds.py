@@ -129,7 +129,8 @@ class Interruption:
         if not self.stop_in_calls:
             kind = STOPPED if kind in (STOPPED, MIDDLE) and buffers.changes else FEWER
         with CATCHES.during("interrupted: " + NAMES[kind]), CATCHES.check():
-            self._play_interrupted(buffers, kind)
+            if not CATCHES.knows():
+                self._play_interrupted(buffers, kind)
         self.rounds.candidate.freeze()
         self.rounds.candidate.quiet()
 
