@@ -18,7 +18,7 @@ from gpu_mcp_server.services.jobs.batch_jobs import BatchJobs, is_batch_job
 from gpu_mcp_server.services.jobs.call_context import current_call
 from gpu_mcp_server.services.jobs.inline_blobs import ALONG_BYTES, InlineBlobs, blobs_to_send, read_blob
 from gpu_mcp_server.services.jobs.job_hooks import JobHooks, QuotaCheck
-from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
+from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, command_of
 from gpu_mcp_server.settings.host_settings import BATCH_KINDS
 
 Blobs = Mapping[str, bytes | Path]
@@ -102,7 +102,7 @@ class JobRunner:
         spec = replace(spec, grace_s=self.hosts.grace_s(host), detached=spec.detached or call_context is not None)
         spec = self.with_host_defaults(spec, host)
         allocation = await self.hosts.allocation(host)
-        about = {**(context or {}), **({"allocation": allocation} if allocation else {})}
+        about = {**command_of(spec), **(context or {}), **({"allocation": allocation} if allocation else {})}
         if spec.gpus.count:
             about |= {"gpus": spec.gpus.count, **({"lease": spec.gpus.lease} if spec.gpus.lease else {})}
         async with self._gate(spec):

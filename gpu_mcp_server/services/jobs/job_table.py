@@ -10,16 +10,27 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_mcp_server.errors import NotFound
-from gpu_mcp_server.hostd.protocol import JobRecord, job_record_from_json, to_json
+from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.runtime.tracing import job_spans
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.events import Events
 from gpu_mcp_server.store.ownership import claim, require_own, visibility_condition
 
+COMMAND_ARGUMENTS, COMMAND_CHARS = 50, 200
+"""Of a command that is kept with its job, and of each of its arguments."""
+
 
 def new_job_id() -> str:
     """Return a job id that sorts by time."""
     return f"j-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
+
+
+def command_of(spec: JobSpec) -> dict[str, list[str]]:
+    """Return program and arguments of a job, shortened, for its context; nothing where a program of ours runs."""
+    first = spec.processes[0] if spec.processes else None
+    if first is None or first.program or first.trusted:
+        return {}
+    return {"command": [argument[:COMMAND_CHARS] for argument in first.argv[:COMMAND_ARGUMENTS]]}
 
 
 @dataclass(frozen=True)

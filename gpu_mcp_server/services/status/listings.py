@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from gpu_mcp_server.models.dashboard import AttemptLine, ProblemLine, Ranking, UserLine
@@ -16,9 +16,14 @@ from gpu_mcp_server.store.ownership import visibility_condition
 MAX_WORDS = 8
 MAX_CHOICES = 100
 """Of values that one filter offers."""
+LOOKED_AT = 5000
+"""Newest rows whose values filters offer."""
+MAX_COUNTED = 1000
+"""Rows that are counted; a list says that there are more."""
 ARGUMENTS = 50
 OUTCOME = "iif(a.voided IS NOT NULL, 'voided', coalesce(a.verdict, a.status))"
-ARGUMENTS_OF = "coalesce((SELECT group_concat(value, ' ') FROM json_each(a.evidence, '$.argv')), '')"
+COMMAND = "coalesce(a.evidence -> '$.argv', j.context -> '$.command')"
+ARGUMENTS_OF = f"coalesce((SELECT group_concat(value, ' ') FROM json_each({COMMAND})), '')"  # noqa: S608
 NOW = "strftime('%Y-%m-%dT%H:%M:%S', 'now')"
 OWNER = "(SELECT min(owner) FROM owners WHERE handle = {})"
 
@@ -53,6 +58,8 @@ class ListedJob:
 class _Table:
     """How a list is read: its columns, where they are from, what filters and orders it."""
 
+    key: str
+    """Column that names a row, the newest by the greatest."""
     columns: str
     source: str
     text: str
@@ -62,8 +69,8 @@ class _Table:
 
 
 _JOBS = _Table(
-    columns=f"j.job_id, p.problem_id, p.json ->> 'name' AS problem, a.evidence ->> '$.argv' AS argv, "
-    f"{OWNER.format('j.job_id')} AS user",
+    key="j.seq",
+    columns=f"j.job_id, p.problem_id, p.json ->> 'name' AS problem, {COMMAND} AS argv",
     source="jobs j LEFT JOIN attempts a ON a.attempt_id = j.attempt_id AND {attempt} "
     "LEFT JOIN problems p ON p.problem_id = a.problem_id AND {problem}",
     text="j.job_id || ' ' || coalesce(j.attempt_id, '') || ' ' || coalesce(j.workspace_id, '') || ' ' || j.host || ' ' "
@@ -85,6 +92,7 @@ _JOBS = _Table(
     },
 )
 _ATTEMPTS = _Table(
+    key="a.seq",
     columns=f"a.attempt_id, a.kind, a.created_at, {OUTCOME} AS outcome, p.problem_id, p.json ->> 'name' AS problem, "
     f"{OWNER.format('a.attempt_id')} AS user, a.language, a.host, a.device, a.speedup, a.median_us, "
     "a.evidence ->> '$.speedup_range[0]' AS speedup_low, a.evidence ->> '$.speedup_range[1]' AS speedup_high, "
@@ -110,6 +118,7 @@ _ATTEMPTS = _Table(
     },
 )
 _PROBLEMS = _Table(
+    key="p.seq",
     columns="p.problem_id, p.created_at, p.json ->> 'name' AS name, count(a.seq) AS evaluations, "
     "coalesce(sum(a.verdict = 'correct'), 0) AS correct, max(a.created_at) AS last_at",
     source="problems p LEFT JOIN attempts a ON a.problem_id = p.problem_id AND a.kind = 'evaluate' AND {attempt}",
@@ -127,7 +136,7 @@ FILTERS = {"jobs": tuple(_JOBS.filters), "attempts": tuple(_ATTEMPTS.filters), "
 
 
 class Listings:
-    """Reads lists; a page of each, with how many rows match."""
+    """Reads lists; a page of each, with how many rows match: exactly up to MAX_COUNTED, else more than that."""
 
     def __init__(self, db: Database, overview: DashboardQueries) -> None:
         self._db, self._overview = db, overview
@@ -157,17 +166,13 @@ class Listings:
         found = [ProblemLine(**{name: row[name] for name in names}, boards=boards[row["problem_id"]]) for row in rows]
         return found, matching
 
-    async def command_of(self, attempt_id: str | None) -> Sequence[str]:
-        """Return program and arguments of the command that an attempt is; empty where it is none."""
-        seen, values = visibility_condition("attempt_id")
-        row = await self._db.fetch_one(
-            f"SELECT evidence ->> '$.argv' AS argv FROM attempts WHERE attempt_id = ? AND {seen}",  # noqa: S608
-            (attempt_id, *values),
-        )
-        return _arguments(row["argv"]) if row else []
+    async def command(self, job_id: str) -> Sequence[str]:
+        """Return program and arguments of a job; empty where it is no command."""
+        rows, _ = await self._read(replace(_JOBS, text="j.job_id"), ListRequest(words=job_id, limit=1), seen="j.job_id")
+        return _arguments(rows[0]["argv"]) if rows else []
 
     async def choices(self, name: str) -> Mapping[str, Sequence[str]]:
-        """Return the values that each filter of a list (jobs, attempts, problems) can have."""
+        """Return the values that each filter of a list (jobs, attempts, problems) has in its newest rows."""
         table, seen = _TABLES[name]
         visible, values = visibility_condition(seen)
         source, more = _joined(table.source)
@@ -175,10 +180,10 @@ class Listings:
         for label, expression in table.filters.items():
             if expression == "a.problem_id":
                 continue
+            newest = f"SELECT {expression} AS value FROM {source} WHERE {visible} ORDER BY {table.key} DESC LIMIT ?"  # noqa: S608
             rows = await self._db.fetch_all(
-                f"SELECT DISTINCT {expression} AS value FROM {source} WHERE {visible} AND value IS NOT NULL "  # noqa: S608
-                "ORDER BY value LIMIT ?",
-                (*more, *values, MAX_CHOICES),
+                f"SELECT DISTINCT value FROM ({newest}) WHERE value IS NOT NULL ORDER BY value LIMIT ?",  # noqa: S608
+                (*more, *values, LOOKED_AT, MAX_CHOICES),
             )
             found[label] = [str(row["value"]) for row in rows]
         return found
@@ -215,13 +220,24 @@ class Listings:
         for word in request.words.split()[:MAX_WORDS]:
             where.append(f"instr(lower({table.text}), ?)")
             parameters.append(word.lower())
+        counting = list(parameters)
         order = table.orders.get(request.sort) or next(iter(table.orders.values()))
+        matching = f"FROM {source} WHERE {' AND '.join(where)} {group}"
+        some = f"{matching} ORDER BY {order} LIMIT ? OFFSET ?"
+        if not group:  # the columns of those rows alone are read that are shown
+            some = f"FROM {source} WHERE {table.key} IN (SELECT {table.key} {some}) ORDER BY {order}"
+            parameters = [*more, *parameters]
         rows = await self._db.fetch_all(
-            f"SELECT {table.columns}, count(*) OVER () AS matching FROM {source} "  # noqa: S608 - all of it is ours
-            f"WHERE {' AND '.join(where)} {group} ORDER BY {order} LIMIT ? OFFSET ?",
-            (*parameters, request.limit, request.skip),
+            f"SELECT {table.columns} {some}", (*parameters, request.limit + 1, request.skip)
         )
-        return rows, rows[0]["matching"] if rows else 0
+        if len(rows) <= request.limit:
+            return rows, request.skip + len(rows) if rows else 0
+        counted = await self._db.fetch_one(
+            f"SELECT count(*) AS number FROM (SELECT 1 {matching} LIMIT ?)",  # noqa: S608
+            (*counting, MAX_COUNTED + 1),
+        )
+        least = request.skip + len(rows)
+        return rows[: request.limit], max(least, counted["number"] if counted else 0)
 
 
 _TABLES = {

@@ -67,7 +67,6 @@ async def job_page(lab: Lab, job_id: str) -> JobPage:
         NotFound: If there is no such job that the visitor may see.
     """
     standing = await lab.status.overview.job(job_id)
-    attempt_id = standing.row.attempt_id
     result, why = None, ""
     if standing.row.purpose != "reserve":
         try:
@@ -75,7 +74,7 @@ async def job_page(lab: Lab, job_id: str) -> JobPage:
         except GpuMcpError as error:
             why = str(error)
     return JobPage(
-        line=replace(await _line(lab, standing), command=shlex.join(await lab.status.lists.command_of(attempt_id))),
+        line=replace(await _line(lab, standing), command=shlex.join(await lab.status.lists.command(job_id))),
         result=result,
         why_not=why,
         stdout=log_listing(result.stdout if result else ""),

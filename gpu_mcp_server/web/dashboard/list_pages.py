@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from gpu_mcp_server.services.status.listings import FILTERS, ORDERS, ListRequest
+from gpu_mcp_server.services.status.listings import FILTERS, MAX_COUNTED, ORDERS, ListRequest
 
 PAGE_ROWS = 50
 MAX_PAGE = 10_000
@@ -37,12 +37,17 @@ class ListView:
     @property
     def is_filtered(self) -> bool:
         """Say whether rows may be left out."""
-        return bool(self.request.words or any(self.request.chosen.values()))
+        return bool(self.request.words or any(self.request.chosen.values()) or self.request.skip)
 
     @property
     def page(self) -> int:
         """Return the number of the page, from 0."""
         return self.request.skip // PAGE_ROWS
+
+    @property
+    def count_text(self) -> str:
+        """Return how many rows match, in words."""
+        return f"{self.matching:,}" if self.matching <= MAX_COUNTED else f"more than {MAX_COUNTED:,}"
 
     @property
     def has_more(self) -> bool:

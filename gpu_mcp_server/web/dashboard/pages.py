@@ -84,10 +84,15 @@ def page(
         status: Of HTTP.
     """
     live = "_" + template
-    name = live if request.headers.get("hx-request") and (HERE / "templates" / live).exists() else template
+    name = live if is_live(request) and (HERE / "templates" / live).exists() else template
     always = {"visitor": visitor, "section": section, "sections": SECTIONS, "version": __version__}
     said = ENVIRONMENT.get_template(name).render(always, **about)
     return HTMLResponse(said, status, HEADERS)
+
+
+def is_live(request: Request) -> bool:
+    """Say whether htmx asks for the part of a page that lives, not for the page."""
+    return request.headers.get("hx-request") is not None
 
 
 def safe_svg(svg: str) -> Markup:

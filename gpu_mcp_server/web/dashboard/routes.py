@@ -1,7 +1,7 @@
 """The addresses of the dashboard, and what each answers."""
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -19,7 +19,7 @@ from gpu_mcp_server.web.dashboard import actions, attempts, jobs, problems, runs
 from gpu_mcp_server.web.dashboard.comparison import comparison_page
 from gpu_mcp_server.web.dashboard.list_pages import ListView, list_request_of
 from gpu_mcp_server.web.dashboard.login import Forbidden, check_own_page, login, logout, note, user_of_request
-from gpu_mcp_server.web.dashboard.pages import HEADERS, STATIC, page, safe_svg
+from gpu_mcp_server.web.dashboard.pages import HEADERS, STATIC, is_live, page, safe_svg
 from gpu_mcp_server.web.dashboard.pool import PoolView
 from gpu_mcp_server.web.dashboard.processors import processor_hosts
 
@@ -198,7 +198,8 @@ async def _run(request: Request, lab: Lab, visitor: User) -> Response:
 async def _jobs(request: Request, lab: Lab, visitor: User) -> Response:
     asked = list_request_of(request, "jobs")
     found, matching = await jobs.job_list(lab, asked)
-    view = ListView("jobs", asked, await lab.status.lists.choices("jobs"), matching)
+    choices: Mapping[str, Sequence[str]] = {} if is_live(request) else await lab.status.lists.choices("jobs")
+    view = ListView("jobs", asked, choices, matching)
     return page(request, "jobs.html", {"jobs": found, "view": view}, visitor=visitor, section="/jobs")
 
 

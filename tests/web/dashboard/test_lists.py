@@ -1,10 +1,15 @@
 """Lists that are searched, filtered and sorted; two attempts side by side; users; hosts without GPUs."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
 from gpu_mcp_server.runtime.current_user import acting_as
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.jobs.job_table import command_of
+from gpu_mcp_server.services.status.listings import MAX_COUNTED, ListRequest
 from tests.web.dashboard.conftest import LONG_NAME, Dashboard
 from tests.web.dashboard.content import HOSTILE, OUTCOMES
 from tests.web.dashboard.test_dashboard import visitor
@@ -34,6 +39,9 @@ async def test_jobs_have_command_user_and_age_and_are_found_by_them(dashboard: D
         ):  # fmt: skip
             text = (await http.get(f"/jobs{query}")).text
             assert (f'<tr id="{failed.job_id}">' in text) == found, query
+        assert (await http.get("/jobs?page=3")).text.count("No job matches.") == 1
+        live = (await http.get("/jobs?state=failed", headers={"HX-Request": "true"})).text
+        assert failed.job_id in live and '<form class="filters"' not in live and "state=failed&amp;sort=host" in live
         page = (await http.get(f"/jobs/{failed.job_id}")).text
         assert '<code id="command">sh -c &#39;exit 3&#39;</code>' in page
         assert (await http.get("/jobs?q=secret-argument")).text.count("No job matches.") == 1
@@ -106,3 +114,41 @@ async def test_a_host_without_gpus_shows_processors_memory_and_its_jobs(dashboar
         foreign = (await bo.get("/processors")).text
         assert job not in foreign and "1 unfinished job of other users." in foreign
         await ada.post(f"/jobs/{job}/cancel")
+
+
+async def test_more_rows_than_are_counted_are_said_to_be_more_and_are_reached_page_by_page(dashboard: Dashboard):
+    lists, db = dashboard.lab.status.lists, dashboard.lab.store.db
+    with acting_as(dashboard.bo):
+        await db.execute_all(
+            [
+                ("INSERT INTO attempts (attempt_id, kind, created_at, status) VALUES (?, 'compile', ?, 'many')", (f"a-many{n}", "2026-01-01T00:00:00+00:00"))
+                for n in range(MAX_COUNTED + 7)
+            ]
+        )  # fmt: skip
+        await db.execute_all([("INSERT INTO owners VALUES (?, 'bo')", (f"a-many{n}",)) for n in range(MAX_COUNTED + 7)])
+        chosen = {"outcome": "many"}
+        rows, matching = await lists.attempts(ListRequest(chosen=chosen, limit=50))
+        assert (len(rows), matching) == (50, MAX_COUNTED + 1)
+        rows, matching = await lists.attempts(ListRequest(chosen=chosen, skip=MAX_COUNTED, limit=50))
+        assert (len(rows), matching) == (7, MAX_COUNTED + 7)
+        rows, matching = await lists.attempts(ListRequest(chosen=chosen, skip=2 * MAX_COUNTED, limit=50))
+        assert (rows, matching) == ([], 0)
+    async with visitor(dashboard, "bo") as http:
+        page = (await http.get("/attempts?outcome=many&page=1")).text
+        assert "51\u2013100 of more than 1,000 attempts found" in page and "page=2" in page
+        assert "/attempts?outcome=many&amp;page=2" in page
+
+
+async def test_a_job_has_the_command_of_its_first_process_and_none_where_the_program_is_the_servers(
+    dashboard: Dashboard,
+):
+    with acting_as(dashboard.ada):
+        source = CandidateSource("int launch(void) { return 0; }", "c", "kernel.c")
+        made = await dashboard.lab.builds.compiler.compile(source)
+        rows, _ = await dashboard.lab.status.lists.jobs(ListRequest(chosen={"purpose": "compile"}))
+    assert made.status == "ok" and made.attempt_id
+    assert rows[0].command[0].endswith("gcc") and "kernel.c" in rows[0].command
+    judge = JobSpec(id="j-1", purpose="judge", processes=(ProcessSpec(("{python}", "secret"), program="print()"),))
+    assert command_of(judge) == {} and command_of(replace(judge, processes=())) == {}
+    many = replace(judge, processes=(ProcessSpec(("sh", *["x" * 1000] * 99)),))
+    assert len(command_of(many)["command"]) == 50 and max(map(len, command_of(many)["command"])) == 200

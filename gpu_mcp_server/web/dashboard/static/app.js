@@ -153,7 +153,7 @@
     const u = new uPlot({
       ...sizes(host), legend: { show: false }, cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (_, a, b) => [a - 0.5, Math.max(b, a + 1) + 0.5] }, y: { distr: 3, range: [low, high] } },
-      axes: [axis(c, "attempt number", (_, v) => v.map((n) => (Number.isInteger(n) ? n : "")), 24), { ...axis(c, "speed-up against the reference", (_, v) => v.map((n) => `×${sig(n)}`), 44), splits: bracketed(bottom, high) }],
+      axes: [{ ...axis(c, "attempt number", (_, v) => v, 24), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis(c, "speed-up against the reference", (_, v) => v.map((n) => `×${sig(n)}`), 44), splits: bracketed(bottom, high) }],
       series: [{}, { stroke: c.accent, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }, { stroke: "transparent", points: { show: false } }],
       hooks: { draw: [dots], setCursor: [(u) => u.cursor.idx != null && say(u.cursor.idx)] },
     }, [points.map((p) => p.number), points.map((p) => p.best), at], host);
