@@ -26,9 +26,9 @@ def new_job_id() -> str:
 
 
 def command_of(spec: JobSpec) -> dict[str, list[str]]:
-    """Return program and arguments of a job, shortened, for its context; nothing where a program of ours runs."""
+    """Return program and arguments of a job, shortened, for its context; none of reservations and our own programs."""
     first = spec.processes[0] if spec.processes else None
-    if first is None or first.program or first.trusted:
+    if first is None or first.program or first.trusted or spec.purpose == "reserve":
         return {}
     return {"command": [argument[:COMMAND_CHARS] for argument in first.argv[:COMMAND_ARGUMENTS]]}
 

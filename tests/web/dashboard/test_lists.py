@@ -150,5 +150,6 @@ async def test_a_job_has_the_command_of_its_first_process_and_none_where_the_pro
     assert rows[0].command[0].endswith("gcc") and "kernel.c" in rows[0].command
     judge = JobSpec(id="j-1", purpose="judge", processes=(ProcessSpec(("{python}", "secret"), program="print()"),))
     assert command_of(judge) == {} and command_of(replace(judge, processes=())) == {}
+    assert command_of(replace(judge, purpose="reserve", processes=(ProcessSpec(("reserve",)),))) == {}
     many = replace(judge, processes=(ProcessSpec(("sh", *["x" * 1000] * 99)),))
     assert len(command_of(many)["command"]) == 50 and max(map(len, command_of(many)["command"])) == 200

@@ -184,8 +184,10 @@
       const fastest = Math.max(...roofs.map((r) => r.gb_s));
       roofs.forEach((r, n) => {
         const above = r.gb_s === fastest && roofs.length > 1, side = above ? -8 : 8, at = x0 * (x1 / x0) ** (0.04 + 0.1 * n);
-        ctx.textAlign = above ? "right" : "left";
-        ctx.fillText(`${r.level} ${sig(r.gb_s / 1e3)} TB/s`, u.valToPos(at, "x", true) + side * px, u.valToPos(Math.min(r.peak_tflop_s, (at * r.gb_s) / 1e3), "y", true) + (above ? -4 : 14) * px);
+        const said = `${r.level} ${sig(r.gb_s / 1e3)} TB/s`, wide = ctx.measureText(said).width, x = u.valToPos(at, "x", true) + side * px;
+        const left = above ? Math.max(x - wide, u.bbox.left + 4 * px) : x, under = above ? u.posToVal((left + wide - u.bbox.left) / px, "x") : at;
+        ctx.textAlign = "left";
+        ctx.fillText(said, left, u.valToPos(Math.min(r.peak_tflop_s, (under * r.gb_s) / 1e3), "y", true) + (above ? -5 : 14) * px);
       });
       ctx.textAlign = "right";
       if (roofs.length) ctx.fillText(`${kernels[0].pipe} ${sig(roofs[0].peak_tflop_s)} TFLOP/s`, u.bbox.left + u.bbox.width - 6 * px, u.valToPos(roofs[0].peak_tflop_s, "y", true) - 7 * px);
