@@ -9,7 +9,6 @@ from typing import Generator, List
 
 from .verdicts import Judged
 
-
 ENOUGH = 2
 """Catches of one kind of trial; to look closer at further ones takes a study longer than it tells."""
 

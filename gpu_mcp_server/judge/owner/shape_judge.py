@@ -312,34 +312,7 @@ class Shape:
             "where": self.where,
         }
         if verdict == "correct" and self.series and self.series.played:
-            (candidate, reference), clock = self.series.samples_us(), self.series.unsure()
-            result["candidate"] = timing(candidate, self.sets, clock.candidate_us)
-            result["reference"] = timing(reference, self.sets, clock.reference_us)
-            result["half_width"] = half_width(candidate, clock.candidate_us)
-            result["stopped_by"] = self.series.stopped_by
-            states = [played.state for played in self.series.played]
-            result["conditions"], marked = summary(states)
-            samples: Dict[str, Any] = {
-                "candidate_us": candidate,
-                "reference_us": reference,
-                "calls_per_round": self.sets,
-            }
-            result["samples"] = dict(samples, states=states, marks=marked, looking=self.looking)
-            result["samples"].update(self._clock(self.series))
-            result["cache"] = self._cache()
-            unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
-            if self._no_time(self.series):
-                result["candidate"] = None
-            else:
-                result["unconfirmable"] = self.series.unconfirmable()
-                found = speedup(reference, candidate, clock.ratio)
-                result["speedup"], result["speedup_low"], result["speedup_high"] = found
-                self._doubt(result, self.series.exposed_s)
-                floor = floor_of(self.task, self.device.label, self.number, self.sets)
-                said = hold_against_floor(result, floor, self.sets) if floor else ""
-                self.notes.update({said: None} if said else {})
-                if unsure > 0.02 * result["candidate"]["median_us"]:
-                    self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
+            self._add_times(self.series, result)
         if verdict == "correct" and self.events_us:
             result["events_us"] = min(self.events_us)
         if verdict == "correct" and self.graph and self.graph.played:
@@ -354,6 +327,37 @@ class Shape:
             result["speedup"] = None
         result["notes"] = [*self.notes, *self.rounds.notes, *doubts]
         return result
+
+    def _add_times(self, series: Series, result: Dict[str, Any]) -> None:
+        """Add the times of cold rounds, and the speed-up where they are times of a call's."""
+        (candidate, reference), clock = series.samples_us(), series.unsure()
+        result["candidate"] = timing(candidate, self.sets, clock.candidate_us)
+        result["reference"] = timing(reference, self.sets, clock.reference_us)
+        result["half_width"] = half_width(candidate, clock.candidate_us)
+        result["stopped_by"] = series.stopped_by
+        states = [played.state for played in series.played]
+        result["conditions"], marked = summary(states)
+        samples: Dict[str, Any] = {
+            "candidate_us": candidate,
+            "reference_us": reference,
+            "calls_per_round": self.sets,
+        }
+        result["samples"] = dict(samples, states=states, marks=marked, looking=self.looking)
+        result["samples"].update(self._clock(series))
+        result["cache"] = self._cache()
+        unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
+        if self._no_time(series):
+            result["candidate"] = None
+        else:
+            result["unconfirmable"] = series.unconfirmable()
+            found = speedup(reference, candidate, clock.ratio)
+            result["speedup"], result["speedup_low"], result["speedup_high"] = found
+            self._doubt(result, series.exposed_s)
+            floor = floor_of(self.task, self.device.label, self.number, self.sets)
+            said = hold_against_floor(result, floor, self.sets) if floor else ""
+            self.notes.update({said: None} if said else {})
+            if unsure > 0.02 * result["candidate"]["median_us"]:
+                self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
 
     def _doubt(self, result: Dict[str, Any], exposed_s: float) -> None:
         """Say what makes the speed-up less sure."""

@@ -226,9 +226,8 @@ class Rounds:
                     self.judge(buffers, reply, check, played.finished, reference_s, twice=self.twice)
             self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
-        return Round(
-            candidate_s, reference_s, check, state, outside_s=played.outside_s if self.device.counts_calls else 0.0
-        )
+        outside_s = played.outside_s if self.device.counts_calls else 0.0
+        return Round(candidate_s, reference_s, check, state, outside_s=outside_s)
 
     def _reference(self, buffers: Buffers) -> float:
         elapsed, reply, *_ = timed_pass(self.reference, buffers, self.timeout_s * 6, passes=self.passes)

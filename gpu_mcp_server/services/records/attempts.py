@@ -29,8 +29,7 @@ BEST = (
     "AND (speedup IS NOT NULL OR evidence ->> 'ranked_by' = 'time')"
 )
 RANKED = "evidence ->> 'unconfirmable' IS NOT NULL, speedup DESC, CASE WHEN speedup IS NULL THEN median_us END, seq"
-"""From the best on: by speed-up, or by the time of a call where a problem has no baseline on its device; those whose
-time could not be confirmed come last."""
+"""From the best on: by speed-up, or by time where there is no baseline; last those whose time is unconfirmable."""
 BEFORE = "(coalesce({}.evidence ->> 'generation', 0) < ?)"
 """Judged before a generation of the harness."""
 RUNNING = "EXISTS (SELECT 1 FROM attempts WHERE attempt_id = ? AND status = 'running')"
@@ -221,15 +220,6 @@ class AttemptStore:
             board = boards.setdefault(key, OldBoard(name=row["name"] or row["problem_id"], **about))
             board.attempts.append(_attempt(row))
         return [*boards.values()]
-
-    async def count_confirmed(self, host: str, last: int) -> tuple[int, int]:
-        """Return how many of the last times that were taken on a host are confirmed, and how many those are."""
-        rows = await self._db.fetch_all(
-            f"SELECT evidence ->> 'unconfirmable' IS NULL AS sure FROM attempts WHERE {BEST} AND host = ? "  # noqa: S608
-            "ORDER BY seq DESC LIMIT ?",
-            (host, last),
-        )
-        return sum(row["sure"] for row in rows), len(rows)
 
     async def best_since(self, generation: int, board: OldBoard) -> float | None:
         """Return the greatest speed-up of a ranking by verdicts of a generation or later."""

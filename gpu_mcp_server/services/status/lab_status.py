@@ -9,8 +9,9 @@ from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import QueueEntry, ReservationInfo
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
-from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.records.attempts import BEST
 from gpu_mcp_server.services.status.capabilities import Capabilities
+from gpu_mcp_server.store.database import Database
 
 PATIENCE_S = 30.0
 TRIAL_S = 60.0
@@ -22,8 +23,8 @@ LAST_TIMES = 20
 class StatusService:
     """The status of the laboratory."""
 
-    def __init__(self, hosts: Hosts, capabilities: Capabilities, experience: AttemptStore) -> None:
-        self._hosts, self._capabilities, self._experience = hosts, capabilities, experience
+    def __init__(self, hosts: Hosts, capabilities: Capabilities, db: Database) -> None:
+        self._hosts, self._capabilities, self._db = hosts, capabilities, db
 
     async def status(self, host: str | None = None) -> LabStatus:
         """Ask all hosts, or one, at the same time; one that does not answer says why instead.
@@ -49,7 +50,7 @@ class StatusService:
         """Say how well times that are taken on a host can be confirmed, by those that were."""
         if probe.why_untimed():
             return f"never: {probe.why_untimed()}"
-        sure, count = await self._experience.count_confirmed(name, LAST_TIMES)
+        sure, count = await count_confirmed(self._db, name, LAST_TIMES)
         return f"{sure} of the last {count} could be confirmed" if count else "unknown: none was taken here yet"
 
     async def _one(self, name: str) -> HostStatus:
@@ -92,6 +93,16 @@ class StatusService:
             drained=now["drained"] or None,
             job_uids=now.get("job_uids"),
         )
+
+
+async def count_confirmed(db: Database, host: str, last: int) -> tuple[int, int]:
+    """Return how many of the last times that were taken on a host are confirmed, and how many those are."""
+    rows = await db.fetch_all(
+        f"SELECT evidence ->> 'unconfirmable' IS NULL AS sure FROM attempts WHERE {BEST} AND host = ? "  # noqa: S608
+        "ORDER BY seq DESC LIMIT ?",
+        (host, last),
+    )
+    return sum(row["sure"] for row in rows), len(rows)
 
 
 def _waiting(said: Mapping[str, Any]) -> QueueEntry:

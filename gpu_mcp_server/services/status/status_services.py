@@ -26,6 +26,4 @@ class StatusServices:
         """Return them over the same hosts, jobs and store."""
         capabilities = Capabilities(settings, jobs.runner, store.db)
         overview = DashboardQueries(store.db, jobs.table, jobs.runner, store.experience)
-        return cls(
-            StatusService(hosts, capabilities, store.experience), capabilities, overview, Listings(store.db, overview)
-        )
+        return cls(StatusService(hosts, capabilities, store.db), capabilities, overview, Listings(store.db, overview))

@@ -8,6 +8,7 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.status.lab_status import count_confirmed
 from gpu_mcp_server.store.database import Database
 
 
@@ -86,14 +87,16 @@ async def test_an_attempt_whose_time_could_not_be_confirmed_ranks_behind_those_w
     assert await listed(experience, "best") == [sure, unsure]
 
 
-async def test_of_the_last_times_on_a_host_it_is_counted_how_many_were_confirmed(experience: AttemptStore):
-    assert await experience.count_confirmed("box", 20) == (0, 0)
+async def test_of_the_last_times_on_a_host_it_is_counted_how_many_were_confirmed(
+    experience: AttemptStore, db: Database
+):
+    assert await count_confirmed(db, "box", 20) == (0, 0)
     for number in range(5):
         unsure = {"unconfirmable": "the judge's clock reads more"} if number < 2 else {}
         await correct(experience, "EPYC", 2.0, host="box", evidence=unsure)
     await correct(experience, "EPYC", 2.0, host="another")
     await tried(experience, "EPYC", verdict="incorrect", host="box")
-    assert [await experience.count_confirmed("box", last) for last in (20, 4)] == [(3, 5), (3, 4)]
+    assert [await count_confirmed(db, "box", last) for last in (20, 4)] == [(3, 5), (3, 4)]
 
 
 async def test_the_best_device_is_one_that_has_a_correct_attempt(experience: AttemptStore):
