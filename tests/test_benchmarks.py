@@ -1,9 +1,15 @@
 """The benchmarks' own promises: what breaks is not passed over."""
 
+import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
+from mcp.server.mcpserver.exceptions import ToolError
+
+from gpu_mcp_server.mcp_api.lab_tool import LabTool
+from gpu_mcp_server.mcp_api.toolset import discover
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -34,3 +40,34 @@ def test_a_broken_part_is_the_exit_status(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.argv", ["profiling.py"])
     with pytest.raises(SystemExit, match="plain"):
         module["main"]()
+
+
+def test_the_agent_s_tasks_are_ten_and_what_is_wrong_in_them_is_wrong():
+    tasks = runpy.run_path(str(BENCHMARKS / "agent" / "tasks.py"))["TASKS"]
+    register = next(s for t in discover().values() for s in t.tools if s.name == "register_problem").to_mcp()
+    assert isinstance(register, LabTool)
+
+    assert [task.compiled_only for task in tasks] == [False] * 5 + [True] * 5
+    for task in tasks:
+        register._accepted(task.problem)
+        assert bool(task.wrong_problem) == bool(task.because), task.name
+        if task.wrong_problem and "shapes" not in task.wrong_problem:
+            with pytest.raises(ToolError, match=re.escape(task.because)):
+                register._accepted({**task.problem, **task.wrong_problem})
+        assert all(each.because for each in task.candidates[1:]), task.name
+
+
+def test_a_reason_that_no_answer_gave_is_a_dead_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS / "agent"), *sys.path])
+    module = runpy.run_path(str(BENCHMARKS / "agent" / "play.py"))
+    task = module["TASKS"][0]
+    player = module["Player"](None, task)
+    player._expect("said", "this was said")
+    player._expect("not there", "an answer")
+
+    assert player.played.dead_ends == ["nothing said 'not there': an answer"]
+    assert player._written(task.candidates[0], "C candidate: int launch(const float* x)  (C++)").startswith(
+        "#include <math.h>\nint launch(const float* x) {"
+    )
+    text = module["report"]([player.played], {"tools": 1, "instructions": 1}, 0.0)
+    assert "no dead end: missed" in text and "not reached" in text
