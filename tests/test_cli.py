@@ -205,9 +205,11 @@ def test_options_before_a_command_choose_the_tools_that_it_can_call(run: Run):
 
     assert [done.returncode for done in (refused, narrow, less)] == [1, 1, 1]
     assert "There is no tool 'write_files' here" in refused.stderr
-    assert "There is no tool 'list_problems' here" in narrow.stderr
     assert "There is no tool 'list_attempts' here" in less.stderr
-    assert "belongs to the toolset 'evaluate', which is off: start the server with --toolsets default," in narrow.stderr
+    assert (
+        "belongs to the toolset 'evaluate', which is off: the user can start the server with --toolsets default,"
+        in narrow.stderr
+    )
     assert "which is off" not in refused.stderr + less.stderr
 
 
