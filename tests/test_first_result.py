@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.cli import clients
-from gpu_mcp_server.cli.demo_run import WIDTH, short_reason, shorten_line, verdict_details, verdict_table
+from gpu_mcp_server.cli.demo_run import short_reason, verdict_details, verdict_table
+from gpu_mcp_server.cli.output import WIDTH, shorten_line
 from gpu_mcp_server.dev.install_packages import PipProgress, main
 from gpu_mcp_server.knowledge.vectors import embedding
 from gpu_mcp_server.time_text import format_seconds

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.errors import DiskFull, GpuMcpError, HostUnavailable, ToolMissing
+from gpu_mcp_server.settings.host_settings import Login
 
 START_S = 30.0
 BANNER_BYTES = 64 << 10
@@ -55,6 +56,22 @@ class HostLocation:
     state_dir: str | None = None
     verb: str = "serve"
     """What hostd is started with."""
+
+
+def ssh_location(name: str, host: Login, verb: str) -> HostLocation:
+    """Return a host's name and address with user and port, and the command that tests just the way there."""
+    address = (f"{host.user}@" if host.user else "") + (f"[{host.host}]" if ":" in host.host else host.host)
+    address += f":{host.port}" if host.port else ""
+    options = (
+        *(("-F", str(host.ssh_config)) if host.ssh_config else ()),
+        *(("-i", str(host.identity_file)) if host.identity_file else ()),
+        *(("-o", f"UserKnownHostsFile={host.known_hosts}") if host.known_hosts else ()),
+        *(("-p", str(host.port)) if host.port else ()),
+        *(("-l", host.user) if host.user else ()),
+    )
+    where = repr(name) if name == address else f"{name!r} ({address})"
+    try_line = f"{shlex.join(['ssh', *options, host.host])} echo ok"
+    return HostLocation(name, where, try_line, host.python, host.state_dir, verb)
 
 
 def start_command(python: str | None) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.child_process import ChildProcess, run_here
-from gpu_mcp_server.backends.deploy import HostLocation, load, start_command
+from gpu_mcp_server.backends.deploy import HostLocation, load, ssh_location, start_command
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
 from gpu_mcp_server.settings.host_settings import OpenSshHost
 
@@ -37,8 +37,7 @@ class OpenSshBackend:
     def __init__(self, name: str, host: OpenSshHost, verb: str = "serve") -> None:
         self.name = name
         self._host = host
-        where = repr(name) if name == host.host else f"{name!r} ({host.host})"
-        self.address = HostLocation(name, where, f"ssh {host.host} echo ok", host.python, host.state_dir, verb)
+        self.address = ssh_location(name, host, verb)
 
     async def open(self) -> Channel:
         """Start ssh, push hostd if this version is not there, start it.
@@ -157,6 +156,7 @@ class OpenSshBackend:
             return error
         said = _SSH_NOISE.sub("", child.tail.decode("utf-8", "replace"))
         where, name = self.address.where, self.name
+        test = f"`{self.address.try_line}` tests just that."
         if "Host key verification failed" in said or "HOST IDENTIFICATION HAS CHANGED" in said:
             return await self._key_refused("HAS CHANGED" in said)
         if "UNPROTECTED PRIVATE KEY FILE" in said:
@@ -168,12 +168,13 @@ class OpenSshBackend:
             return HostUnavailable(
                 f"Host {where} refuses the login: {_last_line(said)}.",
                 hint="If it wants a password or a one-time code, a person must log in once: "
-                f"`gpu-mcp-server hosts login {name}`. Else make `ssh -o BatchMode=yes {self._host.host}` work first.",
+                f"`gpu-mcp-server hosts login {name}`. Else make `{self.address.try_line}` work first.",
                 retryable=False,
             )  # fmt: skip
         if "timed out" in said:
-            return HostUnavailable(f"Host {where} did not answer within {CONNECT_S} s: {_last_line(said)}.")
-        return HostUnavailable(f"Host {where} cannot be reached: {_last_line(said) or 'ssh does not say why'}.")
+            return HostUnavailable(f"Host {where} did not answer within {CONNECT_S} s: {_last_line(said)}.", hint=test)
+        problem = _last_line(said) or "ssh does not say why"
+        return HostUnavailable(f"Host {where} cannot be reached: {problem}.", hint=test)
 
     async def _key_refused(self, changed: bool) -> HostKeyUnknown:
         shown = await self._shown_key()

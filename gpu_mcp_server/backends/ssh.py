@@ -13,7 +13,7 @@ import asyncssh
 import stamina
 
 from gpu_mcp_server.backends.base import Channel
-from gpu_mcp_server.backends.deploy import HostLocation, load, start_command
+from gpu_mcp_server.backends.deploy import HostLocation, load, ssh_location, start_command
 from gpu_mcp_server.backends.host_keys import HostKeyClient, KnownHosts, ShownKey, refusal
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
 from gpu_mcp_server.settings.host_settings import Login
@@ -37,8 +37,7 @@ class SshBackend:
     def __init__(self, name: str, host: Login, verb: str = "serve") -> None:
         self.name = name
         self._host = host
-        where = repr(name) if name == host.host else f"{name!r} ({host.host})"
-        self.address = HostLocation(name, where, f"ssh {host.host} echo ok", host.python, host.state_dir, verb)
+        self.address = ssh_location(name, host, verb)
 
     async def open(self) -> Channel:
         """Connect, push hostd if this version is not there, start it.
@@ -139,7 +138,6 @@ class SshBackend:
 
     def _unreachable(self, error: Exception) -> GpuMcpError:
         """Say why there is no connection, and what helps."""
-        host = self._host.host
         match error:
             case asyncssh.HostKeyNotVerifiable():
                 return HostUnavailable(
@@ -148,18 +146,26 @@ class SshBackend:
                     retryable=False,
                 )
             case asyncssh.PermissionDenied():
-                user = f" of {self._host.user!r}" if self._host.user else ""
                 return HostUnavailable(
-                    f"Host {self.address.where} refuses the login{user}: {error.reason}.",
-                    hint=f"Make `ssh -o BatchMode=yes {host}` work first, by an agent or a key without passphrase.",
+                    f"Host {self.address.where} refuses the login: {error.reason}.",
+                    hint=f"Make `{self.address.try_line}` work without a question first, by an agent or a key without "
+                    "passphrase.",
                     retryable=False,
                 )  # fmt: skip
             case TimeoutError():
-                return HostUnavailable(f"Host {self.address.where} did not answer within {CONNECT_S:g} s.")
+                return HostUnavailable(
+                    f"Host {self.address.where} did not answer within {CONNECT_S:g} s.", hint=self._test_hint()
+                )
             case ValueError():
                 return ConfigError(f"The SSH settings of host {self.address.where} cannot be used: {error}.")
             case _:
-                return HostUnavailable(f"Host {self.address.where} cannot be reached: {error or type(error).__name__}.")
+                return HostUnavailable(
+                    f"Host {self.address.where} cannot be reached: {error or type(error).__name__}.",
+                    hint=self._test_hint(),
+                )
+
+    def _test_hint(self) -> str:
+        return f"`{self.address.try_line}` tests just that."
 
     async def run(self, command: str, stdin: bytes = b"") -> tuple[int | None, bytes, bytes]:
         """Run a command there to its end; return its exit status, `None` if the line was lost, stdout and stderr.

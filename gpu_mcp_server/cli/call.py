@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -9,6 +10,8 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, fail, print_result
 
+ATTACHED_S = 60.0
+DETACHED_S = 86_400.0
 TIMED_OUT = 124
 """As `timeout` of GNU coreutils exits."""
 
@@ -17,8 +20,6 @@ def _arguments(text: str) -> dict[str, Any]:
     if text == "-":
         text = sys.stdin.read()
     elif text.startswith("@"):
-        from pathlib import Path
-
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
         except OSError as error:
@@ -51,8 +52,11 @@ def run(
     workspace: Annotated[str | None, typer.Option(help="workspace_id to run in.")] = None,
     host: Annotated[str | None, typer.Option(help="Host to run on.")] = None,
     gpus: Annotated[int, typer.Option(help="GPUs to hold.")] = 0,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds until it is killed.")] = 60,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the job_id and leave.")] = False,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", help="Seconds until it is killed: 60, or 86400 (24 h) with --detach.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job_id alone, and leave.")] = False,
+    push: Annotated[Path | None, typer.Option(help="Folder or file to run it with, copied.", exists=True)] = None,
     fetch: Annotated[bool, typer.Option("--fetch", help="With network, if the settings allow it.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -60,6 +64,10 @@ def run(
 
     124 after a time-out, 127 if there is no such program, as shells have it.
     """
+    if push is not None:
+        workspace = _workspace_with(push, workspace, as_json)
+    if timeout_s is None:
+        timeout_s = DETACHED_S if detach else ATTACHED_S
     arguments = {
         "command": command,
         "workspace_id": workspace,
@@ -73,6 +81,15 @@ def run(
         _run(arguments, as_json)
     else:
         _stream(arguments)
+
+
+def _workspace_with(path: Path, workspace: str | None, as_json: bool) -> str:
+    """Copy a folder or file into a workspace, and return its workspace_id."""
+    typer.echo(f"copying {path} ...", err=True)
+    given = {"local_path": str(path.absolute()), "workspace_id": workspace}
+    made = str(in_process_client.answer_of("write_files", given, as_json=as_json).data["workspace_id"])
+    typer.echo(f"files are in workspace {made}; `gpu-mcp-server pull {made} FOLDER` brings them back", err=True)
+    return made
 
 
 def _stream(arguments: dict[str, Any]) -> None:
@@ -111,6 +128,8 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
     data = answer.data
     if as_json:
         print_result(data, "", as_json=True)
+    elif arguments["detach"]:
+        typer.echo(data["job_id"])
     else:
         typer.echo(out, nl=False)
         typer.echo(err, nl=False, err=True)

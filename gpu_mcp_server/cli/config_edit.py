@@ -35,11 +35,13 @@ def with_host(text: str, host: str, values: dict[str, Any]) -> str:
     Raises:
         ConfigError: If there is one already, or if the text cannot be edited safely.
     """
-    if host in _hosts(text):
-        raise ConfigError(f"There is a host {host!r} already.", hint=f"`gpu-mcp-server hosts remove {host}` first.")
+    if host in given_hosts(text):
+        raise ConfigError(
+            f"There is a host {host!r} already.", hint="--replace takes its place; `hosts set` changes a setting."
+        )
     gap = "" if not text or text.endswith("\n\n") else ("\n" if text.endswith("\n") else "\n\n")
     edited = text + gap + host_table(host, values)
-    _check(edited, text, hosts=_hosts(text) | {host: values})
+    _check(edited, text, hosts=given_hosts(text) | {host: values})
     return edited
 
 
@@ -49,7 +51,7 @@ def without_host(text: str, host: str) -> str:
     Raises:
         ConfigError: If there is none, or if it is written in a way that cannot be taken out safely.
     """
-    if host not in _hosts(text):
+    if host not in given_hosts(text):
         raise ConfigError(f"There is no host {host!r} in the file.", hint="`gpu-mcp-server hosts list` shows all.")
     names = {f"hosts.{host}", f'hosts."{host}"', f"hosts.'{host}'"}
     kept: list[str] = []
@@ -60,7 +62,7 @@ def without_host(text: str, host: str) -> str:
         if not dropping:
             kept.append(line)
     edited = "".join(kept).rstrip("\n") + "\n" if kept else ""
-    _check(edited, text, hosts={name: values for name, values in _hosts(text).items() if name != host})
+    _check(edited, text, hosts={name: values for name, values in given_hosts(text).items() if name != host})
     return edited
 
 
@@ -80,7 +82,8 @@ def _parsed(text: str) -> dict[str, Any]:
         raise ConfigError(f"The settings file is not TOML: {error}.", hint="Correct it first.") from error
 
 
-def _hosts(text: str) -> dict[str, Any]:
+def given_hosts(text: str) -> dict[str, Any]:
+    """Return the hosts that the settings file names, with their settings."""
     return _parsed(text).get("hosts", {})
 
 

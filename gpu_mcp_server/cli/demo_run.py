@@ -17,14 +17,12 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from gpu_mcp_server.cli.clients import shown_command
 from gpu_mcp_server.cli.in_process_client import ProgressLine
-from gpu_mcp_server.cli.output import table
+from gpu_mcp_server.cli.output import WIDTH, shorten_line, table
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.package_files import content_path
 from gpu_mcp_server.text_safety import escape_controls
 from gpu_mcp_server.time_text import format_seconds
 
-WIDTH = 80
-"""Columns that no line is wider than, `--verbose` apart."""
 CANDIDATES = {
     "naive": "one thread, one pass after the other",
     "vectorized": "vector instructions and threads",
@@ -156,12 +154,6 @@ class Demo:
             self.say(f"{line}  # {what}" if len(line) + len(what) + 4 <= WIDTH else f"  # {what}\n{line}")
 
 
-def shorten_line(text: str, width: int = WIDTH) -> str:
-    """Return a text of one line that is no wider than `width`."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1].rstrip(" ,;:") + "…"
-
-
 def verdict_table(judged: list[tuple[str, Any]]) -> str:
     """Return one line a candidate: verdict, time, speed-up and a short reason, at most WIDTH columns."""
     rows: list[list[str]] = []
@@ -178,7 +170,8 @@ def verdict_table(judged: list[tuple[str, Any]]) -> str:
 def short_reason(verdict: dict[str, Any]) -> str:
     """Return why, without where and how often; the whole reason is for `--verbose` and the record."""
     if verdict.get("verdict") == "correct":
-        return "every timed call was checked"
+        timed = any(shape.get("candidate") for shape in verdict.get("shapes", []))
+        return "every timed call was checked" if timed else f"no time: {verdict.get('note') or 'none was measured'}"
     reason = " ".join(str(verdict.get("reason") or verdict["status"]).split())
     place, colon, rest = reason.partition(": ")
     if colon and "=" in place:

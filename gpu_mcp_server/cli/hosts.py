@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.config_edit import with_host, without_host, write_private
+from gpu_mcp_server.cli.config_edit import given_hosts, with_host, without_host, write_private
 from gpu_mcp_server.cli.output import Json, fail, print_result, table
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
 
@@ -83,7 +83,7 @@ def given_settings(more: list[str]) -> dict[str, Any]:
     for one in more:
         key, sign, value = one.partition("=")
         if not sign or not key.isidentifier():
-            raise ConfigError(f"--set {one!r} is no KEY=VALUE.", hint="docs/settings.md has the keys of each kind.")
+            raise ConfigError(f"{one!r} is no KEY=VALUE.", hint="docs/settings.md has the keys of each kind.")
         try:
             found[key] = json.loads(value)
         except ValueError:
@@ -124,14 +124,15 @@ def add(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of its kind: gpus=4, partition=long."),
     ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="In place of the host of that name.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a host into the settings, and see whether it answers.
+    """Write a host into the settings if it answers; with --no-check, whether or not it does.
 
     `hosts add box ada@gpu-box`, `hosts add local-docker my/image:1 --kind docker --set gpus=all`,
     `hosts add cluster ada@login-node --kind slurm --set partition=gpu --set gpus=4`.
     """
-    from gpu_mcp_server.settings.server_settings import load_settings, user_config_file
+    from gpu_mcp_server.settings.server_settings import user_config_file
 
     files = {"identity_file": identity_file, "known_hosts": known_hosts, "ssh_config": ssh_config}
     way: dict[str, Any] = {key: str(path.expanduser().absolute()) for key, path in files.items() if path}
@@ -143,19 +144,78 @@ def add(
     values |= given_settings(more or [])
     path = user_config_file()
     before = read_config(path)
-    write_private(path, with_host(before, name, values))
+    there = name in given_hosts(before)
+    text = without_host(before, name) if replace and there else before
+    _keep_valid(path, before, with_host(text, name, values))
+    status = _checked(name, path, before, as_json=as_json) if check_it else None
+    kept = status is None or status["reachable"] or _has_next_step(name, status)
+    if not kept:
+        write_private(path, before)
+    _tell_kept(name, values, path, status, kept=kept, as_json=as_json)
+
+
+def _keep_valid(path: Path, before: str, text: str) -> None:
+    """Write the settings, or leave them as they were if they are refused."""
+    from gpu_mcp_server.settings.server_settings import load_settings
+
+    write_private(path, text)
     try:
         load_settings()
     except ConfigError:
         write_private(path, before)
         raise
-    status = _status(name, as_json=as_json) if check_it else None
-    said = f"host {name} is in {path}"
+
+
+def _checked(name: str, path: Path, before: str, *, as_json: bool) -> dict[str, Any]:
+    """Return how a host just written stands; the settings are as before if that cannot be told."""
+    if not as_json:
+        typer.echo(f"connecting to {name} ...", err=True)
+    try:
+        return _status(name, as_json=as_json) or {"host": name, "reachable": False}
+    except BaseException:
+        write_private(path, before)
+        raise
+
+
+def _has_next_step(name: str, status: dict[str, Any]) -> bool:
+    """Return whether what is missing is a person's word, by a command that needs the host in the settings."""
+    return re.search(rf"hosts (check|login) {re.escape(name)}\b", str(status.get("problem"))) is not None
+
+
+def _tell_kept(
+    name: str, values: dict[str, Any], path: Path, status: dict[str, Any] | None, *, kept: bool, as_json: bool
+) -> None:
+    said = f"host {name} is in {path}" if kept else f"host {name} was not kept; --no-check keeps it unasked"
     if status is not None:
         said += "\n" + _line(status)
-    print_result({"host": name, "settings": values, "config_file": str(path), "status": status}, said, as_json=as_json)
+    told = {"host": name, "settings": values, "config_file": str(path), "status": status, "kept": kept}
+    print_result(told, said, as_json=as_json)
     if status is not None and not status.get("reachable"):
         raise typer.Exit(1)
+
+
+@app.command("set")
+def set_values(
+    name: Annotated[str, typer.Argument(help="Host.")],
+    changes: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="KEY= takes the setting out.")],
+    as_json: Json = False,
+) -> None:
+    """Change settings of a host: `hosts set box judge_python=/opt/torch/bin/python port=2222`."""
+    from gpu_mcp_server.settings.server_settings import user_config_file
+
+    path = user_config_file()
+    before = read_config(path)
+    known = given_hosts(before)
+    if name not in known and name != "local":
+        raise ConfigError(f"There is no host {name!r} in {path}.", hint="`gpu-mcp-server hosts list` shows all.")
+    taken_out = {one.removesuffix("=") for one in changes if one.endswith("=")}
+    given = given_settings([one for one in changes if not one.endswith("=")])
+    values = {"kind": "local"} | known.get(name, {}) | given
+    values = {key: value for key, value in values.items() if key not in taken_out}
+    text = without_host(before, name) if name in known else before
+    _keep_valid(path, before, with_host(text, name, values))
+    said = ", ".join(f"{key} = {value}" for key, value in values.items())
+    print_result({"host": name, "settings": values, "config_file": str(path)}, f"host {name}: {said}", as_json=as_json)
 
 
 @app.command("list")

@@ -1,27 +1,61 @@
 """`jobs`, `logs`, `cancel`: what runs and ran."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.call import output_of
-from gpu_mcp_server.cli.output import Json, fail, print_result, table
+from gpu_mcp_server.cli.output import Json, fail, print_result, shorten_line, table
+from gpu_mcp_server.time_text import format_seconds
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.services.commands.job_listing import JobListing
 
 JobId = Annotated[str, typer.Argument(help="job_id.")]
 
 
-def jobs(limit: Annotated[int, typer.Option(help="Jobs to show.")] = 20, as_json: Json = False) -> None:
-    """List the latest jobs."""
+COMMAND_WIDTH = 28
+"""Of the table, which is then at most 100 columns wide."""
 
-    async def work() -> list[dict[str, Any]]:
+
+def jobs(
+    limit: Annotated[int, typer.Option(help="Jobs to show.")] = 20,
+    internal: Annotated[bool, typer.Option("--all", help="Also the server's own probes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the latest jobs: what ran, whose, how long ago, for how long, where."""
+
+    async def work() -> "list[JobListing]":
+        from gpu_mcp_server.services.commands.job_listing import list_jobs
+
         async with in_process_client.laboratory() as lab:
-            return [row.model_dump(mode="json") for row in await lab.commands.recent(limit)]
+            await lab.commands.refresh_running_jobs()
+            return await list_jobs(lab.store.db, limit, internal=internal)
 
     rows = in_process_client.run(work)
-    shown = [[str(row.get(k) or "-") for k in ("job_id", "host", "purpose", "state", "status")] for row in rows]
-    text = table(["JOB", "HOST", "PURPOSE", "STATE", "STATUS"], shown) if rows else "no jobs yet"
-    print_result({"jobs": rows}, text, as_json=as_json)
+    print_result({"jobs": [asdict(row) for row in rows]}, jobs_table(rows), as_json=as_json)
+
+
+def jobs_table(rows: "Sequence[JobListing]") -> str:
+    """Return one line a job, its command shortened; `--json` has all of it."""
+    if not rows:
+        return "no jobs yet"
+    shown = [
+        [
+            row.job_id,
+            shorten_line(row.command, COMMAND_WIDTH),
+            row.user or "-",
+            row.status or row.state,
+            format_seconds(row.age_s),
+            format_seconds(row.duration_s) if row.duration_s is not None else "-",
+            row.host,
+        ]
+        for row in rows
+    ]
+    return table(["JOB", "COMMAND", "USER", "STATUS", "AGE", "TOOK", "HOST"], shown)
 
 
 def logs(
@@ -65,4 +99,5 @@ def _follow(job_id: str) -> None:
 def cancel(job_id: JobId, as_json: Json = False) -> None:
     """End a job and free its GPUs."""
     answer = in_process_client.answer_of("cancel_job", {"job_id": job_id}, as_json=as_json)
-    print_result(answer.data, answer.text, as_json=as_json)
+    ended = " ".join(str(answer.data.get(key)) for key in ("state", "status") if answer.data.get(key))
+    print_result(answer.data, f"{job_id}: {ended}", as_json=as_json)

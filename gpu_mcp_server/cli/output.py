@@ -7,6 +7,8 @@ import typer
 
 from gpu_mcp_server.text_safety import escape_controls
 
+WIDTH = 80
+"""Columns of a terminal that nobody widened."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -29,3 +31,9 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def shorten_line(text: str, width: int = WIDTH) -> str:
+    """Return a text of one line that is no wider than `width`."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1].rstrip(" ,;:") + "…"

@@ -64,6 +64,7 @@ class ProblemHistory(ResultModel):
         best = max(correct, key=lambda point: (point.speedup or 0, -(point.median_us or 0)), default=None)
         text = f"{self.name} ({self.problem_id}) on {self.device or 'no device'}: {len(self.points)} evaluations"
         if best is None:
-            return f"{text}, none correct"
+            untimed = sum(point.outcome == "correct" for point in self.points)
+            return f"{text}, " + (f"{untimed} correct, none with a time" if untimed else "none correct")
         how = f"speed-up {best.speedup:.3g}" if best.speedup else format_time((best.median_us or 0) / 1e6)
         return f"{text}, best {best.attempt_id} with {how}" + (f" (robust: {best.robust})" if best.robust else "")

@@ -125,7 +125,7 @@ async def test_a_login_that_is_refused_says_what_to_try(sshd: Sshd, tmp_path: Pa
     assert isinstance(error, HostUnavailable)
     assert not error.retryable
     assert "refuses the login" in str(error)
-    assert "`ssh -o BatchMode=yes 127.0.0.1` work first" in str(error)
+    assert " 127.0.0.1 echo ok` work without a question first" in str(error)
 
 
 async def test_a_key_with_a_passphrase_asks_nobody(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ from gpu_mcp_server.errors import BadRequest, LimitExceeded
 from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.models.job import RankOptions
 
-MAX_WALL_S = 6 * 3600.0
+MAX_WALL_S = 7 * 86_400.0
 MAX_ARGUMENTS = 1000
 MAX_COMMAND_BYTES = 128 << 10
 MAX_STDIN_BYTES = 1 << 20
