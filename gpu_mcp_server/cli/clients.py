@@ -83,6 +83,18 @@ def shown_command() -> str:
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
+def plugin_installed(home: Path) -> bool:
+    """Return whether Claude Code has our plugin, which brings the server: registered too, it would be there twice.
+
+    Source: Claude Code keeps what is installed in ~/.claude/plugins/installed_plugins.json, by PLUGIN@MARKETPLACE.
+    """
+    try:
+        text = (home / ".claude" / "plugins" / "installed_plugins.json").read_text("utf-8")
+    except OSError:
+        return False
+    return f'"{PROGRAM}@' in text
+
+
 def register(client: AgentClient, command: list[str]) -> str | None:
     """Register the server with a client, and return why that failed."""
     try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.clients import CLIENTS, own_command, register
+from gpu_mcp_server.cli.clients import CLIENTS, own_command, plugin_installed, register
 from gpu_mcp_server.cli.config_edit import with_host, write_private
 from gpu_mcp_server.cli.hosts import read_config
 from gpu_mcp_server.cli.output import Json, print_result
@@ -106,6 +106,9 @@ def _register_all(*, ask: bool, dry_run: bool) -> list[dict[str, Any]]:
             continue
         line = shlex.join(client.registration(command))
         entry: dict[str, Any] = {"client": client.name, "command": line, "registered": False}
+        if client.program == "claude" and plugin_installed(Path.home()):
+            done.append(entry | {"problem": "has the plugin, which brings the server"})
+            continue
         if not dry_run and (not ask or typer.confirm(f"Register with {client.name}?", default=True, err=True)):
             problem = register(client, command)
             entry |= {"registered": problem is None, **({"problem": problem} if problem else {})}
@@ -123,7 +126,8 @@ def _told(result: dict[str, Any]) -> str:
         lines += ["", result["config"].rstrip(), ""]
     for entry in result["clients"]:
         state = "registered" if entry["registered"] else entry.get("problem") or "not registered"
-        lines.append(f"{entry['client']}: {'would run' if result['dry_run'] else state}: {entry['command']}")
+        would_run = result["dry_run"] and "problem" not in entry
+        lines.append(f"{entry['client']}: {'would run' if would_run else state}: {entry['command']}")
     if not result["clients"]:
         lines.append("no MCP client found; `gpu-mcp-server client-config` shows how to register by hand")
     lines.append("next: gpu-mcp-server doctor")
