@@ -24,9 +24,9 @@ LANGUAGES: "dict[str, CandidateLanguage]" = {".c": "c", ".cpp": "cpp", ".cc": "c
 SIDE_BY_SIDE = 2
 """Hacks judged at a time on the CPU; their verdicts rest on no time."""
 GAIN = 1.5
-"""A harmless hack's speed-up over the plain candidate's; beyond it the hack paid. It leaves room for a busy machine."""
+"""A harmless cheat's speed-up over the plain candidate's; beyond it the cheat paid. It leaves room for a busy machine."""
 TRIALS, NOISY_TRIALS = 2, 6
-"""Of a harmless hack that seems to pay; the latter where the judge says of the times that their intervals are wide."""
+"""Of a harmless cheat that seems to pay; the latter where the judge says of the times that their intervals are wide."""
 WAIT_S = 300.0
 
 CAUGHT_BY = {
@@ -93,7 +93,7 @@ class CheatRow:
     reason: str = ""
     speedup: float | None = None
     gain: float | None = None
-    """Speed-up over the plain candidate's, of a harmless hack."""
+    """Speed-up over the plain candidate's, of a harmless cheat."""
     timed: bool = False
     """Whether it got a speed-up, or a time that ranks."""
     refused: str = ""
@@ -101,7 +101,7 @@ class CheatRow:
 
     @property
     def was_missed(self) -> bool:
-        """Whether a hack got through, or was not judged."""
+        """Whether a cheat got through, or was not judged."""
         if self.candidate.kind == "honest" or self.verdict in ("incorrect", "cheat", "compile_failed") or self.refused:
             return False
         if self.candidate.right and self.verdict == "correct" and self.speedup is None and not self.timed:
@@ -151,7 +151,7 @@ def catalogued_candidates() -> list[CheatCandidate]:
 
 
 def candidates_in_folder(at: Path) -> list[CheatCandidate]:
-    """Return the files of a folder as hacks, judged against softmax.
+    """Return the files of a folder as cheats, judged against softmax.
 
     Raises:
         BadRequest: If there are none.
@@ -195,7 +195,7 @@ class CheatSuite:
     """Of the plain candidate of each device, with a time."""
 
     async def judge_all(self, candidates: Sequence[CheatCandidate]) -> list[CheatRow]:
-        """Judge hacks side by side, then what has to be timed, one after the other."""
+        """Judge cheats side by side, then what has to be timed, one after the other."""
         timed = [c for c in candidates if c.kind == "honest" or c.harmless or c.device == "cuda"]
         others = [c for c in candidates if c not in timed]
         places = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -237,7 +237,7 @@ class CheatSuite:
         )
 
     async def _compared(self, row: CheatRow, evaluation: Evaluation) -> CheatRow:
-        """Return the row of a harmless hack with its gain; one that seems to pay is tried again."""
+        """Return the row of a harmless cheat with its gain; one that seems to pay is tried again."""
         gain = float("inf")
         for trial in range(1, NOISY_TRIALS + 1):
             if trial > 1:

@@ -157,7 +157,7 @@ def selftest(
     elif not failed:
         typer.echo(_matrix(rows))
         many = sum(row.candidate.kind == "hack" for row in rows)
-        typer.echo(f"{many} hacks, {missed} missed; {len(rows) - many} honest candidates, {alarms} false alarms")
+        typer.echo(f"{many} cheats, {missed} missed; {len(rows) - many} honest candidates, {alarms} false alarms")
     for line in [*failed, *left_out]:
         typer.echo(line, err=True)
     if failed or missed or alarms:
