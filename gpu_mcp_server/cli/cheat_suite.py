@@ -24,7 +24,7 @@ LANGUAGES: "dict[str, CandidateLanguage]" = {".c": "c", ".cpp": "cpp", ".cc": "c
 SIDE_BY_SIDE = 2
 """Hacks judged at a time on the CPU; their verdicts rest on no time."""
 GAIN = 1.5
-"""A harmless cheat's speed-up over the plain candidate's; beyond it the cheat paid. It leaves room for a busy machine."""
+"""A harmless cheat's speed-up over the plain one's; beyond it the cheat paid. It leaves room for a busy machine."""
 TRIALS, NOISY_TRIALS = 2, 6
 """Of a harmless cheat that seems to pay; the latter where the judge says of the times that their intervals are wide."""
 WAIT_S = 300.0
