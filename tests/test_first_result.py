@@ -12,7 +12,6 @@ from gpu_mcp_server.cli.demo_run import short_reason, verdict_details, verdict_t
 from gpu_mcp_server.cli.output import WIDTH, shorten_line
 from gpu_mcp_server.dev.install_packages import PipProgress, main
 from gpu_mcp_server.knowledge.vectors import embedding
-from gpu_mcp_server.time_text import format_seconds
 
 TIMED = {"median_us": 38_660.0, "low_us": 36_502.0, "high_us": 43_661.0}
 CORRECT: dict[str, Any] = {
@@ -24,24 +23,6 @@ CORRECT: dict[str, Any] = {
 }
 WRONG = "rows=64, cols=1000: output y[0, 896] is 0.09, expected 0.001; 6656 of 64000 elements are wrong, in two calls"
 LATE = "rows=64, cols=1000: finished after it said done: in round 1 of 1 calls: 1 of 1 calls were unfinished"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0387, "38.7 ms"),
-        (0.000191912, "192 us"),
-        (9.9996e-4, "1.00 ms"),
-        (1.0, "1.00 s"),
-        (123.4, "2.06 min"),
-        (7200, "2.00 h"),
-        (0, "0 s"),
-        (None, "unknown"),
-        (float("nan"), "unknown"),
-    ],
-)
-def test_a_time_has_three_digits_and_a_unit(seconds: float | None, text: str):
-    assert format_seconds(seconds) == text
 
 
 def test_the_table_has_one_line_a_candidate_and_at_most_eighty_columns():

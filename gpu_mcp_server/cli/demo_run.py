@@ -21,7 +21,7 @@ from gpu_mcp_server.cli.output import WIDTH, shorten_line, table
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.package_files import content_path
 from gpu_mcp_server.text_safety import escape_controls
-from gpu_mcp_server.time_text import format_seconds
+from gpu_mcp_server.time_format import format_time
 
 CANDIDATES = {
     "naive": "one thread, one pass after the other",
@@ -129,7 +129,7 @@ class Demo:
             verdict = await self.call("evaluate_kernel", **arguments, timing=timing)
             parent = parent or verdict["attempt_id"]
             judged.append((name, verdict))
-            took = format_seconds(verdict["seconds"].get("total", 0))
+            took = format_time(verdict["seconds"].get("total", 0))
             self.say(f"  {number} of {len(CANDIDATES)} judged: {name}, in {took}")
         self.results[device] = {"problem": problem, "verdicts": dict(judged)}
         largest = "x".join(str(v) for v in shapes[-1].values())
@@ -160,7 +160,7 @@ def verdict_table(judged: list[tuple[str, Any]]) -> str:
     for name, verdict in judged:
         word = verdict.get("verdict") or verdict["status"]
         timed = [s for s in verdict.get("shapes", []) if s.get("candidate")] if word == "correct" else []
-        time = format_seconds(timed[-1]["candidate"]["median_us"] / 1e6) if timed else "-"
+        time = format_time(timed[-1]["candidate"]["median_us"] / 1e6) if timed else "-"
         speedup = f"{verdict['speedup']:.3g}" if timed and verdict.get("speedup") else "-"
         rows.append([name, word, time, speedup, short_reason(verdict)])
     lines = table(["candidate", "verdict", "time", "speed-up", "why"], rows).splitlines()
@@ -189,7 +189,7 @@ def verdict_details(name: str, verdict: dict[str, Any]) -> list[str]:
         if not timed:
             continue
         dims = ", ".join(f"{key}={value}" for key, value in shape["dims"].items())
-        median, low, high = (format_seconds(timed[f"{which}_us"] / 1e6) for which in ("median", "low", "high"))
+        median, low, high = (format_time(timed[f"{which}_us"] / 1e6) for which in ("median", "low", "high"))
         ratio = f"; speed-up {shape['speedup']:.3g}" if shape.get("speedup") else ""
         lines.append(f"  {dims}: {median}, 95 % interval of the median {low} to {high}{ratio}")
     kernels: list[dict[str, Any]] = verdict.get("resources") or []

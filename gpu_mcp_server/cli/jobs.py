@@ -9,7 +9,7 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.call import output_of
 from gpu_mcp_server.cli.output import Json, fail, print_result, shorten_line, table
-from gpu_mcp_server.time_text import format_seconds
+from gpu_mcp_server.time_format import format_duration, format_elapsed
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.commands.job_listing import JobListing
@@ -49,8 +49,8 @@ def jobs_table(rows: "Sequence[JobListing]") -> str:
             shorten_line(row.command, COMMAND_WIDTH),
             row.user or "-",
             row.status or row.state,
-            format_seconds(row.age_s),
-            format_seconds(row.duration_s) if row.duration_s is not None else "-",
+            format_elapsed(row.age_s),
+            format_duration(row.duration_s) if row.duration_s is not None else "-",
             row.host,
         ]
         for row in rows

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from gpu_mcp_server import __version__
+from gpu_mcp_server import __version__, time_format
 from gpu_mcp_server.package_files import PACKAGE
 from gpu_mcp_server.text_safety import escape_controls
 from gpu_mcp_server.web.dashboard import text_format
@@ -31,7 +31,7 @@ HEADERS = {
 }
 
 FILTERS: Sequence[Any] = (
-    text_format.display_text, text_format.format_duration, text_format.format_elapsed, text_format.format_age,
+    text_format.display_text, time_format.format_duration, time_format.format_elapsed, text_format.format_age,
     text_format.format_microseconds, text_format.format_microsecond_range, text_format.clock,
     text_format.format_number, text_format.size, text_format.status_class, range_of,
 )  # fmt: skip

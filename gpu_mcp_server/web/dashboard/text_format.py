@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpu_mcp_server.text_safety import escape_controls
-from gpu_mcp_server.time_format import format_time, format_time_range
+from gpu_mcp_server.time_format import format_elapsed, format_time, format_time_range
 
 LINES = 1500
 """Of a source, an output or a difference."""
@@ -127,25 +127,6 @@ def _why_not_compared(before: str, after: str) -> str:
     if max(len(before.splitlines()), len(after.splitlines())) > LINES:
         return f"not compared: sources above {LINES:,} lines take too long"
     return ""
-
-
-def format_duration(seconds: float | None) -> str:
-    """Return how long something took: 63.1 ms, 8.20 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
-    if seconds is not None and seconds < 59.95:
-        return format_time(max(0.0, seconds))
-    return format_elapsed(seconds)
-
-
-def format_elapsed(seconds: float | None) -> str:
-    """Return what a clock shows that goes on, in whole seconds: 8 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
-    if seconds is None:
-        return ""
-    whole = max(0, round(seconds))
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    at = next((n for n, (_, size) in enumerate(units) if whole >= size), len(units) - 1)
-    big, rest = divmod(whole, units[at][1])
-    small = rest // units[at + 1][1] if at + 1 < len(units) else 0
-    return f"{big} {units[at][0]}" + (f" {small} {units[at + 1][0]}" if small else "")
 
 
 def format_age(iso: str) -> str:
