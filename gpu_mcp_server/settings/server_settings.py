@@ -57,8 +57,8 @@ PROJECT_FILE = Path("gpu-mcp.toml")
 
 PERSONAL = frozenset({"accept_unconfined", "allow_fetch", "team"})
 PERSONAL_OF_HOST = frozenset({
-    *("python", "judge_python", "cuda", "setup", "state_dir", "ssh_config", "known_hosts", "control_path", "docker_url"),
-    *("lines", "modules", "mounts", "roots"),
+    *("python", "judge_python", "cuda", "setup", "state_dir", "ssh_config", "known_hosts", "control_path"),
+    *("docker_url", "lines", "modules", "mounts", "roots"),
 })  # fmt: skip
 """Settings that a project file may not make: to clone a project must not run its programs outside a sandbox (hostd asks
 interpreters, compilers and setup lines what they are, and trusts what lies in its state), trust its host keys, or show
