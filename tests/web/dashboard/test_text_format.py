@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.services.status.listings import ListRequest
+from gpu_mcp_server.time_format import format_duration, format_elapsed
 from gpu_mcp_server.web.dashboard.list_pages import ListView
 from gpu_mcp_server.web.dashboard.text_format import (
     LINES,
     difference,
     display_text,
-    format_duration,
-    format_elapsed,
     listing,
     log_listing,
     paired_difference,
