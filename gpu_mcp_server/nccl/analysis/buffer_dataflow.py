@@ -4,10 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.api_names import plain_collective
 from gpu_mcp_server.nccl.program_model.kernel_effects import Effects, ParameterAccess
+from gpu_mcp_server.nccl.program_model.library_calls import (
+    DESCRIPTORS,
+    PointerAccess,
+    library_access,
+    pointers_in,
+    qualified_name,
+)
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
-from gpu_mcp_server.nccl.program_model.program import ProgramModel
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.trace import Expression, Loop, Trace, TraceEvent
 
 
@@ -123,7 +131,7 @@ class BufferDataflow:
         elif event.kind == "collective":
             for role, node in zip(api_names.ROLES[call.name], call.nodes, strict=False):
                 if role in {"send", "recv"}:
-                    both = call.name == "ncclBcast"
+                    both = plain_collective(call.name) == "ncclBcast"
                     for place in self._places.origins(Expression(call.source, node, event.frame)):
                         yield EventUse(event, place, role == "send" or both, role == "recv")
         elif event.kind == "copy" or call.name in api_names.COPIES:
@@ -132,6 +140,18 @@ class BufferDataflow:
             yield from self._plain(event, of, reads=True)
         elif event.kind == "fill":
             yield from self._plain(event, api_names.FILLS[call.name], reads=False)
+        elif event.kind == "library":
+            yield from self._library(event, call)
+
+    def _library(self, event: TraceEvent, call: FunctionCall) -> Iterable[EventUse]:
+        """Yield what a call of a library does; one that no table knows may do anything with every pointer it gets."""
+        known = library_access(call.source, call.node) if call.name not in DESCRIPTORS else []
+        if known is None:
+            nodes = [p for n in call.nodes for p in pointers_in(call.source, n)]
+            known = [PointerAccess(n, reads=True, writes=True, is_unknown=True) for n in nodes]
+        for access in known:
+            for place in self._places.origins(Expression(call.source, access.node, event.frame)):
+                yield EventUse(event, place, access.reads, access.writes, access.is_unknown)
 
     def _plain(self, event: TraceEvent, which: int, *, reads: bool) -> Iterable[EventUse]:
         call = event.call
@@ -186,7 +206,10 @@ def _partner(use: EventUse, carried: bool) -> Partner:
     if event.launch is not None:
         return Partner(event.launch.kernel, event.launch.line, _path(event), carried, use.is_unknown)
     call = event.call
-    return Partner(call.name if call else "?", call.line if call else 0, _path(event), carried, use.is_unknown)
+    name = qualified_name(call.source, call.node) if call is not None and event.kind == "library" else ""
+    return Partner(
+        name or (call.name if call else "?"), call.line if call else 0, _path(event), carried, use.is_unknown
+    )
 
 
 def _path(event: TraceEvent) -> str:

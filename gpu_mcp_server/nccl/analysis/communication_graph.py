@@ -85,16 +85,31 @@ class CallSite:
 class Analysis:
     """A program and all that was found out about it."""
 
-    def __init__(self, files: Mapping[str, str], main: str | None = None) -> None:
-        """Parse, trace, resolve."""
+    def __init__(self, files: Mapping[str, str], main: str | None = None, branch: int = 0) -> None:
+        """Parse, trace, resolve; `branch` as of `ProgramModel.read`."""
         own = {p: t for p, t in files.items() if basename(p) not in OURS}
-        self.program = ProgramModel.read(own, main)
+        self._files, self._main = own, main
+        self.program = ProgramModel.read(own, main, branch)
         self.trace = Trace(self.program)
         self.places = PointerResolver(self.program, self.trace)
         self.flow = BufferDataflow(self.program, self.trace, self.places)
         self._phases = Phases(self.trace)
         self.sites = self._sites()
         self.patterns: list[Pattern] = patterns(self.trace.events, self.places)
+
+    @cached_property
+    def other(self) -> "Analysis | None":
+        """The program with the other branches of conditions that split statements; None where there are none."""
+        if not any(s.split_spans for s in self.program.sources.values()):
+            return None
+        return Analysis(self._files, self._main, -1)
+
+    @cached_property
+    def other_sites(self) -> list["CallSite"]:
+        """Sites that only the other branches have."""
+        known = {(s.call.path, s.call.line, s.call.name) for s in self.sites}
+        found = self.other.sites if self.other is not None else []
+        return [s for s in found if (s.call.path, s.call.line, s.call.name) not in known]
 
     def events(self, *kinds: str) -> list[TraceEvent]:
         """Return the events of some kinds."""

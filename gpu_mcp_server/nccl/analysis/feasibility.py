@@ -6,7 +6,7 @@ Stage B: calls go to generated device kernels, with the host's collective as the
 
 from gpu_mcp_server.nccl.analysis.alltoall_loop import sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, CallSite
-from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT
+from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT, plain_collective
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
 
@@ -46,7 +46,7 @@ def stage_a(analysis: Analysis, site: CallSite) -> list[str]:
 def stage_b(analysis: Analysis, site: CallSite) -> list[str]:
     """Return why stage B cannot be done by the program for a site; empty if it can."""
     reasons = stage_a(analysis, site)
-    name = site.call.name
+    name = plain_collective(site.call.name)
     pattern = analysis.pattern_of(site)
     if pattern is not None and sweep_of(pattern) is None:
         reasons.append(

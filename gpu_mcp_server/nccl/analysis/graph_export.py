@@ -11,23 +11,31 @@ from gpu_mcp_server.models.collective import (
 from gpu_mcp_server.nccl.analysis.buffer_dataflow import Partner
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, CallSite
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
+from gpu_mcp_server.nccl.analysis.token_count import missing_tokens
 from gpu_mcp_server.nccl.program_model.api_names import DEVICE_API, ROLES
 from gpu_mcp_server.nccl.program_model.syntax import conditions_of
+
+SHOWN_TOKENS = 6
+"""Calls in the text without a site that are said one by one."""
 
 
 def export_graph(analysis: Analysis) -> CollectiveGraph:
     """Turn an analysis into what the tool returns."""
     exchanges = _exchanges(analysis)
     sites = [_site(analysis, s, exchanges) for s in analysis.sites]
+    sites += _other_sites(analysis, len(sites))
     program = analysis.program
     uses_nccl = any(c.name.startswith("nccl") for c in program.calls)
     device_api = list(dict.fromkeys(f"{c.name} {c.path}:{c.line}" for c in program.calls if c.name in DEVICE_API))
     cut = "too much to go through: what comes after 20,000 events or 5,000 calls, or nests 500 deep, is left out"
     notes = [cut] if analysis.trace.is_cut else []
+    lost = missing_tokens(analysis)
+    notes += [token.text() for token in lost[:SHOWN_TOKENS]]
+    notes += [f"{len(lost) - SHOWN_TOKENS} more such calls"] if len(lost) > SHOWN_TOKENS else []
     notes += [f"{name}: launched, but its body is not in these files" for name in _bodiless(analysis)]
     return CollectiveGraph(
-        status="ok" if sites else "nothing to transform",
-        headline=_headline(sites, uses_nccl=uses_nccl, device=bool(device_api)),
+        status="ok" if sites or lost else "nothing to transform",
+        headline=_headline(sites, len(lost), uses_nccl=uses_nccl, device=bool(device_api)),
         files=list(program.sources),
         processes=_processes(analysis),
         stages=_stages(sites, len(program.sources)),
@@ -41,7 +49,10 @@ def export_graph(analysis: Analysis) -> CollectiveGraph:
     )
 
 
-def _headline(sites: list[CollectiveSite], *, uses_nccl: bool, device: bool) -> str:
+def _headline(sites: list[CollectiveSite], lost: int, *, uses_nccl: bool, device: bool) -> str:
+    unsure = f" (and {lost} calls in the text that were not understood: see the notes)" if lost else ""
+    if not sites and lost:
+        return f"{lost} calls of NCCL stand in the text, and none was understood: see the notes"
     if not sites:
         what = "NCCL is used, but no host call communicates" if uses_nccl else "there is no NCCL in these files"
         return f"nothing to transform: {what}" + (" (the device API is there already)" if device else "")
@@ -50,7 +61,22 @@ def _headline(sites: list[CollectiveSite], *, uses_nccl: bool, device: bool) -> 
         counts[site.call] = counts.get(site.call, 0) + 1
     calls = ", ".join(f"{n} {name}" for name, n in counts.items())
     able = [sum(f.possible for f in fs) for fs in ([s.stage_a for s in sites], [s.stage_b for s in sites])]
-    return f"{len(sites)} sites: {calls}. The program can do stage A for {able[0]} and stage B for {able[1]} of them"
+    can = f"The program can do stage A for {able[0]} and stage B for {able[1]} of them"
+    return f"{len(sites)} sites{unsure}: {calls}. {can}"
+
+
+def _other_sites(analysis: Analysis, known: int) -> list[CollectiveSite]:
+    """Return what only another branch of a condition that splits statements has; no stage edits it."""
+    if analysis.other is None:
+        return []
+    found = [_site(analysis.other, s, []) for s in analysis.other_sites]
+    why = Feasibility(
+        possible=False, reasons=["the preprocessor splits a statement here: write the branches out as whole statements"]
+    )
+    return [
+        s.model_copy(update={"id": f"c{known + number}", "stage_a": why, "stage_b": why})
+        for number, s in enumerate(found, 1)
+    ]
 
 
 def _stages(sites: list[CollectiveSite], files: int) -> str:
@@ -93,7 +119,7 @@ def _site(analysis: Analysis, site: CallSite, exchanges: list[P2pExchange]) -> C
         function=event.frame.path(),
         arguments={r: " ".join(t.split()) for r, t in zip(ROLES[call.name], call.arguments, strict=False)},
         loops=[loop.header for loop in event.loops],
-        conditions=[c.text for c in event.conditions],
+        conditions=_conditions(analysis, site),
         compiled_if=conditions_of(source, call.place) if source is not None else [],
         phase=site.phase,
         group=event.group,
@@ -105,6 +131,19 @@ def _site(analysis: Analysis, site: CallSite, exchanges: list[P2pExchange]) -> C
         stage_a=Feasibility(possible=not reasons_a, reasons=reasons_a),
         stage_b=Feasibility(possible=not reasons_b, reasons=reasons_b),
     )
+
+
+def _conditions(analysis: Analysis, site: CallSite) -> list[str]:
+    """Return the conditions around a site, as each branch of a split statement has them."""
+    own = [c.text for c in site.event.conditions]
+    others = analysis.other.sites if analysis.other is not None else []
+    same = next((s for s in others if (s.call.path, s.call.line, s.call.name) == _key(site)), None)
+    there = [c.text for c in same.event.conditions] if same is not None else own
+    return own if there == own else [*own, f"or, compiled otherwise: {' and '.join(there) or 'always'}"]
+
+
+def _key(site: CallSite) -> tuple[str, int, str]:
+    return site.call.path, site.call.line, site.call.name
 
 
 def _buffer(buffer: Buffer) -> BufferUse:

@@ -15,8 +15,40 @@ ROLES: dict[str, tuple[str, ...]] = {
     "ncclScatter": ("send", "recv", "count", "type", "root", "comm", "stream"),
     "ncclSend": ("send", "count", "type", "peer", "comm", "stream"),
     "ncclRecv": ("recv", "count", "type", "peer", "comm", "stream"),
+    "ncclPutSignal": (
+        "send",
+        "count",
+        "type",
+        "peer",
+        "window",
+        "offset",
+        "signal",
+        "context",
+        "flags",
+        "comm",
+        "stream",
+    ),
+    "ncclSignal": ("peer", "signal", "context", "flags", "comm", "stream"),
+    "ncclWaitSignal": ("descriptors", "signals", "comm", "stream"),
+    "ncclAllToAll": ("send", "recv", "count", "type", "comm", "stream"),
+    "ncclAllToAllv": ("send", "counts", "offsets", "recv", "counts", "offsets", "type", "comm", "stream"),
+    "ncclAlltoAllv": ("send", "counts", "offsets", "recv", "counts", "offsets", "type", "comm", "stream"),
+    "ncclAllReduceWithBias": ("send", "recv", "count", "type", "op", "comm", "stream", "send"),
 }
-"""What the arguments of each host call are, in order."""
+"""What the arguments of each host call are, in order. The one-sided calls came with NCCL 2.29; ncclAllToAll(v) and
+ncclAllReduceWithBias are RCCL's (rccl.h of ROCm 7)."""
+PROFILED = "p"
+"""Before a name: the same function below a tool that wraps it, as PMPI_ is."""
+ROLES.update({PROFILED + name: roles for name, roles in list(ROLES.items())})
+ONE_SIDED = frozenset({"ncclPutSignal", "ncclSignal", "ncclWaitSignal"})
+SPELLINGS = {"ncclAllToAll": "ncclAlltoAll", "ncclAllToAllv": "ncclAlltoAllv"}
+
+
+def plain_collective(name: str) -> str:
+    """Return a collective's name as nccl.h spells it, whatever prefix or library it was written with."""
+    name = name.removeprefix(PROFILED) if name in ROLES else name
+    return SPELLINGS.get(name, name)
+
 
 POINT_TO_POINT = frozenset({"ncclSend", "ncclRecv"})
 COMM_INIT = {

@@ -38,8 +38,13 @@ class Edits:
         self._add(first.start_byte, last.end_byte, text)
 
     def insert_before(self, node: Node, text: str) -> None:
-        """Insert before a node; later calls come after earlier ones."""
-        self._add(node.start_byte, node.start_byte, text)
+        """Insert before a node; later calls come after earlier ones.
+
+        Before a statement that `#if` splits means before the `#if`: no branch of it has the insertion alone.
+        """
+        spans = [s for s in self.source.split_spans if s[0] <= node.start_byte < s[1]]
+        at = min((s[0] for s in spans), default=node.start_byte)
+        self._add(at, at, text if at == node.start_byte else text.rstrip(" \t"))
 
     def insert_after(self, node: Node, text: str) -> None:
         """Insert after a node; later calls come after earlier ones."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.program_model.api_names import INTERESTING
+from gpu_mcp_server.nccl.program_model.library_calls import LIBRARIES, letters_of, qualified_name
 from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, field, is_inactive, name_of, parse, walk
 
 NESTING = 6
@@ -55,13 +56,21 @@ def macros_with_calls(macros: Mapping[str, Macro]) -> set[str]:
 
 def _hides(macro: Macro, known: set[str]) -> bool:
     words = set(_WORD.findall(macro.body))
-    if not ("<<<" in macro.body or "##" in macro.body or words & INTERESTING or words & known):
+    if not (
+        "<<<" in macro.body
+        or "##" in macro.body
+        or words & INTERESTING
+        or words & known
+        or LIBRARIES.search(macro.body)
+    ):
         return False
     inside = parse(macro.name, f"void _(){{{macro.body};}}")
     for node in walk(inside.root):
         if node.type == "kernel_call_syntax":
             return True
         if node.type == CALL and (name_of(inside, node) in INTERESTING or name_of(inside, node) in known):
+            return True
+        if node.type == CALL and letters_of(qualified_name(inside, node)) is not None:
             return True
     return "##" in macro.body and "(" in macro.body and "nccl" in macro.body
 

@@ -10,6 +10,7 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS
 from gpu_mcp_server.nccl.program_model.memory_model import (
     Allocation,
     MemoryLocation,
@@ -50,9 +51,23 @@ class PointerResolver:
                 given = [Expression(event.call.source, n, event.frame) for n in event.call.nodes]
                 for place in self.location(given[3]):
                     self._assigned.setdefault(place, []).append(given[1])
+            elif event.kind == "library" and event.call is not None and event.call.name in DESCRIPTORS:
+                self._describe(event)
         for event in trace.events:
             if event.kind == "alloc":
                 self._allocate(event)
+
+    def _describe(self, event: TraceEvent) -> None:
+        """Let a library's descriptor mean the pointers that it is made with."""
+        call = event.call
+        if call is None:
+            return
+        target, values = DESCRIPTORS[call.name]
+        given = [Expression(call.source, n, event.frame) for n in call.nodes]
+        for number in values:
+            if number < len(given):
+                for place in self.location(given[target]):
+                    self._assigned.setdefault(place, []).append(given[number])
 
     def value(self, of: Expression, steps: int = MAX_STEPS) -> list[Ref]:
         """Return the memory into which a pointer expression may point."""

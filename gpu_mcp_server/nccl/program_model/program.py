@@ -82,16 +82,17 @@ class ProgramModel:
         self._hiding = macros_with_calls(self.macros)
 
     @classmethod
-    def read(cls, files: Mapping[str, str], main: str | None = None) -> "ProgramModel":
+    def read(cls, files: Mapping[str, str], main: str | None = None, branch: int = 0) -> "ProgramModel":
         """Parse the files that belong together.
 
         Args:
             files: Text by path.
             main: The file to start from; includes within `files` are followed, and so are files that define a function
                 which is called but not defined so far. Absent: all sources.
+            branch: Which branch of conditions of the preprocessor that split a statement: 0 the first, -1 the last.
         """
         if main is None:
-            return cls({p: parse(p, t) for p, t in sorted(files.items()) if p.endswith(SUFFIXES)}, "", [])
+            return cls({p: parse(p, t, branch) for p, t in sorted(files.items()) if p.endswith(SUFFIXES)}, "", [])
         sources: dict[str, ParsedSource] = {}
         missing: list[str] = []
         pending = [main]
@@ -99,7 +100,7 @@ class ProgramModel:
             path = pending.pop(0)
             if path in sources:
                 continue
-            sources[path] = parse(path, files[path])
+            sources[path] = parse(path, files[path], branch)
             for name in includes_of(sources[path]):
                 found = resolve_include(name, path, files)
                 if found is None:

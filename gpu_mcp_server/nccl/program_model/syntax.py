@@ -12,6 +12,8 @@ from functools import cache
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
+from gpu_mcp_server.nccl.program_model.split_conditions import Span, choose_branches
+
 CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "dynamic_cast"})
 BLOCKS = frozenset({"compound_statement", "translation_unit", "declaration_list", "case_statement"})
 PREPROCESSOR = frozenset({"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef"})
@@ -30,11 +32,17 @@ def _language() -> Language:
 class ParsedSource:
     """The text of a file and its tree."""
 
-    def __init__(self, path: str, data: bytes) -> None:
-        """Parse."""
+    def __init__(self, path: str, data: bytes, branch: int = 0) -> None:
+        """Parse; of conditions that split a statement with the first branch, or with the last where `branch` is -1."""
         self.path = path
         self.data = data
         self._tree = Parser(_language()).parse(data)
+        self.split_spans: list[Span] = []
+        """Conditions of the preprocessor that split statements, so that another branch would give another tree."""
+        chosen = choose_branches(data, branch) if self._tree.root_node.has_error else None
+        if chosen is not None:
+            text, self.split_spans = chosen
+            self._tree = Parser(_language()).parse(text)
         self.root: Node = self._tree.root_node
         self.has_fixed_conditions = _FIXED.search(data) is not None
         """Whether there is an `#if 0` or the like at all."""
@@ -58,9 +66,9 @@ class ParsedSource:
         return (node for node in walk(self.root) if node.type == CALL)
 
 
-def parse(path: str, text: str) -> ParsedSource:
+def parse(path: str, text: str, branch: int = 0) -> ParsedSource:
     """Parse a file."""
-    return ParsedSource(path, text.encode("utf-8", "surrogateescape"))
+    return ParsedSource(path, text.encode("utf-8", "surrogateescape"), branch)
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -12,9 +12,10 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier
 from gpu_mcp_server.nccl.program_model.launches import KernelLaunch
+from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS, is_harmless, letters_of, qualified_name
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import Declaration
-from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, is_inactive, receiver_of
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, is_inactive, receiver_of, strip_casts
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 
 MAX_DEPTH = 12
@@ -23,6 +24,11 @@ MAX_FRAMES = 5_000
 """Calls that are gone into; what comes after is left out, and that is said."""
 MAX_NESTING = 500
 """Nodes within nodes that are followed, calls included: half of Python's own limit."""
+POINTER_LIKE = frozenset(
+    {"identifier", "binary_expression", "field_expression", "subscript_expression", "pointer_expression"}
+    | {"initializer_list", "compound_literal_expression", "conditional_expression", CALL}
+)
+"""Expressions that may be pointers, or hold some."""
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
 
@@ -230,6 +236,7 @@ class Trace:
                 function = self._chosen(call.source.text(node), len(call.nodes) - number - 1)
                 given = call.nodes[number + 1 :]
         if function is None:
+            self._outside(call, frame, loops, conditions)
             return
         receiver = None
         if function.owner and receiver_of(call.source, call.node) is not None:
@@ -239,6 +246,17 @@ class Trace:
         elif function.owner:
             receiver = frame.receiver
         self._inline(function, call.source, given, receiver, frame, call.place, loops, conditions)
+
+    def _outside(
+        self, call: FunctionCall, frame: CallFrame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+    ) -> None:
+        """Note a call whose body is not here, if it may touch memory behind a pointer that it gets."""
+        known = letters_of(qualified_name(call.source, call.node)) is not None or call.name in DESCRIPTORS
+        if not known:
+            is_macro = call.name in self.program.macros and call.via_macro is None
+            if is_macro or not _may_point(call) or is_harmless(call.source, call.node):
+                return
+        self._add(TraceEvent("library", frame, loops, conditions, call=call))
 
     def _chosen(self, name: str, given: int) -> Function | None:
         candidates = [f for f in self.program.by_name.get(name, []) if not f.is_kernel]
@@ -270,6 +288,11 @@ class Trace:
         self._enter(function, inner, loops, conditions)
         if len(self.events) == before:
             self._silent.add(function)  # nothing in it matters, so it need not be gone into again
+
+
+def _may_point(call: FunctionCall) -> bool:
+    """Say whether a call gets anything that may be, or hold, a pointer."""
+    return any(strip_casts(n).type in POINTER_LIKE for n in call.nodes)
 
 
 def kind_of(name: str) -> str:

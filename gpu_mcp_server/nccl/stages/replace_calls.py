@@ -3,6 +3,7 @@
 from gpu_mcp_server.nccl.analysis.alltoall_loop import AllToAllLoop, sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
 from gpu_mcp_server.nccl.analysis.feasibility import REPLACED, stage_b
+from gpu_mcp_server.nccl.program_model.api_names import plain_collective
 from gpu_mcp_server.nccl.program_model.syntax import field
 from gpu_mcp_server.nccl.stages.error_macros import ErrorMacros
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
@@ -24,7 +25,7 @@ def replace_calls(analysis: Analysis, files: EditedFiles) -> list[str]:
             continue
         callee = field(site.call.node, "function")
         if callee is not None:
-            name = f"ncclx::{REPLACED[site.call.name]}"
+            name = f"ncclx::{REPLACED[plain_collective(site.call.name)]}"
             files.edits_of(site.call.path).replace(callee, name)
             done.append(f"{site.call.name} at {site.call.path}:{site.call.line} to {name}")
     for path in sorted(files.changed_texts()):

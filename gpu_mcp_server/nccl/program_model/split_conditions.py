@@ -1,0 +1,68 @@
+"""Statements that `#if` splits: `if (a)` in one branch and `if (b)` in the other, before one body.
+
+No grammar of the unprocessed text understands that. One branch of such a condition is kept and the others are blanked,
+byte for byte, so that every offset still means the file.
+"""
+
+import re
+from itertools import pairwise
+
+_DIRECTIVE = re.compile(rb"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
+_QUIET = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+Span = tuple[int, int]
+
+
+def blank_quiet(data: bytes) -> bytes:
+    """Return the text with comments, strings and characters blanked, lines and offsets kept."""
+    return _QUIET.sub(lambda m: re.sub(rb"[^\n]", b" ", m.group()), data)
+
+
+def choose_branches(data: bytes, which: int) -> tuple[bytes, list[Span]] | None:
+    """Return the text with one branch of each condition that splits a statement, and where those conditions are.
+
+    None if there is no such condition.
+
+    Args:
+        data: The file.
+        which: 0 keeps the first branch, -1 the last.
+    """
+    bare = blank_quiet(data)
+    made = bytearray(data)
+    found: list[Span] = []
+    for directives in _conditions(bare):
+        branches = [(a[1], b[0]) for a, b in pairwise(directives)]
+        if not any(_splits(bare[start:end]) for start, end in branches):
+            continue
+        found.append((directives[0][0], directives[-1][1]))
+        kept = branches[which]
+        for start, end in [*directives, *(b for b in branches if b != kept)]:
+            made[start:end] = re.sub(rb"[^\n]", b" ", bytes(made[start:end]))
+    return (bytes(made), found) if found else None
+
+
+def _conditions(bare: bytes) -> list[list[Span]]:
+    """Return each condition's directives, `#if` to `#endif`, inner ones first."""
+    open_ones: list[list[Span]] = []
+    found: list[list[Span]] = []
+    for match in _DIRECTIVE.finditer(bare):
+        word = match.group(1)
+        if word.startswith(b"if"):
+            open_ones.append([match.span()])
+        elif open_ones:
+            open_ones[-1].append(match.span())
+            if word == b"endif":
+                found.append(open_ones.pop())
+    return found
+
+
+def _splits(branch: bytes) -> bool:
+    """Say whether a branch is less or more than whole statements."""
+    text = re.sub(rb"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", b"", branch, flags=re.MULTILINE).strip()
+    if not text:
+        return False
+    depth = {b"(": 0, b"{": 0, b"[": 0}
+    for opening, closing in ((b"(", b")"), (b"{", b"}"), (b"[", b"]")):
+        depth[opening] = text.count(opening) - text.count(closing)
+    if any(depth.values()):
+        return True
+    return re.search(rb"[;}:,>\\]$", text) is None or re.match(rb"else\b", text) is not None

@@ -1,0 +1,87 @@
+"""What the grammar does not understand is counted and shown, and statements that `#if` splits are read both ways."""
+
+import pytest
+
+from gpu_mcp_server.models.collective import CollectiveGraph
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+from gpu_mcp_server.nccl.analysis.graph_export import export_graph
+from gpu_mcp_server.nccl.stages.transformation import transform
+
+REDUCE = "ncclAllReduce(a, b, n, ncclFloat, ncclSum, comm, s);"
+MADE = "ncclCommInitRank(&comm, 2, id, 0); float *a, *b; cudaMalloc(&a, 64); cudaMalloc(&b, 64);"
+
+
+def source(body: str) -> str:
+    return f"#include <nccl.h>\nncclComm_t comm;\nint main() {{ {MADE}\n{body}\n}}\n"
+
+
+def graph(body: str) -> CollectiveGraph:
+    return export_graph(Analysis({"main.cu": source(body)}, "main.cu"))
+
+
+def test_a_call_in_code_that_is_not_understood_is_shown_with_its_line_and_in_the_headline():
+    found = graph(f"{REDUCE}\n@ oops ncclGather(a, b, n, ncclFloat, 0, comm, s) $$ if (;")
+
+    assert [s.call for s in found.sites] == ["ncclAllReduce"]
+    assert "1 calls in the text that were not understood" in found.headline
+    assert any("main.cu:5: ncclGather(" in n for n in found.notes)
+
+
+def test_where_nothing_is_understood_the_answer_is_not_that_nothing_communicates():
+    found = graph("$$ ncclGather(a, b, n, ncclFloat, 0, comm, s) @ if (;")
+
+    assert (found.status, found.sites) == ("ok", [])
+    assert "none was understood" in found.headline
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "// ncclBcast(a, n)",
+        'puts("ncclBcast(");',
+        "#if 0\nncclBcast(a, n, ncclFloat, 0, comm, s);\n#endif",
+        "#define ALL(x) \\\n  ncclBcast(x, n, ncclFloat, 0, comm, s)",
+    ],
+)
+def test_what_is_no_call_is_not_counted(text: str):
+    assert "not understood" not in graph(f"{REDUCE}\n{text}").headline
+
+
+def test_declarations_are_no_calls():
+    text = "ncclResult_t ncclReduce(const void*, void*, size_t, int, int, int, ncclComm_t, cudaStream_t);\n"
+    found = export_graph(Analysis({"main.cu": text + source(REDUCE)}, "main.cu"))
+
+    assert "not understood" not in found.headline
+
+
+SPLIT = f"""#if FAST
+  if (fast)
+#else
+  if (slow > 2)
+#endif
+  {{
+    {REDUCE}
+  }}
+"""
+
+
+def test_a_condition_that_the_preprocessor_splits_is_understood_both_ways():
+    (site,) = graph(SPLIT).sites
+
+    assert (site.call, site.line) == ("ncclAllReduce", 10)
+    assert site.conditions == ["fast", "or, compiled otherwise: slow>2"]
+
+
+def test_a_call_of_the_other_branch_alone_is_a_site_that_no_stage_edits():
+    start, rest = "#ifdef ONE\n  ncclReduce(a, b,\n#else\n  ncclBroadcast(a, b,\n#endif", "n, ncclFloat, 0, comm, s);"
+    found = graph(f"{start}\n{rest}\n{REDUCE}")
+
+    assert [s.call for s in found.sites] == ["ncclReduce", "ncclAllReduce", "ncclBroadcast"]
+    assert [s.stage_a.possible for s in found.sites] == [True, True, False]
+
+
+def test_an_edit_of_a_file_with_split_statements_keeps_every_other_line():
+    result, made = transform({"main.cu": source(SPLIT)}, "main.cu", stages=("infrastructure", "replace"))
+    text = made[str(result.main)]
+
+    assert "#if FAST\n  if (fast)\n#else\n  if (slow > 2)\n#endif\n  {\n    ncclx::AllReduce(a, b, n," in text
