@@ -8,6 +8,7 @@ from gpu_mcp_server.nccl.analysis.alltoall_loop import sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, CallSite
 from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT, plain_collective
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
+from gpu_mcp_server.nccl.program_model.rank_agreement import allocation_disagreements, disagreements
 from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
 
 REPLACED = {
@@ -38,6 +39,8 @@ MEMORY = {
 def stage_a(analysis: Analysis, site: CallSite) -> list[str]:
     """Return why stage A cannot be done by the program for a site; empty if it can."""
     reasons = _communicators(analysis)
+    for event in site.events:
+        reasons += disagreements(analysis.trace, event)
     for buffer in site.buffers:
         reasons += _buffer(analysis, buffer)
     return list(dict.fromkeys(reasons))
@@ -103,10 +106,7 @@ def _buffer(analysis: Analysis, buffer: Buffer) -> list[str]:
             reasons.append(f"{made.place} ({made.function}, {where}): {MEMORY[made.kind]}")
         if call is not None and call.via_macro:
             reasons.append(f"{made.place}: allocated inside the macro {call.via_macro} ({where})")
-        if analysis.names_rank(made.bytes):
-            reasons.append(
-                f"{made.place}: its size {made.bytes} depends on the rank; windows need one size on all ranks"
-            )
+        reasons += allocation_disagreements(analysis.trace, made)
         if str(made.place) in windows:
             reasons.append(f"{made.place} has a window of the program's own already: stage A is there")
     return reasons

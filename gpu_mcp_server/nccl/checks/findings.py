@@ -17,6 +17,7 @@ Rule = Literal[
     "pairs",
     "requirements",
     "collectives",
+    "agreement",
     "frozen text",
     "verification text",
 ]

@@ -5,6 +5,7 @@ from typing import get_args
 
 from gpu_mcp_server.models.nccl_check import NcclCheck
 from gpu_mcp_server.nccl.checks import (
+    agreement,
     communication,
     frozen_text,
     grids,
@@ -17,7 +18,9 @@ from gpu_mcp_server.nccl.checks import (
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule
 from gpu_mcp_server.nccl.checks.requirements import Version
 from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
+from gpu_mcp_server.nccl.program_model.trace import Trace
 
 SHOWN = 4
 """Findings of one rule that are said; the rest is counted."""
@@ -46,6 +49,9 @@ def findings(
     found += resource_lifetimes.findings(program, communicating)
     found += requirements.findings(program, communicating, header)
     found += communication.findings(program, communicating, original)
+    own = agreement.own_program(program)
+    trace = Trace(own)
+    found += agreement.findings(trace, PointerResolver(own, trace), communicating)
     found += frozen_text.marker_findings(files)
     found += frozen_text.infrastructure_findings(files)
     found += frozen_text.findings(before, files) if before is not None else []
@@ -105,6 +111,8 @@ def _looked(rule: Rule, program: ProgramModel, communicating: dict[str, Function
             counted = {k: sum(s.kind == k for s in sites) for k in ("host", "wrapper", "kernel")}
             how = "as in the original" if compared else "nothing to compare with"
             return ", ".join(f"{n} {k}" for k, n in counted.items()) + f" sites; {how}"
+        case "agreement":
+            return "no call, size or launch that ranks must share depends on the rank, as far as the text tells"
         case "frozen text":
             return "unchanged"
         case "verification text":

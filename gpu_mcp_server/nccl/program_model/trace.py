@@ -29,6 +29,9 @@ POINTER_LIKE = frozenset(
     | {"initializer_list", "compound_literal_expression", "conditional_expression", CALL}
 )
 """Expressions that may be pointers, or hold some."""
+WRAPPER = "ncclx::"
+WRAPPED = frozenset({*(n.removeprefix("nccl") for n in api_names.ROLES if n.startswith("nccl")), "Sweep"})
+"""Generated functions, each of which stands for a collective."""
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
 
@@ -84,6 +87,8 @@ class Condition:
     key: tuple[str, int]
     taken: bool
     text: str
+    expression: Expression | None = field(default=None, compare=False, repr=False)
+    """What is tested, where it stands."""
 
 
 @dataclass(eq=False)
@@ -158,7 +163,7 @@ class Trace:
             return
         if node.type in LOOPS:
             loops = (*loops, Loop((source.path, node.start_byte, id(frame)), _header(source, node)))
-        branches = _branches(source, node)
+        branches = _branches(source, node, frame)
         self._nested += 1
         for inner in node.named_children:
             taken = next((c for n, c in branches if n == inner), None)
@@ -310,6 +315,8 @@ def kind_of(name: str) -> str:
         ("capture", api_names.GRAPH_CAPTURE),
         ("timer", api_names.TIMERS),
     )
+    if name.startswith(WRAPPER) and name.removeprefix(WRAPPER) in WRAPPED:
+        return "wrapper"
     plain = {"ncclGroupStart": "group_start", "ncclGroupEnd": "group_end", "ncclCommWindowRegister": "window"}
     if name in plain:
         return plain[name]
@@ -338,15 +345,16 @@ def _header(source: ParsedSource, node: Node) -> str:
     return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S).split())
 
 
-def _branches(source: ParsedSource, node: Node) -> list[tuple[Node, Condition]]:
+def _branches(source: ParsedSource, node: Node, frame: CallFrame) -> list[tuple[Node, Condition]]:
     if node.type not in {"if_statement", "conditional_expression"}:
         return []
     condition = child(node, "condition")
     text = source.text_without_space(condition).removeprefix("(").removesuffix(")") if condition is not None else ""
     key = (source.path, node.start_byte)
+    tested = Expression(source, condition, frame) if condition is not None else None
     found: list[tuple[Node, Condition]] = []
     for name, taken in (("consequence", True), ("alternative", False)):
         inner = child(node, name)
         if inner is not None:
-            found.append((inner, Condition(key, taken, text if taken else f"not ({text})")))
+            found.append((inner, Condition(key, taken, text if taken else f"not ({text})", tested)))
     return found

@@ -1,0 +1,95 @@
+"""What all ranks must agree on: that they make a call, its count, type, operation and root, and sizes of windows.
+
+NCCL leaves it undefined otherwise: it hangs, or is wrong without a word (nccl.h, and NVIDIA/nccl#1417).
+"""
+
+from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT, ONE_SIDED, POINT_TO_POINT, ROLES, plain_collective
+from gpu_mcp_server.nccl.program_model.memory_model import Allocation
+from gpu_mcp_server.nccl.program_model.rank_dependence import event_dependence, rank_dependence
+from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
+
+AGREED = ("count", "type", "op", "root")
+SWEEP = ("send", "recv", "count", "type", "peers", "comm", "stream")
+"""Arguments of the generated exchange with all peers."""
+
+
+def roles_of(event: TraceEvent) -> tuple[str, ...]:
+    """Return what the arguments of a collective are, written for the host or for the generated block."""
+    name = event.call.name if event.call is not None else ""
+    return SWEEP if event.kind == "wrapper" and name == "Sweep" else ROLES.get(name) or ROLES.get("nccl" + name, ())
+
+
+def is_collective(event: TraceEvent) -> bool:
+    """Say whether all ranks must make a call: not so a send, a receive or a put."""
+    if event.call is None or event.kind not in {"collective", "wrapper"}:
+        return False
+    return plain_collective(event.call.name).removeprefix("nccl") not in {
+        n.removeprefix("nccl") for n in (*POINT_TO_POINT, *ONE_SIDED)
+    }
+
+
+def disagreements(trace: Trace, event: TraceEvent) -> list[str]:
+    """Return in what the ranks differ at a collective; empty where nothing says that they do."""
+    call = event.call
+    if call is None or not is_collective(event):
+        return []
+    found: list[str] = []
+    for role, node in zip(roles_of(event), call.nodes, strict=False):
+        why = rank_dependence(Expression(call.source, node, event.frame)) if role in AGREED else None
+        if why is not None:
+            text = " ".join(call.source.text(node).split())
+            found.append(f"its {role} {text} depends on the rank ({why}), and NCCL demands one {role} on all ranks")
+    under = event_dependence(event)
+    if under is not None and not _has_counterpart(trace, event) and not _has_own_communicator(trace, event):
+        found.append(
+            f"it stands under `{under[0]}`, which depends on the rank ({under[1]}): all ranks must make the call"
+        )
+    return found
+
+
+def allocation_disagreements(trace: Trace, made: Allocation) -> list[str]:
+    """Return why a window over an allocation would not be the same on all ranks."""
+    found: list[str] = []
+    why = rank_dependence(made.expression) if made.expression is not None else None
+    if why is not None:
+        found.append(
+            f"{made.place}: its size {made.bytes} depends on the rank ({why}); windows need one size on all ranks"
+        )
+    under = event_dependence(made.event)
+    if under is not None and not _has_counterpart(trace, made.event):
+        found.append(
+            f"{made.place}: allocated under `{under[0]}`, which depends on the rank ({under[1]}); all must make a window"
+        )
+    return found
+
+
+def _has_counterpart(trace: Trace, event: TraceEvent) -> bool:
+    """Say whether the other side of each of an event's branches does the same."""
+    name = plain_collective(event.call.name) if event.call is not None else ""
+    target = _first_argument(event) if event.kind == "alloc" else ""
+    for other in trace.events:
+        if other.call is None or other.kind != event.kind or plain_collective(other.call.name) != name:
+            continue
+        sides = {c.key: c.taken for c in other.conditions}
+        opposite = any(c.key in sides and sides[c.key] != c.taken for c in event.conditions)
+        if opposite and (not target or _first_argument(other) == target):
+            return True
+    return False
+
+
+def _first_argument(event: TraceEvent) -> str:
+    call = event.call
+    return call.source.text_without_space(call.nodes[0]) if call is not None and call.nodes else ""
+
+
+def _has_own_communicator(trace: Trace, event: TraceEvent) -> bool:
+    """Say whether a communicator may hold just the ranks that come here: split off, or or made under the condition."""
+    keys = {(c.key, c.taken) for c in event.conditions}
+    inits = [e for e in trace.events if e.kind == "comm_init" and e.call is not None]
+    return (
+        any(
+            (e.call is not None and e.call.name in COMM_SPLIT) or keys & {(c.key, c.taken) for c in e.conditions}
+            for e in inits
+        )
+        or len({e.call.place.start_byte for e in inits if e.call is not None}) > 1
+    )

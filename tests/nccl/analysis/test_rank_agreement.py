@@ -1,0 +1,93 @@
+"""What all ranks must agree on is refused for a transformation, and an error for verification."""
+
+import pytest
+
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+from gpu_mcp_server.nccl.analysis.graph_export import export_graph
+from gpu_mcp_server.nccl.checks import rules
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
+
+START = """#include <mpi.h>
+#include <nccl.h>
+void reduce(float* x, float* y, size_t n, ncclComm_t c, cudaStream_t s) { ncclAllReduce(x, y, n, ncclFloat, ncclSum, c, s); }
+int main(int argc, char** argv) {
+  int me, all; MPI_Init(&argc, &argv); MPI_Comm_rank(MPI_COMM_WORLD, &me); MPI_Comm_size(MPI_COMM_WORLD, &all);
+  ncclUniqueId id; if (me == 0) ncclGetUniqueId(&id); MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  ncclComm_t comm; ncclCommInitRank(&comm, all, id, me); cudaStream_t s; cudaStreamCreate(&s);
+  size_t n = 1000; float *a, *b;
+"""
+MADE = "  cudaMalloc(&a, n * 4); cudaMalloc(&b, n * 4);\n"
+REDUCE = "ncclAllReduce(a, b, n, ncclFloat, ncclSum, comm, s);"
+END = "\n  cudaStreamSynchronize(s); ncclCommDestroy(comm); MPI_Finalize(); return 0;\n}\n"
+
+
+def reasons(body: str) -> list[str]:
+    found = export_graph(Analysis({"main.cu": START + body + END}, "main.cu"))
+    return [r for s in found.sites for r in s.stage_a.reasons]
+
+
+def errors(body: str) -> list[str]:
+    program = ProgramModel.read({"main.cu": START + body + END}, "main.cu")
+    return [f.text for f in rules.findings(program) if f.severity == "error" and f.rule == "agreement"]
+
+
+DIFFERENT = {
+    "count from the rank": (f"size_t n2 = n + (me < 3 ? 1 : 0); {MADE} {REDUCE.replace('n,', 'n2,', 1)}", "its count n2"),
+    "count under a test": (f"{MADE} if (me == 0) n = 5;\n {REDUCE}", "its count n"),
+    "count through a helper": (f"{MADE} reduce(a, b, n + me, comm, s);", "its count"),
+    "root": (f"{MADE} ncclBroadcast(a, b, n, ncclFloat, me, comm, s);", "its root me"),
+    "operation": (f"{MADE} {REDUCE.replace('ncclSum', 'me ? ncclSum : ncclMax')}", "its op"),
+    "collective of one rank": (f"{MADE} if (me == 0) {REDUCE}", "it stands under `me==0`"),
+    "collective of even ranks, in a helper": (f"{MADE} if (me % 2 == 0) reduce(a, b, n, comm, s);", "it stands under"),
+    "way out before": (f"{MADE} if (me != 0) return 0;\n {REDUCE}", "it stands under `not (me!=0)`"),
+    "generated collective": (f"{MADE} ncclx::AllReduce(a, b, n + me, ncclFloat, ncclSum, comm, s);", "its count n + me"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "said"), DIFFERENT.values(), ids=DIFFERENT.keys())
+def test_a_collective_on_which_ranks_differ_is_an_error_and_refused(body: str, said: str):
+    assert any(said in e for e in errors(body)), errors(body)
+    if "ncclx::" not in body:
+        assert any(said in r for r in reasons(body)), reasons(body)
+
+
+SHARED = {
+    "plain": f"{MADE} {REDUCE}",
+    "agreed by broadcast": f"if (me == 0) n = read(); MPI_Bcast(&n, 1, MPI_LONG, 0, MPI_COMM_WORLD); {MADE} {REDUCE}",
+    "both sides": f"{MADE} if (me == 0) {{ {REDUCE} }} else {{ {REDUCE.replace('a, b', 'b, a')} }}",
+    "number of ranks": f"{MADE} ncclAllReduce(a, b, n / all, ncclFloat, ncclSum, comm, s);",
+    "send and receive": f"{MADE} if (me) ncclSend(a, me, ncclFloat, 0, comm, s); else ncclRecv(a, 1, ncclFloat, 1, comm, s);",
+    "communicator of its own": f"{MADE} ncclComm_t c; ncclCommSplit(comm, me % 2, me, &c, 0);\n"
+    f"if (me % 2) {REDUCE.replace('comm', 'c')}",
+    "usage": f'if (me == 0 && argc < 2) {{ puts("usage"); return 1; }} {MADE} {REDUCE}',
+    "in range": f"{MADE} if (rank < nranks) {REDUCE}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", SHARED.values(), ids=SHARED.keys())
+def test_what_ranks_share_or_need_not_share_is_no_error(body: str):
+    assert errors(body) == []
+
+
+def test_memory_that_ranks_allocate_differently_is_refused_for_windows():
+    size = "cudaMalloc(&a, (n + 10 * me) * 4); cudaMalloc(&b, n * 4);"
+    some = "if (me % 2 == 0) cudaMalloc(&a, n * 4); cudaMalloc(&b, n * 4);"
+
+    assert any("a: its size (n + 10 * me) * 4 depends on the rank" in r for r in reasons(f"{size} {REDUCE}"))
+    assert any("a: allocated under `me%2==0`" in r for r in reasons(f"{some} {REDUCE}"))
+    both = "if (me) cudaMalloc(&a, n * 4); else cudaMalloc(&a, n * 4); cudaMalloc(&b, n * 4);"
+    assert not any("depends on the rank" in r for r in reasons(f"{both} {REDUCE}"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "size_t m = n + me; ncclMemAlloc((void**)&a, m); ncclWindow_t w; ncclCommWindowRegister(comm, a, m, &w, 2);",
+        "ncclx::mem_alloc(&a, n + me); ncclx::register_all(comm);",
+        "if (me == 0) ncclx::mem_alloc(&a, n); ncclx::register_all(comm);",
+        "ncclWindow_t w; ncclMemAlloc((void**)&a, n); if (me) ncclCommWindowRegister(comm, a, n, &w, 2);",
+    ],
+)
+def test_a_window_on_which_ranks_differ_is_an_error(body: str):
+    assert errors(body) != []
+    assert errors(body.replace("me", "7").replace("ncclM7", "ncclMem").replace("m7_alloc", "mem_alloc")) == []
