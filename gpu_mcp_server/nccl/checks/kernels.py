@@ -4,9 +4,10 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.checks.findings import Finding, error
+from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.checks.kernel_paths import KernelPaths
 from gpu_mcp_server.nccl.checks.peer_accesses import pointer_functions
+from gpu_mcp_server.nccl.checks.protocols import soften
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import field
@@ -22,9 +23,11 @@ def findings(program: ProgramModel) -> list[Finding]:
     for kernel in program.functions:
         if not kernel.is_kernel:
             continue
+        own: set[Finding] = set()
         for assumed in _instances(program, kernel):
-            found |= set(KernelPaths(kernel, device, pointers).run(assumed))
-        found |= set(_by_value(kernel))
+            own |= set(KernelPaths(kernel, device, pointers).run(assumed))
+        found |= soften(kernel, own, device, program.macros) if own else own
+        found |= set(_by_value(program, kernel))
     return sorted(found)
 
 
@@ -42,17 +45,22 @@ def communicating(program: ProgramModel) -> dict[str, Function]:
     return found
 
 
-def _by_value(kernel: Function) -> list[Finding]:
-    return [
-        error(
-            "requirements",
-            kernel.source,
-            p.node,
-            f"{kernel.name}: ncclDevComm must be passed by value, it lies in host memory",
-        )
-        for p in kernel.parameters
-        if p.type_text == "ncclDevComm" and p.is_pointer
-    ]
+def _by_value(program: ProgramModel, kernel: Function) -> list[Finding]:
+    """Device communicators that are passed by pointer: the host's own is an error, of another nothing is known."""
+    found: list[Finding] = []
+    for number, parameter in enumerate(kernel.parameters):
+        if parameter.type_text != "ncclDevComm" or not parameter.is_pointer:
+            continue
+        given = [x.nodes[number] for x in program.launches if x.kernel == kernel.name and number < len(x.nodes)]
+        is_host = any(n.type == "pointer_expression" and n.children[0].type == "&" for n in given)
+        is_reference = "&" in kernel.source.text(parameter.node)
+        if is_host or is_reference:
+            text = f"{kernel.name}: ncclDevComm must be passed by value, it lies in host memory"
+            found.append(error("requirements", kernel.source, parameter.node, text))
+        else:
+            text = f"not understood: {kernel.name} gets ncclDevComm by pointer, which must lie in device memory"
+            found.append(note("requirements", kernel.source, parameter.node, text))
+    return found
 
 
 def _instances(program: ProgramModel, kernel: Function) -> list[Assumed]:

@@ -1,11 +1,11 @@
 """What is made is unmade, in the right order: windows and device communicators before memory and communicators."""
 
-from gpu_mcp_server.nccl.checks.findings import Finding, error
+from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.checks.origins import allocations_of
 from gpu_mcp_server.nccl.program_model.api_names import HOST_SYNCS
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
-from gpu_mcp_server.nccl.program_model.syntax import enclosing, strip_casts
+from gpu_mcp_server.nccl.program_model.syntax import CALL, enclosing, name_of, strip_casts
 
 PAIRS = (
     ("ncclCommWindowRegister", "ncclCommWindowDeregister"),
@@ -30,7 +30,12 @@ def findings(program: ProgramModel, kernels: dict[str, Function]) -> list[Findin
     for made, unmade in PAIRS:
         if made in by_name and unmade not in by_name:
             call = by_name[made][0]
-            found.append(error("pairs", call.source, call.node, f"{made} without {unmade} anywhere"))
+            mains = {f.source.path for f in program.by_name.get("main", [])}
+            if call.path in mains:
+                found.append(error("pairs", call.source, call.node, f"{made} without {unmade} anywhere"))
+            else:
+                text = f"not understood: {made} without {unmade} in these files; nothing waits for it, it only leaks"
+                found.append(note("pairs", call.source, call.node, text))
     for calls in _by_function(program).values():
         found += _groups(calls)
         found += _order(calls)
@@ -101,12 +106,33 @@ def _running(program: ProgramModel, calls: list[FunctionCall], kernels: dict[str
         if not before:
             continue
         between = range(before[-1].place.start_byte, destroy.place.start_byte)
-        if not any(c.name in HOST_SYNCS and c.place.start_byte in between for c in calls):
+        around = _calls_around(before[-1])
+        if not any(_waits(program, n) for n in around) and not any(
+            _waits(program, c.name) and c.place.start_byte in between for c in calls
+        ):
             text = (
                 f"nobody waits between the launch in line {before[-1].line} and ncclDevCommDestroy: the kernel may run"
             )
             found.append(error("pairs", destroy.source, destroy.node, text))
     return found
+
+
+def _calls_around(launch: FunctionCall) -> list[str]:
+    """Return the functions that get a launch in a lambda."""
+    found: list[str] = []
+    node = enclosing(launch.place.parent, CALL)
+    while node is not None:
+        found.append(name_of(launch.source, node) if launch.source.path == launch.path else "")
+        node = enclosing(node.parent, CALL)
+    return found
+
+
+def _waits(program: ProgramModel, name: str, depth: int = 3) -> bool:
+    """Say whether a call waits for the device, itself or in what it calls."""
+    if name in HOST_SYNCS or not depth:
+        return name in HOST_SYNCS
+    inside = {c.name for f in program.by_name.get(name, []) for c in program.calls_in(f.source, f.body)}
+    return any(_waits(program, n, depth - 1) for n in inside - {name})
 
 
 def _freed(program: ProgramModel) -> list[Finding]:

@@ -12,7 +12,10 @@ from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, arguments, field, is_inactive, name_of, walk
 
 PRINTS = frozenset({"printf", "fprintf", "puts", "fputs", "print", "println", "format"})
-PASSES = re.compile(r"\b(?:PASS(?:ED)?|SUCCESS|verified)\b|\bverification:?\s*(?:ok|passed|succeeded)\b", re.IGNORECASE)
+PASSES = re.compile(
+    r"\b(?:(?-i:PASS)|PASSED|SUCCESS|verified)\b|\bpass(?=\s*(?:[!.\"\\]|$))|\bverification:?\s*(?:ok|passed|succeeded)\b",
+    re.IGNORECASE,
+)
 RANKS = re.compile(
     r"^(?:my|world|local|global)?_?(?:rank|rk|myrank|procid|proc_id|id|mpi_rank|localRank|argc|argv|verbose)$"
 )

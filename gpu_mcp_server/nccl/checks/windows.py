@@ -26,13 +26,16 @@ def findings(program: ProgramModel) -> list[Finding]:
     for call in program.calls:
         if call.name not in {REGISTER, CREATE}:
             continue
-        found += _collective(call)
+        found += _collective(call, any(c.name == "ncclCommInitAll" for c in program.calls))
         if call.name == REGISTER and len(call.nodes) > 4:
             found += _memory(program, call, allocations)
             for flags in alternatives(call.source, call.nodes[4]):
                 if SYMMETRIC not in flags and program.constants.get(flags.strip(), "") != SYMMETRIC:
                     text = f"window flag {flags} is not {SYMMETRIC}: peers' addresses are only promised for that"
-                    found.append(error("windows", call.source, call.node, text))
+                    if _is_for_puts(program):
+                        found.append(note("windows", call.source, call.node, f"not understood: {text}; puts need none"))
+                    else:
+                        found.append(error("windows", call.source, call.node, text))
     return sorted(set(found))
 
 
@@ -51,7 +54,10 @@ def _memory(program: ProgramModel, call: FunctionCall, allocations: list[Allocat
                 f"window over {origin.text}, {path}from {allocation.call.name} (line {allocation.call.line}): only "
                 "memory of ncclMemAlloc can be registered"
             )
-            found.append(error("windows", call.source, call.node, text))
+            if path and any(a.call.name == "ncclMemAlloc" for a in own):
+                found.append(note("windows", call.source, call.node, f"not understood: {text}; is that path taken?"))
+            else:
+                found.append(error("windows", call.source, call.node, text))
         found += _offset(program, call, origin)
         found += _size(program, call, origin, [a for a in own if a.kind == "nccl"])
     return found
@@ -90,7 +96,12 @@ def _added(window: str, memory: str) -> bool:
     return bool(re.fullmatch(re.escape(memory) + r"\+[1-9]\w*", window)) if memory else False
 
 
-def _collective(call: FunctionCall) -> list[Finding]:
+def _is_for_puts(program: ProgramModel) -> bool:
+    """Say whether a window may serve GIN alone: kernels here use it, or no kernel is here at all."""
+    return not program.kernels or any(b"ncclGin " in s.data or b"ncclGin{" in s.data for s in program.sources.values())
+
+
+def _collective(call: FunctionCall, one_thread: bool) -> list[Finding]:
     """Every rank must make the call, in the same order; one thread with several communicators in a group."""
     found: list[Finding] = []
     for condition in _conditions(call.node):
@@ -102,8 +113,12 @@ def _collective(call: FunctionCall) -> list[Finding]:
     variable = _loop_variable(call.source, loop) if loop is not None and call.source.path == call.path else ""
     own = call.arguments[0] if call.arguments else ""
     if variable and re.search(rf"\b{re.escape(variable)}\b", own) and not _grouped(call):
-        said = f"{call.name} for {own} in a loop outside ncclGroupStart and ncclGroupEnd: the first one never returns"
-        found.append(error("windows", call.source, call.node, said))
+        said = f"{call.name} for {own} in a loop outside ncclGroupStart and ncclGroupEnd"
+        if one_thread:
+            found.append(error("windows", call.source, call.node, f"{said}: the first one never returns"))
+        else:
+            text = f"not understood: {said}, which hangs where the communicators are of several ranks of one thread"
+            found.append(note("windows", call.source, call.node, text))
     return found
 
 

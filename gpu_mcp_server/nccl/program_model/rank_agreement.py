@@ -58,7 +58,7 @@ def allocation_disagreements(trace: Trace, made: Allocation) -> list[str]:
     under = event_dependence(made.event)
     if under is not None and not _has_counterpart(trace, made.event):
         found.append(
-            f"{made.place}: allocated under `{under[0]}`, which depends on the rank ({under[1]}); all must make a window"
+            f"{made.place}: allocated under `{under[0]}`, which depends on the rank ({under[1]}); windows are for all"
         )
     return found
 

@@ -20,6 +20,8 @@ _RANK = re.compile(
     r"(?:my|world|local|global|mpi|nccl|proc|device|lsa)?_?(?:rank|rk|rank_?id|mype|myid)", re.IGNORECASE
 )
 _RANGE = re.compile(r"\w*rank\w*(?:<|>=|<=)(?:0|n\w*|\w*size|world\w*)", re.IGNORECASE)
+_SUCCESS = re.compile(r"[Ss]uccess|SUCCESS|nullptr|NULL|\berr(?:or)?\b")
+"""Tests of an answer: what is asked for may depend on the rank, that it succeeds does not."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ def rank_dependence(of: Expression, steps: int = MAX_STEPS) -> RankDependence | 
 
 
 def condition_dependence(condition: Condition) -> RankDependence | None:
-    """Return why a branch is taken by some ranks only; a test that a rank is in range is none."""
-    if condition.expression is None or _RANGE.fullmatch(condition.text.removeprefix("not (").rstrip(")")):
+    """Return why a branch is taken by some ranks only; a test that a rank is in range, or of success, is none."""
+    text = condition.text.removeprefix("not (").rstrip(")")
+    if condition.expression is None or _RANGE.fullmatch(text) or _SUCCESS.search(text):
         return None
     return rank_dependence(condition.expression)
 

@@ -152,3 +152,54 @@ def test_a_fault_in_generated_code_is_caught(file: str, old: str, new: str, caug
     assert old in files[file]
 
     assert caught in broken(rules.findings(ProgramModel.read({**files, file: files[file].replace(old, new, 1)}, main)))
+
+
+ONE_WARP = """__syncthreads();
+  cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_system);
+  if (threadIdx.x < 32) {
+    ncclCoopWarpSpan one{0, 1, 0};
+    ncclLsaBarrierSession<ncclCoopWarpSpan> last(one, devComm, ncclTeamLsa(devComm), devComm.lsaBarrier, blockIdx.x);
+    last.arrive(one, cuda::memory_order_relaxed);
+    last.wait(one, cuda::memory_order_acquire);
+  }
+  __syncthreads();
+}
+// EVOLVE-BLOCK-END"""
+POLLED = """volatile int* flag = (volatile int*)to;
+  while (*flag != 1) {}
+}
+// EVOLVE-BLOCK-END"""
+LAST = f"{BARRIER}\n}}\n// EVOLVE-BLOCK-END"
+
+
+@pytest.mark.parametrize("protocol", [ONE_WARP, POLLED], ids=["one warp behind a fence", "a flag that is polled"])
+def test_a_protocol_of_the_kernels_own_is_not_understood_instead_of_wrong(protocol: str):
+    assert LAST in EXCHANGE
+    findings = found(EXCHANGE.replace(LAST, protocol))
+
+    assert broken(findings) == set()
+    assert any(f.text.startswith("not understood: ") for f in findings)
+    assert not any("it hangs" in f.text for f in findings)
+
+
+def test_a_communicator_in_device_memory_is_not_understood_and_one_of_the_host_is_wrong():
+    by_pointer = EXCHANGE.replace("exchange(ncclDevComm devComm,", "exchange(const ncclDevComm* devComm,")
+    device = by_pointer.replace(">>>(devComm,", ">>>(onDevice,")
+
+    assert broken(found(device)) == set()
+    assert broken(found(by_pointer.replace(">>>(devComm,", ">>>(&devComm,"))) == {"requirements"}
+
+
+def test_a_wait_in_a_callee_is_a_wait():
+    inside = "int finish(cudaStream_t s) { return cudaStreamSynchronize(s); }\nint run("
+    program = EXCHANGE.replace("int run(", inside, 1).replace("OK(cudaStreamSynchronize(stream))", "OK(finish(stream))")
+    program = program.replace("OK(cudaMemcpy(&wrong", "OK(later(&wrong")
+
+    assert broken(found(program)) == set()
+    assert broken(found(program.replace("return cudaStreamSynchronize(s)", "return 0"))) == {"pairs"}
+
+
+def test_usage_that_speaks_of_passing_an_argument_is_no_success():
+    said = 'void usage() { printf("  --stream   Pass nullptr for the default\\n"); }\nint run('
+
+    assert broken(found(EXCHANGE.replace("int run(", said, 1))) == set()
