@@ -1,11 +1,11 @@
 """From what a profiler measured to what an agent needs: the limit, the roofs, stalls, lines, occupancy, advice."""
 
-import math
 from collections.abc import Sequence
 
 from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, Roofline
+from gpu_mcp_server.profilers.advice import Situation, advise, occupancy_limiter
 from gpu_mcp_server.profilers.csv_tables import shares
-from gpu_mcp_server.profilers.hardware_units import BUSY_PERCENT, HELP, STALL_HELP, units_of
+from gpu_mcp_server.profilers.hardware_units import BUSY_PERCENT, units_of
 from gpu_mcp_server.profilers.roofline import Peaks, bandwidths, clock_hz, roofline
 from gpu_mcp_server.time_format import format_time
 
@@ -14,22 +14,6 @@ LIMIT = 1600
 TEXT_OF_A_LINE = 70
 WORTH = 2.0
 """Percent below which a suggestion is not worth saying."""
-NOISE = (
-    "MemoryL2Compression",
-    "SOLFPRoofline",
-    "SOLBottleneck",
-    "CPIStall",
-    "IssueSlotUtilization",
-    "HighPipeUtilization",
-)
-"""Rules of ncu whose estimates do not come from anything that can be changed at that place."""
-LIMITERS = {
-    "registers": "launch__occupancy_limit_registers",
-    "shared memory": "launch__occupancy_limit_shared_mem",
-    "warps": "launch__occupancy_limit_warps",
-    "blocks": "launch__occupancy_limit_blocks",
-    "barriers": "launch__occupancy_limit_barriers",
-}
 
 
 def kernel_verdict(
@@ -40,16 +24,16 @@ def kernel_verdict(
     bound, percent, family = _bound(units)
     roof = roofline(reading, peaks)
     stalls = shares(reading.stalls)
-    advice = _advice(reading, units, bound, family, stalls)
+    advice = advise(Situation(reading, units, family, stalls))
     lines = [
         _head(reading, share_percent),
         _bound_line(units, bound, percent),
+        *(f"TRY {n}: {a}" for n, a in enumerate(advice, 1)),
         _roof_line(roof),
         _memory_line(reading, peaks),
         _stall_line(stalls),
         _hot_lines(reading),
         _occupancy_line(reading),
-        *(f"TRY {n}: {a}" for n, a in enumerate(advice, 1)),
     ]
     return KernelVerdict(
         name=reading.name,
@@ -197,10 +181,8 @@ def _occupancy_line(r: KernelReading) -> str:
     possible = m.get("sm__maximum_warps_per_active_cycle_pct")
     if reached is not None:
         parts.append(f"{reached:.0f} %" + (f" of {possible:.0f} % possible" if possible is not None else ""))
-    limits = {title: m[name] for title, name in LIMITERS.items() if name in m}
-    if limits:
-        least = min(limits.values())
-        parts.append(f"limit {' and '.join(t for t, v in limits.items() if v == least)} ({least:.0f} blocks an SM)")
+    if limiter := occupancy_limiter(m):
+        parts.append(f"limit {limiter[0]} ({limiter[1]:.0f} blocks an SM)")
     for title, names in (("registers", ("launch__registers_per_thread", "registers per thread", "VGPR_Count")),):
         value = next((m[n] for n in names if n in m), None)
         parts += [f"{value:.0f} {title}"] if value is not None else []
@@ -209,60 +191,3 @@ def _occupancy_line(r: KernelReading) -> str:
     spills = m.get("smsp__inst_executed_op_local_st.sum") or m.get("Scratch_Size")
     parts += ["spills to local memory"] if spills else []
     return f"OCCUPANCY: {', '.join(parts)}" if parts else ""
-
-
-def _advice(
-    r: KernelReading, units: dict[str, tuple[float, str]], bound: str | None, family: str, stalls: dict[str, float]
-) -> list[str]:
-    """Return at most three suggestions, those that may bring most first."""
-    found: list[tuple[float, str]] = []
-    if bound is not None and bound != "latency" and family in HELP:
-        percent = next(iter(units.values()))[0]
-        second = next(((t, v) for t, (v, f) in units.items() if f != family), None)
-        if second and second[1] > 0 and percent / second[1] >= 1.02:
-            times = min(percent / second[1], 20.0)
-            gain = (
-                f"up to {times:.2g}x, then {second[0]} is next"
-                if times < 20
-                else "more than 20x until another unit limits"
-            )
-            found.append((1000.0, f"{HELP[family]} ({gain})"))
-        else:
-            found.append((1000.0, HELP[family]))
-    elif bound == "latency" or (bound is None and stalls):
-        top = next(iter(stalls.items()), None)
-        if top and top[0] in STALL_HELP:
-            most = f"; at most {top[1]:.0f} % of stalled time" if top[1] >= WORTH else ""
-            busiest = next(iter(units.values()))[0] if units else 0.0
-            room = f", {100 / busiest:.2g}x until a unit is full" if 5 <= busiest < BUSY_PERCENT else ""
-            found.append((1000.0, f"{STALL_HELP[top[0]]} ({top[0]}{most}{room})"))
-    found += _launch_advice(r)
-    for rule in r.rules:
-        gain = rule.speedup_percent
-        if (
-            rule.kind == "OPT"
-            and rule.name not in NOISE
-            and gain is not None
-            and gain >= WORTH
-            and rule.scope == "global"
-        ):
-            found.append((gain, f"{_sentence(rule.text)} (ncu: {gain:.0f} %)"))
-    ordered = [text for _, text in sorted(found, key=lambda x: -x[0])]
-    return list(dict.fromkeys(ordered))[:3]
-
-
-def _launch_advice(r: KernelReading) -> list[tuple[float, str]]:
-    waves = r.metrics.get("launch__waves_per_multiprocessor")
-    if waves is None or waves <= 0 or waves >= 10:
-        return []
-    if waves < 1:
-        text = f"the grid fills {100 * waves:.0f} % of the device: smaller blocks, or split the work"
-        return [(100 * (1 - waves), f"{text} (up to {1 / waves:.2g}x)")]
-    tail = 100 * (math.ceil(waves) / waves - 1)
-    text = f"the last of {math.ceil(waves)} waves is not full: fit the grid to whole waves, or a persistent kernel"
-    return [(tail, f"{text} ({tail:.0f} %)")] if tail >= 5 else []
-
-
-def _sentence(text: str) -> str:
-    first = text.split(". ", 1)[0].strip().rstrip(".")
-    return first if len(first) <= 150 else first[:147] + "..."

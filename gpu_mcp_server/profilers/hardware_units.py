@@ -97,6 +97,14 @@ STALL_HELP: Mapping[str, str] = {
     "warpgroup_arrive": "waits for asynchronous matrix instructions: deeper pipeline, overlap with loads",
     "gmma": "waits for asynchronous matrix instructions: deeper pipeline, overlap with loads",
 }
+HEADLINES: Mapping[str, tuple[str, str]] = {
+    **{f"{name}{PERCENT}": ("DRAM", "dram") for name in ("gpu__dram_throughput", "dram__throughput")},
+    f"lts__throughput{PERCENT}": ("L2", "l2"),
+    f"l1tex__throughput{PERCENT}": ("L1", "l1"),
+    "l1tex__throughput.avg.pct_of_peak_sustained_active": ("L1", "l1"),
+    f"sm__throughput{PERCENT}": ("SM (which pipe was not counted)", "sm"),
+}
+"""What is left to say where a report has no sub-metrics: the maximum over a unit's parts, not which part."""
 NO_THROUGHPUT = ("Active Threads", "Active CUs", "Occupancy", "IPC", "Conflict")
 """Lines of rocprof-compute that are percentages, but of no unit's throughput."""
 
@@ -113,6 +121,10 @@ def units_of(reading: KernelReading) -> dict[str, tuple[float, str]]:
         title, family = TITLES.get(base, (base, _family(base)))
         if value > found.get(title, (-1.0, ""))[0]:
             found[title] = (value, family)
+    if not found:
+        for metric, (title, family) in HEADLINES.items():
+            if metric in reading.metrics:
+                found.setdefault(title, (reading.metrics[metric], family))
     for title, value in reading.units_percent.items():
         if not any(word in title for word in NO_THROUGHPUT):
             found.setdefault(title, (value, _amd_family(title)))

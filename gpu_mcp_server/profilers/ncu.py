@@ -64,7 +64,19 @@ ROOFLINE_METRICS = (
         for op in ("ffma", "fadd", "fmul", "dfma", "dadd", "dmul")
     ),
     "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.ratio",
 )
+CAUSE_METRICS = (
+    *(f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum" for op in ("ld", "st", "red", "atom")),
+    *(f"l1tex__t_requests_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")),
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "smsp__inst_executed.sum",
+    "smsp__thread_inst_executed_per_inst_executed.ratio",
+    "sm__cycles_active.avg",
+    "sm__cycles_active.max",
+)
+"""What tells spills, atomics, bank conflicts, divergence and idle SMs from each other."""
 TENSOR_METRICS = tuple(
     f"sm__ops_path_tensor_op_{op}_sparsity_off.sum.{kind}"
     for op in ("hgmma_src_fp16", "hgmma_src_bf16_dst_fp32", "hmma_src_fp16_dst_fp32", "hmma_src_bf16_dst_fp32")
@@ -110,7 +122,7 @@ def options(level: ProfileLevel, kernel: str | None, skip: int, count: int, *, t
     else:
         for section in SECTIONS:
             argv += ["--section", section]
-        more = (*ROOFLINE_METRICS, *(TENSOR_METRICS if tensor else ()), SAMPLES)
+        more = (*ROOFLINE_METRICS, *CAUSE_METRICS, *(TENSOR_METRICS if tensor else ()), SAMPLES)
         argv += ["--metrics", ",".join(more), "--import-source", "yes"]
     if kernel:
         argv += ["--kernel-name-base", "function", "-k", kernel]

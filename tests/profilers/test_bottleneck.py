@@ -39,7 +39,7 @@ def test_the_limit_is_the_busiest_unit_not_the_headline():
 
 def test_a_verdict_of_a_capture_says_all_in_1600_characters():
     text = bottleneck.text_of([bottleneck.kernel_verdict(kernels()[1])])
-    heads = ["tiled<32>", "BOUND", "ROOFLINE", "MEMORY", "STALLS", "HOT LINES", "OCCUPANCY", "TRY 1", "TRY 2"]
+    heads = ["tiled<32>", "BOUND", "TRY 1", "TRY 2", "ROOFLINE", "MEMORY", "STALLS", "HOT LINES", "OCCUPANCY"]
     assert [line.partition(":")[0] for line in text.splitlines()] == heads
     assert f"HOT LINES: kernels.cu:{line_of('HOT')} " in text and "`for (int i = 0; i < T; ++i)" in text
     assert len(text) <= bottleneck.LIMIT
@@ -81,13 +81,14 @@ def test_a_verdict_by_hand():
     assert found.verdict == snapshot("""\
 blur: 12.5 µs x 2; SM at 1000 MHz, not locked; grid 8x8 x block 128, 2.5 waves
 BOUND: DRAM (DRAM 80 %, L2 40 %)
+TRY 1: coalesce: 16 of 32 bytes of each loaded sector are used; let neighbouring threads access neighbouring addresses, or stage through shared memory [guide coalescing: Why is a strided or column-wise loop slow, and what is the cure?]
+TRY 2: move fewer bytes: fuse with neighbours, keep values in registers or shared memory, a smaller type (up to 2x, then L2 is next) [guide softmax-norms: How many bytes must a row-wise kernel move?]
+TRY 3: the last of 3 waves is not full: fit the grid to whole waves, or a persistent kernel (17 % of the time) [guide gemm-tiling: What is wave quantization?]
 ROOFLINE: 0.02 of 0.2 TFLOP/s fp32 (10 %); dram 0.025 FLOP/B, 80 % of its roof (ridge 0.2)
 MEMORY: dram 0.80 of 1.00 TB/s (80 %); hits L1 12 %; 16 of 32 B used of each loaded sector
 STALLS: long_scoreboard 75 %, barrier 25 %
 HOT LINES: k.cu:7 100 % (long_scoreboard) `x = a[i * n];`
-OCCUPANCY: 45 % of 50 % possible, limit registers (4 blocks an SM), 64 registers, 4 KiB shared
-TRY 1: move fewer bytes: fuse with neighbours, keep values in registers or shared memory, a smaller type (up to 2x, then L2 is next)
-TRY 2: the last of 3 waves is not full: fit the grid to whole waves, or a persistent kernel (20 %)\
+OCCUPANCY: 45 % of 50 % possible, limit registers (4 blocks an SM), 64 registers, 4 KiB shared\
 """)
 
 
@@ -157,9 +158,9 @@ def test_advice_is_at_most_three_and_says_what_it_may_bring():
     advice = bottleneck.kernel_verdict(KernelReading(name="k", metrics=metrics, rules=rules)).advice
     assert advice == snapshot(
         [
-            "move fewer bytes: fuse with neighbours, keep values in registers or shared memory, a smaller type (up to 2x, then L2 is next)",
-            "the last of 2 waves is not full: fit the grid to whole waves, or a persistent kernel (82 %)",
-            "Do 4 (ncu: 14 %)",
+            "move fewer bytes: fuse with neighbours, keep values in registers or shared memory, a smaller type; bytes used of each sector were not counted (level full): coalesce first if few are (up to 2x, then L2 is next) [guide softmax-norms: How many bytes must a row-wise kernel move?]",
+            "the last of 2 waves is not full: fit the grid to whole waves, or a persistent kernel (45 % of the time) [guide gemm-tiling: What is wave quantization?]",
+            "Do 4 (ncu: 14 %) [guide reading-ncu: What limits my kernel: where do I look first?]",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""Say for how many textbook profiles the first advice is an expert's: `python -m benchmarks.profile_advice FILE...`."""
+"""Say for how many textbook profiles the first advice is an expert's: `python -m` this module, FILE... if not all."""
 
 import sys
 

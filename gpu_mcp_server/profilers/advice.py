@@ -1,0 +1,308 @@
+"""What to try first: each suggestion rests on a count that tells its cause from others, and links our guide's section.
+
+A busy unit alone names no cause: the load/store unit is full of spills, of bank conflicts or of a product's operands,
+and what helps against one makes another worse. So causes that were counted come first, by the part of the time that
+they may cost; a unit's general help comes when they are ruled out, and says which counts are missing.
+
+Weights are rules of thumb, judged by the textbook profiles of tests/profilers/data/textbook.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpu_mcp_server.models.profile import KernelReading
+from gpu_mcp_server.profilers import access_counters as counted
+from gpu_mcp_server.profilers.guide_links import UNIT_LINKS, link_guide
+from gpu_mcp_server.profilers.hardware_units import BUSY_PERCENT, HELP, STALL_HELP
+from gpu_mcp_server.profilers.ncu_rules import rule_suggestions
+
+MOST = 3
+SHORT_US = 10.0
+"""Kernels below this are as long as their launches. Source: our guide on launch overhead."""
+FULL = 0.9
+MEMORY_STALLS = ("long_scoreboard", "lg_throttle", "drain")
+SHARED_STALLS = ("short_scoreboard", "mio_throttle")
+LIMITERS: Mapping[str, tuple[str, str]] = {
+    "registers": ("launch__occupancy_limit_registers", "fewer registers a thread: launch bounds, shorter live ranges"),
+    "shared memory": ("launch__occupancy_limit_shared_mem", "less shared memory a block: smaller tiles, fewer stages"),
+    "warps": ("launch__occupancy_limit_warps", ""),
+    "blocks": ("launch__occupancy_limit_blocks", "larger blocks: 128 or 256 threads"),
+    "barriers": ("launch__occupancy_limit_barriers", "fewer named barriers a block"),
+}
+NOT_ENOUGH = "not enough counters to advise: level full has them"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A kernel, and what its units and stalls say."""
+
+    reading: KernelReading
+    units: Mapping[str, tuple[float, str]]
+    family: str
+    """Of the unit that limits; `latency` when none does, empty when none was measured."""
+    stalls: Mapping[str, float]
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """All that was counted."""
+        return self.reading.metrics
+
+    def waits(self, names: tuple[str, ...]) -> float:
+        """Return percent of stalled time with one of these reasons."""
+        return sum(self.stalls.get(n, 0.0) for n in names)
+
+    def weigh(self, families: tuple[str, ...], stalls: tuple[str, ...]) -> float:
+        """Return how much a cause matters that shows at these units, or as these stalls when no unit is busy."""
+        if self.family in families or not self.family:
+            return 1.0
+        if self.family == "latency":
+            return 1.0 if not self.stalls or self.waits(stalls) >= 25 else 0.4
+        return 0.3
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One thing to try."""
+
+    topic: str
+    weight: float
+    """Part of the kernel's time that may be won, roughly."""
+    text: str
+
+
+def advise(situation: Situation) -> list[str]:
+    """Return at most three suggestions, those that may bring most first; never one without a count behind it."""
+    best: dict[str, Suggestion] = {}
+    for one in (*_causes(situation), *rule_suggestions_of(situation)):
+        kept = best.get(one.topic)
+        if kept is None or one.weight > kept.weight:
+            best[one.topic] = one
+    general = _general(situation, set(best))
+    if general is not None:
+        best.setdefault("general", general)
+    ordered = sorted((s for s in best.values() if s.weight >= 0.02), key=lambda s: -s.weight)
+    return [s.text for s in ordered][:MOST] or [link_guide(NOT_ENOUGH, "counters")]
+
+
+def rule_suggestions_of(s: Situation) -> Iterator[Suggestion]:
+    """Return what the profiler's own rules suggest."""
+    for topic, weight, text in rule_suggestions(s.reading.rules):
+        yield Suggestion(topic, weight, text)
+
+
+def _causes(s: Situation) -> Iterator[Suggestion]:
+    for cause in (_launch, _spills, _scattered, _atomics, _conflicts, _divergence, _imbalance, _occupancy):
+        yield from cause(s)
+
+
+MEMORY = ("dram", "l2", "l2 store", "l1", "tex")
+
+
+def _scattered(s: Situation) -> Iterator[Suggestion]:
+    cure = "let neighbouring threads access neighbouring addresses, or stage through shared memory"
+    for op, what in (("ld", "loaded"), ("st", "stored")):
+        used, sectors = counted.used_bytes(s.metrics, op), counted.sectors_a_request(s.metrics, op)
+        if used is not None and 0 < used <= 20:
+            part, text = used / counted.SECTOR_BYTES, f"{used:.0f} of 32 bytes of each {what} sector are used"
+        elif used is None and sectors is not None and sectors > counted.LARGEST_WHOLE_REQUEST:
+            part, text = 4 / sectors, f"a warp's request touches {sectors:.0f} {what} sectors, 4 to 16 are enough"
+        else:
+            continue
+        weight = (1 - part) * s.weigh(MEMORY, MEMORY_STALLS)
+        yield Suggestion("coalesce", weight, link_guide(f"coalesce: {text}; {cure}", "coalesce"))
+
+
+def _spills(s: Situation) -> Iterator[Suggestion]:
+    local, share = counted.local_accesses(s.metrics), counted.local_share(s.metrics)
+    scratch = s.metrics.get("Scratch_Size")
+    if not local and not scratch:
+        return
+    weight = 0.3
+    what = f"{scratch:.0f} bytes of scratch a thread" if scratch else ""
+    if local:
+        part = None if share is None else share[0] if share[1] != "instructions" else min(1.0, 3 * share[0])
+        weight = 0.6 if part is None else part if part < 0.1 else min(1.0, 0.5 + part)
+        what = f"{local:.3g} local loads and stores"
+        what += f", {100 * share[0]:.0f} % of all {share[1]}" if share else ""
+    text = (
+        f"stop the spills to local memory ({what}): launch bounds that leave more registers, fewer values alive "
+        "(smaller tile, less unrolling), arrays indexed by constants only"
+    )
+    yield Suggestion("spills", weight * s.weigh((*MEMORY, "issue", "alu"), MEMORY_STALLS), link_guide(text, "spills"))
+
+
+def _atomics(s: Situation) -> Iterator[Suggestion]:
+    share = counted.atomic_share(s.metrics)
+    if share is None and counted.has_atomics(s.metrics) and s.family in ("l2", "l2 store", "latency"):
+        share = 0.4  # made, at the place that is busy; how many others there are was not counted
+    if share is not None and share >= 0.15:
+        weight = min(1.0, 0.4 + share) * s.weigh(("l2", "l2 store", "l1"), MEMORY_STALLS)
+        text = (
+            f"atomics are {100 * share:.0f} % of the traffic to L2: privatize (add up in registers, the warp, shared "
+            "memory), then one atomic for each block and address"
+        )
+        yield Suggestion("atomics", weight, link_guide(text, "atomics"))
+    shared = counted.shared_atomic_share(s.metrics)
+    if shared is not None and shared >= 0.3:
+        weight = min(1.0, 0.3 + shared) * s.weigh(("l1",), SHARED_STALLS)
+        text = "atomics fill shared memory: privatize, a copy for each warp, or add up in registers first"
+        yield Suggestion("atomics", weight, link_guide(text, "atomics"))
+
+
+def _conflicts(s: Situation) -> Iterator[Suggestion]:
+    share = counted.conflict_share(s.metrics)
+    if share is None or share < 0.2:
+        return
+    weight = min(1.0, 0.1 + share) * s.weigh(("l1",), SHARED_STALLS)
+    text = f"bank conflicts are {100 * share:.0f} % of shared memory's wavefronts: pad rows by one element, or swizzle"
+    yield Suggestion("conflicts", weight, link_guide(text, "conflicts"))
+
+
+def _divergence(s: Situation) -> Iterator[Suggestion]:
+    threads = counted.threads_an_instruction(s.metrics)
+    if threads is None or not 0 < threads <= 24:
+        return
+    pipes = ("issue", "alu", "fma", "xu", "fp64", "control", "l1")
+    weight = (1 - threads / 32) * s.weigh(pipes, tuple(STALL_HELP))
+    block = counted.block_threads(s.reading)
+    if block is not None and block < 32:
+        text = f"a block of {block} threads leaves lanes of its warp empty: blocks of 128 or more"
+        yield Suggestion("divergence", weight, link_guide(text, "occupancy"))
+        return
+    text = (
+        f"warps diverge: {threads:.0f} of 32 threads work in an instruction; give the threads of a warp the same "
+        "branch and loop length (sort or bin the work, one warp an item)"
+    )
+    yield Suggestion("divergence", weight, link_guide(text, "divergence"))
+
+
+def _launch(s: Situation) -> Iterator[Suggestion]:
+    waves, time_us = counted.waves_of(s.reading), s.reading.time_us
+    busy = s.family not in ("", "latency")
+    small = waves is not None and waves < FULL
+    if time_us is not None and time_us < SHORT_US and not busy and (small or time_us < SHORT_US / 2):
+        text = (
+            f"launch overhead: {time_us:.1f} us is about a launch; batch the work, fuse it with its neighbours, or put "
+            "the launches into a CUDA graph"
+        )
+        yield Suggestion("launch", 0.95, link_guide(text, "launch"))
+    elif small and waves is not None:
+        weight = (1 - waves) * (0.3 if busy else 1.0)
+        text = (
+            f"the grid fills {100 * waves:.0f} % of the device: more blocks (smaller tiles, split the inner dimension, "
+            f"several items at once; up to {1 / waves:.2g}x)"
+        )
+        yield Suggestion("launch", weight, link_guide(text, "small grid"))
+    elif waves is not None and 1 < waves < 10:
+        lost = 1 - waves / math.ceil(waves)
+        if lost >= 0.05:
+            text = (
+                f"the last of {math.ceil(waves)} waves is not full: fit the grid to whole waves, or a persistent kernel"
+                f" ({100 * lost:.0f} % of the time)"
+            )
+            yield Suggestion("tail", lost * (0.9 if not busy else 0.7), link_guide(text, "tail"))
+
+
+def _imbalance(s: Situation) -> Iterator[Suggestion]:
+    idle, waves = counted.idle_share(s.metrics), counted.waves_of(s.reading)
+    if idle is None or idle < 0.2 or (waves is not None and waves < FULL):
+        return
+    explained = 1 - waves / math.ceil(waves) if waves is not None and waves < 10 else 0.0
+    if idle - explained < 0.15:
+        return
+    text = (
+        f"uneven work: an SM has none for {100 * idle:.0f} % of the time; balance it (split long items, hand out small "
+        "pieces by a counter, start the longest first)"
+    )
+    yield Suggestion("imbalance", idle * s.weigh((), tuple(STALL_HELP)), link_guide(text, "imbalance"))
+
+
+def occupancy_limiter(m: Mapping[str, float]) -> tuple[str, float] | None:
+    """Return what keeps more blocks from an SM, several joined by `and`, and how many fit; `None` when not counted."""
+    limits = {title: m[name] for title, (name, _) in LIMITERS.items() if name in m}
+    if not limits:
+        return None
+    least = min(limits.values())
+    return " and ".join(t for t, v in limits.items() if v == least), least
+
+
+def _occupancy(s: Situation) -> Iterator[Suggestion]:
+    possible, reached = (
+        s.metrics.get("sm__maximum_warps_per_active_cycle_pct"),
+        s.metrics.get("sm__warps_active.avg.pct_of_peak_sustained_active"),
+    )
+    limiter = occupancy_limiter(s.metrics)
+    waves = counted.waves_of(s.reading)
+    top = next(iter(s.stalls), "")
+    if s.family != "latency" or limiter is None or (waves is not None and waves < FULL):
+        return
+    if top and top not in (*MEMORY_STALLS, *SHARED_STALLS, "wait", "no_instruction", "branch_resolving"):
+        return
+    warps = possible if possible is not None else reached
+    titles = [t for t in limiter[0].split(" and ") if t != "warps"]
+    if warps is None or warps > 50 or not titles:
+        return
+    helps = "; ".join(LIMITERS[t][1] for t in titles)
+    text = f"occupancy is limited by {' and '.join(titles)} to {warps:.0f} % ({limiter[1]:.0f} blocks an SM): {helps}"
+    threads = counted.block_threads(s.reading)
+    tiny = titles == ["blocks"] and threads is not None and threads <= 64
+    weight = (1.4 if tiny else 0.8) * (1 - warps / 100) * (1.0 if s.waits(MEMORY_STALLS) >= 50 else 0.5)
+    yield Suggestion("occupancy", weight, link_guide(text, "occupancy" if tiny else "occupancy limit"))
+
+
+def _general(s: Situation, known: set[str]) -> Suggestion | None:
+    """Return what helps against the unit that limits, or the first stall, as far as its cause was counted."""
+    if s.family == "latency" or (not s.family and s.stalls):
+        return _stall_help(s)
+    if s.family == "l1":
+        return _shared_or_global(s, known)
+    help_text = HELP.get(s.family)
+    if help_text is None:
+        return None
+    if s.family in ("dram", "l2", "l2 store") and known.isdisjoint({"coalesce", "atomics"}):
+        uses = [counted.used_bytes(s.metrics, op) for op in ("ld", "st")]
+        amd = bool(s.reading.units_percent)
+        if all(u is None for u in uses) and not amd:
+            help_text += "; bytes used of each sector were not counted (level full): coalesce first if few are"
+    return Suggestion("general", 0.45, link_guide(help_text + _room(s), UNIT_LINKS[s.family]))
+
+
+def _room(s: Situation) -> str:
+    percent = next(iter(s.units.values()))[0]
+    second = next(((t, v) for t, (v, f) in s.units.items() if f != s.family), None)
+    if second is None or second[1] <= 0 or percent / second[1] < 1.02:
+        return ""
+    times = percent / second[1]
+    return (
+        f" (up to {times:.2g}x, then {second[0]} is next)"
+        if times < 20
+        else " (more than 20x until another unit limits)"
+    )
+
+
+def _shared_or_global(s: Situation, known: set[str]) -> Suggestion:
+    """Advise for a busy load/store unit: which memory fills it decides."""
+    local, shared = counted.local_accesses(s.metrics), counted.shared_accesses(s.metrics)
+    waits_shared, waits_global = s.waits(SHARED_STALLS), s.waits(MEMORY_STALLS)
+    unknown = "" if local is not None else "; local accesses were not counted: at level full see that nothing spills"
+    if "spills" in known:  # wider tiles would spill more
+        return Suggestion("general", 0.1, link_guide("fewer values alive, then count accesses again", "spills"))
+    if s.reading.units_percent or (waits_shared > waits_global and waits_shared >= 10) or (shared and local == 0):
+        return Suggestion("general", 0.45, link_guide(HELP["l1"] + _room(s) + unknown, UNIT_LINKS["l1"]))
+    if waits_global >= 10:
+        return Suggestion("general", 0.45, link_guide(STALL_HELP["lg_throttle"] + _room(s) + unknown, "vector loads"))
+    text = "not enough counters to say what fills the load/store unit (local, shared or global accesses): level full"
+    return Suggestion("general", 0.45, link_guide(text, "counters"))
+
+
+def _stall_help(s: Situation) -> Suggestion | None:
+    top = next(iter(s.stalls.items()), None)
+    if top is None or top[0] not in STALL_HELP:
+        return None
+    busiest = next(iter(s.units.values()))[0] if s.units else 0.0
+    room = f", {100 / busiest:.2g}x until a unit is full" if 5 <= busiest < BUSY_PERCENT else ""
+    text = f"{STALL_HELP[top[0]]} ({top[0]}; at most {top[1]:.0f} % of stalled time{room})"
+    return Suggestion(
+        "general", 0.2 + 0.3 * top[1] / 100, link_guide(text, "stalls" if top[0] != "barrier" else "barrier")
+    )
