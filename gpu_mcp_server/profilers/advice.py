@@ -31,6 +31,8 @@ LIMITERS: Mapping[str, tuple[str, str]] = {
     "barriers": ("launch__occupancy_limit_barriers", "fewer named barriers a block"),
 }
 NOT_ENOUGH = "not enough counters to advise: level full has them"
+NOT_ENOUGH_AMD = "not enough counters to advise: a report of rocprof-compute has them"
+AMD_ONLY = ("VGPR_Count", "SGPR_Count")
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,11 @@ def advise(situation: Situation) -> list[str]:
     if general is not None:
         best.setdefault("general", general)
     ordered = sorted((s for s in best.values() if s.weight >= 0.02), key=lambda s: -s.weight)
-    return [s.text for s in ordered][:MOST] or [link_guide(NOT_ENOUGH, "counters")]
+    if ordered:
+        return [s.text for s in ordered][:MOST]
+    if any(name in situation.metrics for name in AMD_ONLY):
+        return [link_guide(NOT_ENOUGH_AMD, "amd")]
+    return [link_guide(NOT_ENOUGH, "counters")]
 
 
 def rule_suggestions_of(s: Situation) -> Iterator[Suggestion]:
@@ -234,7 +240,7 @@ def _occupancy(s: Situation) -> Iterator[Suggestion]:
     )
     limiter = occupancy_limiter(s.metrics)
     waves = counted.waves_of(s.reading)
-    top = next(iter(s.stalls), "")
+    top = next((name for name in s.stalls if name in STALL_HELP), "")
     if s.family != "latency" or limiter is None or (waves is not None and waves < FULL):
         return
     if top and top not in (*MEMORY_STALLS, *SHARED_STALLS, "wait", "no_instruction", "branch_resolving"):
@@ -248,7 +254,8 @@ def _occupancy(s: Situation) -> Iterator[Suggestion]:
     threads = counted.block_threads(s.reading)
     tiny = titles == ["blocks"] and threads is not None and threads <= 64
     weight = (1.4 if tiny else 0.8) * (1 - warps / 100) * (1.0 if s.waits(MEMORY_STALLS) >= 50 else 0.5)
-    yield Suggestion("occupancy", weight, link_guide(text, "occupancy" if tiny else "occupancy limit"))
+    section = "occupancy" if tiny else "occupancy limit"
+    yield Suggestion("occupancy", weight, link_guide(text, section))
 
 
 def _general(s: Situation, known: set[str]) -> Suggestion | None:
@@ -293,12 +300,13 @@ def _shared_or_global(s: Situation, known: set[str]) -> Suggestion:
     if waits_global >= 10:
         return Suggestion("general", 0.45, link_guide(STALL_HELP["lg_throttle"] + _room(s) + unknown, "vector loads"))
     text = "not enough counters to say what fills the load/store unit (local, shared or global accesses): level full"
-    return Suggestion("general", 0.45, link_guide(text, "counters"))
+    named = not known.isdisjoint({"conflicts", "coalesce", "atomics"})
+    return Suggestion("general", 0.05 if named else 0.45, link_guide(text, "counters"))
 
 
 def _stall_help(s: Situation) -> Suggestion | None:
-    top = next(iter(s.stalls.items()), None)
-    if top is None or top[0] not in STALL_HELP:
+    top = next((item for item in s.stalls.items() if item[0] in STALL_HELP), None)
+    if top is None:
         return None
     busiest = next(iter(s.units.values()))[0] if s.units else 0.0
     room = f", {100 / busiest:.2g}x until a unit is full" if 5 <= busiest < BUSY_PERCENT else ""

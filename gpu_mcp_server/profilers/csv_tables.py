@@ -9,12 +9,23 @@ from typing import Any, cast
 MAX_ROWS = 200_000
 MAX_FIELD = 1 << 20
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "k": 1e3}
-TIMES_NS = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
+TIMES_NS = {
+    unit: ns
+    for ns, units in (
+        (1.0, ("ns", "nsecond", "nsec")),
+        (1e3, ("us", "usecond", "usec", "\u03bcs", "\u00b5s")),
+        (1e6, ("ms", "msecond", "msec")),
+        (1e9, ("s", "second", "sec")),
+    )
+    for unit in units
+}
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d{1,2}")
 _SCALED = re.compile(r"^([KMGTk])(byte|hz|inst|b|B)(\b.*)$", re.IGNORECASE)
 
 
 def number(text: object) -> float | None:
-    """Read a number with or without thousands commas; `None` for anything else, infinities included."""
+    """Read a number, thousands after commas or decimals after one; `None` for anything else, infinities included."""
     if isinstance(text, bool) or text is None:
         return None
     if isinstance(text, int | float):
@@ -23,8 +34,13 @@ def number(text: object) -> float | None:
         except OverflowError:
             return None
         return value if math.isfinite(value) else None
-    cleaned = str(text)[:64].replace(",", "").strip().rstrip("%").strip()
-    if not cleaned or "_" in cleaned:
+    cleaned = str(text)[:64].strip().rstrip("%").strip()
+    if "," in cleaned:
+        if _THOUSANDS.fullmatch(cleaned):
+            cleaned = cleaned.replace(",", "")
+        elif _DECIMAL_COMMA.fullmatch(cleaned):  # a locale whose decimals follow a comma: 9,00 is nine
+            cleaned = cleaned.replace(",", ".")
+    if not cleaned or "_" in cleaned or "," in cleaned:
         return None
     try:
         value = float(cleaned)
@@ -64,7 +80,7 @@ def rows(text: str, first: str = "") -> Iterator[list[str]]:
 
 
 def records(text: str, *wanted: str) -> list[dict[str, str]]:
-    """Read a table by the names of its columns, wherever its header stands; empty if it has not all of `wanted`.
+    """Read a table by the names of its columns, in any case, wherever its header stands; empty without all of `wanted`.
 
     Of a short row the wanted columns are empty and others absent; a column that is named twice counts the first time.
     """
@@ -72,7 +88,8 @@ def records(text: str, *wanted: str) -> list[dict[str, str]]:
     header: list[str] | None = None
     for row in rows(text):
         if header is None:
-            names = [name.strip() for name in row]
+            lower = {w.lower(): w for w in wanted}
+            names = [lower.get(name.strip().lower(), name.strip()) for name in row]
             header = names if set(wanted) <= set(names) else None
         elif row:
             record: dict[str, str] = {}

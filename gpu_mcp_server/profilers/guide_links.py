@@ -25,6 +25,7 @@ LINKS: Mapping[str, tuple[str, str]] = {
     "tensor cores": ("tensor-cores", "Which instruction should I use on which GPU?"),
     "fast math": ("precision-tolerances", "What does -use_fast_math change?"),
     "formats": ("precision-tolerances", "How precise are the formats?"),
+    "amd": ("reading-rocprof", "What limits my kernel on MI200, MI250X or MI300X?"),
     "overlap": ("streams", "Why does my cudaMemcpyAsync not overlap with kernels?"),
     "nccl": ("nccl-host", "How do I average gradients, and how is speed reported?"),
 }

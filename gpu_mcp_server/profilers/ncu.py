@@ -6,8 +6,9 @@ Source: outputs of ncu 2025.3.1 on an H200 (CUDA and Triton kernels). Without `-
 """
 
 import json
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -39,6 +40,10 @@ BREAKDOWNS = tuple(
     f"breakdown:{unit}.avg.pct_of_peak_sustained_elapsed"
     for unit in ("sm__throughput", "gpu__compute_memory_throughput")
 )
+NO_NUMBERS = ("n/a", "nan", "-nan", "inf", "-inf")
+COUNTED = ("dram__", "lts__", "l1tex__", "sm__inst", "smsp__inst", "sm__throughput")
+"""Metrics of hardware counters; times and launch figures need no permission."""
+OPEN_COUNTERS = "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then load the driver anew"
 MAX_KERNELS = 200
 MAX_LINES = 400
 
@@ -137,6 +142,20 @@ def troubles(text: str) -> list[str]:
     return found
 
 
+def unread_counters(readings: Sequence[KernelReading]) -> list[str]:
+    """Return what to say of counters that have no number: their names, what remains, an administrator's line."""
+    names = dict.fromkeys(n for r in readings for n, v in r.texts.items() if v.strip().lower() in NO_NUMBERS)
+    if not names:
+        return []
+    counted = any(isinstance(v, float) for r in readings for n, v in r.metrics.items() if n.startswith(COUNTED))
+    rest = "the others stand above" if counted else "time, launch and occupancy limits remain"
+    shown = ", ".join(list(names)[:3]) + (" ..." if len(names) > 3 else "")
+    return [
+        f"{len(names)} counters are n/a or NaN ({shown}); {rest}. An administrator opens counters: {OPEN_COUNTERS}; "
+        "if they are open, this ncu does not know the GPU: a newer one"
+    ]
+
+
 def parse_raw(text: str) -> dict[str, KernelReading]:
     """Read page `raw` as CSV: a row a kernel, by ID. Never raises."""
     table = rows(text, HEADER)
@@ -161,7 +180,7 @@ def parse_raw(text: str) -> dict[str, KernelReading]:
 
 def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, str]) -> KernelReading:
     """Return one kernel's reading; stalls and time are taken from its metrics."""
-    time_ns = metrics.get("gpu__time_duration.sum")
+    time_ns = time_ns_of(metrics)
     stalls = {m[1]: v for name, v in metrics.items() if (m := STALL.fullmatch(name)) and m[1] not in NOT_STALLS}
     if not stalls:
         stalls = {
@@ -180,6 +199,20 @@ def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, s
         texts=texts,
         stalls=stalls,
     )
+
+
+def time_ns_of(metrics: Mapping[str, float]) -> float | None:
+    """Return a kernel's time, of whichever metric has it; cycles over clock if nothing else was taken."""
+    for name in ("gpu__time_duration", "gpu__time_active"):
+        for kind in (".sum", ".avg", ".max", ""):
+            if name + kind in metrics:
+                return metrics[name + kind]
+    for unit in ("sm", "gpc"):
+        clock = metrics.get(f"{unit}__cycles_elapsed.avg.per_second")
+        cycles = metrics.get(f"{unit}__cycles_elapsed.max", metrics.get(f"{unit}__cycles_elapsed.avg"))
+        if clock and cycles:
+            return cycles / clock * 1e9
+    return None
 
 
 def parse_details(text: str) -> dict[str, list[Rule]]:
@@ -244,14 +277,16 @@ def merge_pages(
     kernels: dict[str, KernelReading], rules: dict[str, list[Rule]], lines: Iterable[tuple[str, list[SourceLine]]]
 ) -> list[KernelReading]:
     """Put the three pages together; source lines go to the kernels of their name, in order."""
+    return add_lines([k.model_copy(update={"rules": rules.get(key, [])}) for key, k in kernels.items()], lines)
+
+
+def add_lines(kernels: Sequence[KernelReading], lines: Iterable[tuple[str, list[SourceLine]]]) -> list[KernelReading]:
+    """Return kernels with the source lines of their name, in order."""
     left = list(lines)
     found: list[KernelReading] = []
-    for key, kernel in kernels.items():
+    for kernel in kernels:
         own = next((n for n, (name, _) in enumerate(left) if name == kernel.name), None)
-        update: dict[str, Any] = {"rules": rules.get(key, [])}
-        if own is not None:
-            update["lines"] = left.pop(own)[1]
-        found.append(kernel.model_copy(update=update))
+        found.append(kernel if own is None else kernel.model_copy(update={"lines": left.pop(own)[1]}))
     return found
 
 
@@ -268,6 +303,7 @@ def parse_report(text: str) -> list[KernelReading]:
         raw = as_mapping(kernel.get("metrics"))
         metrics = {str(k): v for k, x in raw.items() if (v := number(x)) is not None}
         texts = {str(k): x[:2000] for k, x in raw.items() if isinstance(x, str)}
+        texts |= {str(k): "nan" for k, x in raw.items() if isinstance(x, float) and not math.isfinite(x)}
         about = {k: str(kernel.get(k) or "") for k in ("Kernel Name", "Grid Size", "Block Size")}
         named = {k.partition(":")[2]: [n.strip() for n in v.split(",")] for k, v in texts.items() if k in BREAKDOWNS}
         try:

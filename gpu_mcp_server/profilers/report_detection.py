@@ -1,17 +1,22 @@
 """Any profiler's files, told by their content."""
 
+import zlib
 from collections.abc import Callable, Mapping
 
 from gpu_mcp_server.models.profile import KernelReading, Rule
-from gpu_mcp_server.profilers import ncu, nsys, proton, rocprof, torch_trace
+from gpu_mcp_server.profilers import ncu, ncu_details, nsys, proton, rocprof, torch_averages, torch_trace
+from gpu_mcp_server.profilers.gpu_events import GpuEvent
+from gpu_mcp_server.profilers.sqlite_reader import query
 
 SQLITE = b"SQLite format 3\0"
-KNOWN = "ncu's CSV, Proton, torch, nsys, rocprofv3, rocprof-compute"
+GZIP = b"\x1f\x8b"
+MAX_BYTES = 256 << 20
+KNOWN = "ncu's CSV or text, Proton, torch, nsys, rocprofv3, rocprof-compute"
 """Whose reports are known, as errors say it."""
 
 
 def _trace(text: str) -> list[KernelReading]:
-    return torch_trace.parse_trace(text) if text.lstrip()[:1] == "{" else []
+    return torch_trace.parse_trace(text)
 
 
 def _nsys_stats(texts: Mapping[str, str]) -> list[KernelReading]:
@@ -27,17 +32,20 @@ def _ncu_pages(texts: Mapping[str, str]) -> list[KernelReading]:
     raw: dict[str, KernelReading] = {}
     rules: dict[str, list[Rule]] = {}
     for text in others:
-        raw = raw or ncu.parse_raw(text)
+        raw = raw or ({} if "Metric Name" in text else ncu.parse_raw(text))
     for text in ruled:
         rules = rules or ncu.parse_details(text)
     lines = [found for text in others if '"File Path"' in text for found in ncu.parse_source(text)]
-    return ncu.merge_pages(raw, rules, lines)
+    if raw:
+        return ncu.merge_pages(raw, rules, lines)
+    long = [k for text in texts.values() for k in ncu_details.parse_long_table(text) or ncu_details.parse_text(text)]
+    return ncu.add_lines(long, lines)
 
 
 JSON_READERS: tuple[tuple[str, Callable[[str], list[KernelReading]]], ...] = (
     ("ncu", ncu.parse_report),
     ("proton", proton.parse),
-    ("torch", torch_trace.parse_averages),
+    ("torch", torch_averages.parse_averages),
     ("trace", _trace),
 )
 """Each is asked of one file, in this order."""
@@ -57,14 +65,15 @@ def read(files: Mapping[str, bytes]) -> tuple[str, list[KernelReading]]:
     """Read the files of one run; never raises.
 
     Args:
-        files: Contents by path: ncu's JSON or CSV pages, Proton's tree, a Chrome trace, torch's averages, nsys's
-            statistics or SQLite, rocprofv3's CSV or rocpd, tables of rocprof-compute.
+        files: Contents by path, gzipped or not: ncu's JSON, its CSV pages or what it prints, Proton's tree, a Chrome
+            trace, torch's averages, nsys's statistics or SQLite, rocprofv3's CSV or rocpd, tables of rocprof-compute.
 
     Returns:
         The profiler's name, empty when none is recognised, and its kernels.
     """
+    files = {path: unpack(data) for path, data in files.items()}
     databases = [d for d in files.values() if d.startswith(SQLITE)]
-    texts = {path: d.decode("utf-8", "replace") for path, d in files.items() if not d.startswith(SQLITE)}
+    texts = {path: text_of_bytes(d) for path, d in files.items() if not d.startswith(SQLITE)}
     for text in texts.values():
         if text.lstrip()[:1] in ("{", "["):
             for name, parse in JSON_READERS:
@@ -79,4 +88,57 @@ def read(files: Mapping[str, bytes]) -> tuple[str, list[KernelReading]]:
     for name, parse in TABLE_READERS:
         if found := parse(texts):
             return name, found
+    for text in texts.values():
+        if found := torch_averages.parse_averages(text):
+            return "torch", found
     return "", []
+
+
+def unpack(data: bytes) -> bytes:
+    """Return what a gzipped file holds, at most `MAX_BYTES` of it; other files as they are."""
+    if not data.startswith(GZIP):
+        return data
+    try:
+        return zlib.decompressobj(wbits=31).decompress(data, MAX_BYTES)
+    except zlib.error:
+        return data
+
+
+def text_of_bytes(data: bytes) -> str:
+    """Return a file's text; shells of Windows write UTF-16."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    return data.decode("utf-8-sig", "replace")
+
+
+def read_events(files: Mapping[str, bytes]) -> dict[str, list[GpuEvent]]:
+    """Return the events of each file that is a trace, by path; never raises."""
+    found: dict[str, list[GpuEvent]] = {}
+    for path, packed in files.items():
+        data = unpack(packed)
+        if data.startswith(SQLITE):
+            events = nsys.parse_events(data)
+        else:
+            text = text_of_bytes(data)
+            json_like = text.lstrip()[:1] in ("{", "[")
+            events = torch_trace.parse_events(text) if json_like else nsys.parse_gpu_trace(text)
+            events = events or ([] if json_like else rocprof.parse_events(text))
+        if events:
+            found[path] = events
+    return found
+
+
+def describe_unread(files: Mapping[str, bytes]) -> list[str]:
+    """Return a line for each file that no reader knows by itself, with the columns that it has."""
+    lines: list[str] = []
+    for path, packed in files.items():
+        data = unpack(packed)
+        if b'"File Path"' in data or b'"Rule Name"' in data or read({path: data})[0]:
+            continue
+        if data.startswith(SQLITE):
+            tables = [str(r["name"]) for r in query(data, "SELECT name FROM sqlite_master LIMIT 6")]
+            lines.append(f"{path} was not understood: a database with {', '.join(tables) or 'no table'}")
+            continue
+        first = next((line.strip() for line in text_of_bytes(data[:4000]).splitlines() if line.strip()), "")
+        lines.append(f"{path} was not understood: it begins with {first[:120]!r}")
+    return lines

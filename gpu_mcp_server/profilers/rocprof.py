@@ -5,6 +5,7 @@ ROCm/rocprofiler-compute, read by the names of columns and never by their positi
 rounded give no time.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from statistics import fmean
@@ -12,6 +13,7 @@ from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.csv_tables import dimensions, first_of, number, records, whole
+from gpu_mcp_server.profilers.gpu_events import GpuEvent
 from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.profilers.sqlite_reader import query
 
@@ -24,17 +26,43 @@ RESOURCES = (
     "Workgroup_Size",
     "Grid_Size",
 )
+ALIASES = {
+    # Source: columns of rocprofv3 of ROCm 6.2 and of `rocpd convert`, of rocprof's results and of rocprof-compute
+    "private_segment_size": "Scratch_Size",
+    "scratch_per_workitem": "Scratch_Size",
+    "scr": "Scratch_Size",
+    "group_segment_size": "LDS_Block_Size",
+    "lds_per_workgroup": "LDS_Block_Size",
+    "lds": "LDS_Block_Size",
+    "arch_vgpr": "VGPR_Count",
+    "arch_vgpr_count": "VGPR_Count",
+    "vgpr": "VGPR_Count",
+    "accum_vgpr": "Accum_VGPR_Count",
+    "sgpr": "SGPR_Count",
+    "grd": "Grid_Size",
+    "wgr": "Workgroup_Size",
+    "kernelname": "Kernel_Name",
+    "beginns": "Start_Timestamp",
+    "endns": "End_Timestamp",
+    "dispatch_id": "Dispatch_Id",
+    **{name.lower(): name for name in RESOURCES},
+    **{f"{what}_size_{a}".lower(): f"{what}_Size_{a}" for what in ("Workgroup", "Grid") for a in "XYZ"},
+}
+"""Names of columns in lower case to those of today's kernel trace."""
+NO_KERNEL = re.compile(r"(hip|hsa|__hip|roctx)|[A-Z][A-Z0-9]*(_[A-Z0-9]+)+$")
+"""Rows of statistics that are calls, copies or domains."""
 PERCENT = ("Pct of Peak", "PoP", "Pct")
 _MAY_BE_UNIT = re.compile(
     r"FLOPs|IOPs|Utilization|BW|Bandwidth|Occupancy|Active CUs|Read|Write|Conflict|IPC", re.IGNORECASE
 )
 
-# ROCm's own views hide that its tables carry an id in their names.
-_DISPATCHES = (
-    "SELECT name, duration, grid_x, grid_y, grid_z, workgroup_x, workgroup_y, workgroup_z, lds_size, scratch_size, "
-    "sgpr_count, arch_vgpr_count, accum_vgpr_count FROM kernels"
+# ROCm's own views hide that its tables carry an id in their names; their columns differ from release to release.
+_DISPATCHES = "SELECT * FROM kernels"
+_COUNTERS = (
+    "SELECT name, pmc_name, avg(pmc_value) AS value FROM kernel_pmc_events GROUP BY name, pmc_name",
+    "SELECT kernel_name AS name, counter_name AS pmc_name, avg(value) AS value FROM counters_collection "
+    "GROUP BY kernel_name, counter_name",
 )
-_COUNTERS = "SELECT name, pmc_name, avg(pmc_value) AS value FROM kernel_pmc_events GROUP BY name, pmc_name"
 
 
 def parse_csv(texts: Mapping[str, str]) -> list[KernelReading]:
@@ -45,7 +73,8 @@ def parse_csv(texts: Mapping[str, str]) -> list[KernelReading]:
     about: dict[str, Mapping[str, str]] = {}
     stats: dict[str, Mapping[str, str]] = {}
     for text in texts.values():
-        for row in records(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp"):
+        traced = records(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp")
+        for row in map(_with_known_names, traced or records(text, "KernelName", "BeginNs", "EndNs")):
             name = short_name(row["Kernel_Name"])
             about.setdefault(name, row)
             if (ns := _duration(row)) is None:
@@ -54,7 +83,7 @@ def parse_csv(texts: Mapping[str, str]) -> list[KernelReading]:
                 counted.setdefault(name, {})[row.get("Dispatch_Id", "")] = ns
             else:
                 times.setdefault(name, []).append(ns)
-        for row in records(text, "Kernel_Name", "Counter_Name", "Counter_Value"):
+        for row in map(_with_known_names, records(text, "Kernel_Name", "Counter_Name", "Counter_Value")):
             name = short_name(row["Kernel_Name"])
             about[name] = {**row, **about.get(name, {})}
             if (value := number(row.get("Counter_Value"))) is not None:
@@ -63,10 +92,34 @@ def parse_csv(texts: Mapping[str, str]) -> list[KernelReading]:
             stats.setdefault(short_name(row["Name"]), row)
     for name, by_dispatch in counted.items():
         times.setdefault(name, list(by_dispatch.values()))
-    names = list(dict.fromkeys((*times, *counters)))
-    names += [n for n in stats if n not in names and not n.startswith(("hip", "hsa", "__hip"))]
+    names = list(dict.fromkeys((*times, *counters, *about)))
+    names += [n for n in stats if n not in names and not NO_KERNEL.match(n)]
     found = [_kernel(n, times.get(n, []), counters.get(n, {}), about.get(n, {}), stats.get(n, {})) for n in names]
     return sorted(found, key=lambda k: -(k.total_us or 0))
+
+
+def parse_events(text: str) -> list[GpuEvent]:
+    """Read kernels or copies of one trace of rocprofv3 as events; never raises."""
+    found: list[GpuEvent] = []
+    for row in map(_with_known_names, records(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp")):
+        if "Counter_Name" not in row and (ns := _duration(row)) is not None:
+            start = float(row["Start_Timestamp"])
+            name, device = short_name(row["Kernel_Name"]), row.get("Agent_Id", "")
+            found.append(GpuEvent(name, start, start + ns, device=device, stream=row.get("Queue_Id", "")))
+    return sorted(found, key=lambda e: e.start)
+
+
+def _with_known_names(row: Mapping[str, str]) -> dict[str, str]:
+    return {ALIASES.get(name.lower(), name): value for name, value in row.items()}
+
+
+def _workgroups(items: list[Any], group: list[Any]) -> str | None:
+    """Return a grid in workgroups, as CUDA counts it; AMD's tools count it in work-items."""
+    sizes = [number(i) for i in items], [number(g) for g in group]
+    whole_items, whole_group = ([s for s in found if s is not None and s >= 1] for found in sizes)
+    if len(whole_items) != len(items) or len(whole_group) != len(items):
+        return None
+    return dimensions([math.ceil(i / g) for i, g in zip(whole_items, whole_group, strict=True)])
 
 
 def _duration(row: Mapping[str, str]) -> float | None:
@@ -96,44 +149,70 @@ def _kernel(
         calls=max(1, calls),
         time_us=total / 1000 / max(1, calls) if total is not None else None,
         total_us=total / 1000 if total is not None else None,
-        grid=dimensions(grid) or dimensions([about.get("Grid_Size")]),
+        grid=_workgroups(grid, block) or _workgroups([about.get("Grid_Size")], [about.get("Workgroup_Size")]),
         block=dimensions(block) or dimensions([about.get("Workgroup_Size")]),
         metrics=metrics,
     )
 
 
 def parse_rocpd(data: bytes) -> list[KernelReading]:
-    """Read rocprofv3's database (ROCm 7) through its views `kernels` and `kernel_pmc_events`; never raises."""
+    """Read rocprofv3's database (ROCm 7) through its views of kernels and counters; never raises."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for row in query(data, _DISPATCHES):
-        groups.setdefault(short_name(str(row.get("name") or "")), []).append(row)
+    for row in query(data, _DISPATCHES) or _dispatches_without_views(data):
+        groups.setdefault(short_name(str(row.get("name") or row.get("kernel_name") or "")), []).append(row)
     counters: dict[str, dict[str, float]] = {}
-    for row in query(data, _COUNTERS):
+    for row in query(data, _COUNTERS[0]) or query(data, _COUNTERS[1]):
         if (value := number(row.get("value"))) is not None:
             counters.setdefault(short_name(str(row.get("name") or "")), {})[str(row.get("pmc_name"))] = value
     found: list[KernelReading] = []
     for name, rows in groups.items():
-        times = [ns for r in rows if (ns := number(r.get("duration"))) is not None]
+        times = [ns for r in rows if (ns := _row_ns(r)) is not None]
+        first = rows[0]
         named = {
-            "VGPR_Count": rows[0].get("arch_vgpr_count"),
-            "Accum_VGPR_Count": rows[0].get("accum_vgpr_count"),
-            "SGPR_Count": rows[0].get("sgpr_count"),
-            "LDS_Block_Size": rows[0].get("lds_size"),
-            "Scratch_Size": rows[0].get("scratch_size"),
+            "VGPR_Count": _of(first, "arch_vgpr_count", "vgpr_count"),
+            "Accum_VGPR_Count": first.get("accum_vgpr_count"),
+            "SGPR_Count": first.get("sgpr_count"),
+            "LDS_Block_Size": _of(first, "lds_size", "lds_block_size", "group_segment_size"),
+            "Scratch_Size": _of(first, "scratch_size", "private_segment_size"),
         }
         metrics = {k: v for k, x in named.items() if (v := number(x)) is not None} | counters.get(name, {})
+        block = [_of(first, f"workgroup_{a}", f"workgroup_size_{a}") for a in "xyz"]
         found.append(
             KernelReading(
                 name=name,
                 calls=len(rows),
                 time_us=sum(times) / len(times) / 1000 if times else None,
                 total_us=sum(times) / 1000 if times else None,
-                grid=dimensions([rows[0].get(f"grid_{a}") for a in "xyz"]),
-                block=dimensions([rows[0].get(f"workgroup_{a}") for a in "xyz"]),
+                grid=_workgroups([_of(first, f"grid_{a}", f"grid_size_{a}") for a in "xyz"], block),
+                block=dimensions(block),
                 metrics=metrics,
             )
         )
     return sorted(found, key=lambda k: -(k.total_us or 0))
+
+
+def _dispatches_without_views(data: bytes) -> list[dict[str, Any]]:
+    """Read dispatches of a database whose views are gone: tables carry an id in their names."""
+    names = [str(r["name"]) for r in query(data, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+    for table in names:
+        if not table.startswith("rocpd_kernel_dispatch") or not table.replace("_", "").isalnum():
+            continue
+        symbols = table.replace("rocpd_kernel_dispatch", "rocpd_info_kernel_symbol")
+        if symbols in names:
+            joined = f'SELECT d.*, s.* FROM "{table}" d JOIN "{symbols}" s ON s.id = d.kernel_id'  # noqa: S608 - checked
+            return [{**r, "name": _of(r, "display_name", "kernel_name")} for r in query(data, joined)]
+    return []
+
+
+def _of(row: Mapping[str, Any], *names: str) -> Any:
+    return next((row[n] for n in names if row.get(n) is not None), None)
+
+
+def _row_ns(row: Mapping[str, Any]) -> float | None:
+    if (ns := number(row.get("duration"))) is not None:
+        return ns
+    start, end = number(row.get("start")), number(row.get("end"))
+    return end - start if start is not None and end is not None and end >= start else None
 
 
 def parse_compute(texts: Mapping[str, str]) -> list[KernelReading]:

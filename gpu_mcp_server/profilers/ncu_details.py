@@ -1,0 +1,215 @@
+"""Nsight Compute's long tables: page `details` as CSV or text, and what `--metrics` prints; a row a metric.
+
+Source: outputs of ncu 2025.3.1, and tables of older ones as people publish them: with a column `Kernel Time`, without
+IDs or sizes, or `--print-summary` with minimum, maximum and average. Labels become the names that the raw page has; one
+that is not known stays under its label.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from gpu_mcp_server.models.profile import KernelReading, Rule
+from gpu_mcp_server.profilers.csv_tables import in_base_units, number, records
+from gpu_mcp_server.profilers.ncu import MAX_KERNELS, reading
+
+_OCCUPANCY = "launch__occupancy_limit_{}"
+_ELAPSED = "{}.avg.pct_of_peak_sustained_elapsed"
+LABELS: Mapping[str, str] = {
+    "Duration": "gpu__time_duration.sum",
+    "SM Frequency": "sm__cycles_elapsed.avg.per_second",
+    "DRAM Frequency": "dram__cycles_elapsed.avg.per_second",
+    "Elapsed Cycles": "sm__cycles_elapsed.max",
+    "SM Active Cycles": "sm__cycles_active.avg",
+    "DRAM Throughput": _ELAPSED.format("gpu__dram_throughput"),
+    "L2 Cache Throughput": _ELAPSED.format("lts__throughput"),
+    "L1/TEX Cache Throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "Compute (SM) Throughput": _ELAPSED.format("sm__throughput"),
+    "SM [%]": _ELAPSED.format("sm__throughput"),
+    "SOL SM": _ELAPSED.format("sm__throughput"),
+    "SOL DRAM": _ELAPSED.format("gpu__dram_throughput"),
+    "SOL L2 Cache": _ELAPSED.format("lts__throughput"),
+    "SOL L1/TEX Cache": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
+    "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
+    "Local Memory Spilling Requests": "derived__local_spilling_requests",
+    "Avg. Active Threads Per Warp": "smsp__thread_inst_executed_per_inst_executed.ratio",
+    "Branch Efficiency": "smsp__sass_average_branch_targets_threads_uniform.pct",
+    "Executed Instructions": "smsp__inst_executed.sum",
+    "Registers Per Thread": "launch__registers_per_thread",
+    "Waves Per SM": "launch__waves_per_multiprocessor",
+    "# SMs": "launch__sm_count",
+    "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "Theoretical Occupancy": "sm__maximum_warps_per_active_cycle_pct",
+    "Block Limit SM": _OCCUPANCY.format("blocks"),
+    "Block Limit Registers": _OCCUPANCY.format("registers"),
+    "Block Limit Shared Mem": _OCCUPANCY.format("shared_mem"),
+    "Block Limit Warps": _OCCUPANCY.format("warps"),
+    "Block Limit Barriers": _OCCUPANCY.format("barriers"),
+}
+"""Of page `details` to the raw page."""
+SHARED = ("Static Shared Memory Per Block", "Dynamic Shared Memory Per Block")
+RULE_WORDS: Mapping[str, str] = {
+    "uncoalesced global access": "UncoalescedGlobalAccess",
+    "access pattern for global": "MemoryCacheAccessPattern",
+    "uncoalesced shared access": "UncoalescedSharedAccess",
+    "bank conflict": "SharedMemoryConflicts",
+    "register spill": "LocalMemorySpilling",
+    "thread divergence": "ThreadDivergence",
+    "workload imbalance": "WorkloadImbalance",
+    "theoretical warps": "TheoreticalOccupancy",
+    "l2 compression": "MemoryL2Compression",
+    "being stalled": "CPIStall",
+    "only issues an instruction every": "IssueSlotUtilization",
+    "pipelines are under-utilized": "HighPipeUtilization",
+    "is the highest-utilized pipeline": "HighPipeUtilization",
+    "more heavily utilized": "SOLBottleneck",
+    "well-balanced": "SOLBottleneck",
+}
+"""The text page has no names of rules; words of their first sentence tell them."""
+STALL_WORDS: Mapping[str, str] = {
+    "on a l1tex": "long_scoreboard",
+    "on an l1tex": "long_scoreboard",
+    "on a mio": "short_scoreboard",
+    "on an mio": "short_scoreboard",
+    "local and global (lg)": "lg_throttle",
+    "mio (memory input/output) instruction queue": "mio_throttle",
+    "cta barrier": "barrier",
+    "after exit": "drain",
+    "fixed latency": "wait",
+    "execution pipe": "math_pipe_throttle",
+    "branch target": "branch_resolving",
+    "instruction cache miss": "no_instruction",
+    "immediate constant cache": "imc_miss",
+}
+"""What the rule on stalls says; its section's own numbers are not on page `details`."""
+OTHER_STALLS = "others (not named)"
+_STALL_SHARE = re.compile(r"(?:represents|approximately) (?:about )?([\d.]+)%")
+_KERNEL = re.compile(
+    r"^ {2}(?P<name>\S.*?)(?: \((?P<grid>\d+, \d+, \d+)\)x\((?P<block>\d+, \d+, \d+)\))?,(?: [^,]+,)? Context \d+, "
+    r"Stream \d+"
+)
+_METRIC = re.compile(r"^ {4}(?P<name>\S.*?)(?: {2,}(?P<unit>[^\s\d]\S*))? {2,}(?P<value>\S+)\s*$")
+_RULE = re.compile(r"^ {4}(?P<kind>OPT|WRN|INF|ERR) {2,}(?P<text>.*)$")
+_GAIN = re.compile(r"Est\. (?P<local>Local )?Speedup: (?P<gain>[\d.]+)%")
+
+
+class _Kernel:
+    """One launch, as its rows come."""
+
+    def __init__(self, about: dict[str, str]) -> None:
+        self.about, self.rules = about, list[Rule]()
+        self.metrics, self.texts = dict[str, float](), dict[str, str]()
+        self.calls = 1
+
+    def add(self, label: str, unit: str, value: str) -> None:
+        read = number(value)
+        if label == "Memory Throughput" and unit == "%":
+            name = _ELAPSED.format("gpu__compute_memory_throughput")
+        elif label == "Memory Throughput":
+            name = "dram__bytes.sum.per_second"
+        else:
+            name = LABELS.get(label, label)
+        if read is None:
+            if value and label:
+                self.texts.setdefault(name, value[:200])
+            return
+        read = in_base_units(read, unit)
+        if label in SHARED:
+            whole = "launch__shared_mem_per_block"
+            self.metrics[whole] = self.metrics.get(whole, 0.0) + read
+        self.metrics.setdefault(name, read)
+
+    def done(self) -> KernelReading:
+        found = reading(self.about, self.metrics, self.texts)
+        total = found.time_us * self.calls if found.time_us is not None else None
+        stalls = found.stalls or _stalls_of(self.rules)
+        return found.model_copy(update={"rules": self.rules, "calls": self.calls, "total_us": total, "stalls": stalls})
+
+
+def _stalls_of(rules: list[Rule]) -> dict[str, float]:
+    """Return percent of stalled time by reason, as far as the rule on stalls names them."""
+    found: dict[str, float] = {}
+    for rule in rules:
+        share = _STALL_SHARE.search(rule.text) if rule.name == "CPIStall" else None
+        lower = rule.text.lower()
+        reason = next((name for words, name in STALL_WORDS.items() if words in lower), None)
+        if share and reason and (percent := number(share[1])) is not None and 0 < percent <= 100:
+            found[reason] = percent
+    rest = 100 - sum(found.values())
+    return {**found, OTHER_STALLS: rest} if found and rest > 0 else found
+
+
+def parse_long_table(text: str) -> list[KernelReading]:
+    """Read a CSV with a row a metric, with or without IDs, sizes, sections; never raises."""
+    found: dict[str, _Kernel] = {}
+    for record in _rows(text):
+        name = record.get("Kernel Name") or "kernel without a name"
+        key = record.get("ID") or f"{name} {record.get('Block Size')} {record.get('Grid Size')}"
+        if key not in found and len(found) >= MAX_KERNELS:
+            continue
+        kernel = found.setdefault(key, _Kernel({**record, "Kernel Name": name}))
+        value = record.get("Metric Value") or record.get("Average") or ""
+        if calls := number(record.get("Invocations")):
+            kernel.calls = max(1, int(calls))
+        if record.get("Metric Name"):
+            kernel.add(record["Metric Name"], record.get("Metric Unit", ""), value)
+        if record.get("Rule Name"):
+            kernel.rules.append(_named_rule(record))
+    return [k.done() for k in found.values() if k.metrics or k.texts]
+
+
+def _rows(text: str) -> Iterable[dict[str, str]]:
+    return records(text, "Metric Name", "Metric Value") or records(text, "Metric Name", "Average")
+
+
+def _named_rule(record: Mapping[str, str]) -> Rule:
+    return Rule(
+        name=record["Rule Name"][:80],
+        section=(record.get("Section Name") or "")[:80],
+        kind=(record.get("Rule Type") or "")[:8],
+        text=(record.get("Rule Description") or "")[:1500],
+        scope=(record.get("Estimated Speedup Type") or "")[:12] or None,
+        speedup_percent=number(record.get("Estimated Speedup")),
+    )
+
+
+def parse_text(text: str) -> list[KernelReading]:
+    """Read what ncu prints without `--csv`: kernels, tables of sections, rules; never raises."""
+    found: list[_Kernel] = []
+    section, rule = "", list[str]()
+    for line in [*text.splitlines(), ""]:
+        if rule and line.startswith("          ") and line.strip():
+            rule.append(line.strip())
+            continue
+        if rule and found:
+            found[-1].rules.append(_text_rule(rule, section))
+            rule = []
+        if match := _KERNEL.match(line):
+            if len(found) >= MAX_KERNELS:
+                break
+            sizes = {"Grid Size": match["grid"] or "", "Block Size": match["block"] or ""}
+            found.append(_Kernel({"Kernel Name": match["name"], **sizes}))
+        elif line.startswith("    Section: "):
+            section = line.strip()[9:89]
+        elif match := _RULE.match(line):
+            rule = [match["kind"], match["text"].strip()]
+        elif found and (match := _METRIC.match(line)) and not match["name"].startswith(("---", "Metric Name")):
+            found[-1].add(match["name"], match["unit"] or "", match["value"])
+    return [k.done() for k in found if k.metrics or k.texts]
+
+
+def _text_rule(parts: list[str], section: str) -> Rule:
+    kind, *words = parts
+    text = " ".join(words)
+    gain = _GAIN.search(text)
+    text = text[gain.end() :].strip() if gain else text
+    lower = text.partition(". ")[0].lower()
+    name = next((rule for word, rule in RULE_WORDS.items() if word in lower), section or "rule")
+    return Rule(
+        name=name[:80],
+        section=section,
+        kind=kind,
+        text=text[:1500],
+        scope=("local" if gain["local"] else "global") if gain else None,
+        speedup_percent=number(gain["gain"]) if gain else None,
+    )
