@@ -60,11 +60,13 @@ def verdicts(readings: Sequence[KernelReading], peaks: Peaks | None = None) -> l
     ]
 
 
-def text_of(found: Sequence[KernelVerdict], missing: Sequence[str] = (), limit: int = LIMIT) -> str:
+def text_of(
+    found: Sequence[KernelVerdict], missing: Sequence[str] = (), limit: int = LIMIT, *, timeline: Sequence[str] = ()
+) -> str:
     """Return the verdict of a profile: the first kernel in full, the others on a line each, within `limit`."""
     if not found:
         return "\n".join(f"NOT MEASURED: {m}" for m in missing)[:limit]
-    tail = [f"NOT MEASURED: {m}"[:300] for m in missing[:3]]
+    tail = [*_fitting(timeline, limit // 2), *(f"NOT MEASURED: {m}"[:300] for m in missing[:3])]
     others = [_other_line(v) for v in found[1:]]
     room = limit - sum(len(t) + 1 for t in tail)
     lines = _fitting(found[0].verdict.splitlines(), room)

@@ -38,6 +38,45 @@ def pairs(one: Sequence[KernelReading], other: Sequence[KernelReading]) -> list[
     return sorted(found, key=lambda p: -(p[0].total_us or 0.0))
 
 
+def _launches(one: Sequence[KernelReading], other: Sequence[KernelReading]) -> list[str]:
+    """Return which launches appeared, vanished, became more or fewer, slower or faster; nothing for single kernels."""
+    if len(one) + len(other) < 3:
+        return []
+    before, now = _by_name(one), _by_name(other)
+    lines = [f"all kernels: {_whole(before):.4g} -> {_whole(now):.4g} us"] if _whole(before) and _whole(now) else []
+    for title, these, those in (("appeared", now, before), ("vanished", before, now)):
+        only = sorted((n for n in these if n not in those), key=lambda n: -these[n][1])
+        if only:
+            rest = f" and {len(only) - 5} more" if len(only) > 5 else ""
+            lines.append(f"{title}: {', '.join(_times(n, these[n]) for n in only[:5])}{rest}")
+    changed = [(now[n][1] - before[n][1], n) for n in before if n in now and _differ(before[n][1], now[n][1])]
+    for title, wanted in (("slower in all", sorted(changed, reverse=True)), ("faster in all", sorted(changed))):
+        sign = 1 if title.startswith("slower") else -1
+        shown = [
+            f"{n} {before[n][1]:.4g} -> {now[n][1]:.4g} us in {before[n][0]} -> {now[n][0]} calls"
+            for d, n in wanted
+            if d * sign > 0
+        ][:5]
+        lines += [f"{title}: {', '.join(shown)}"] if shown else []
+    return lines
+
+
+def _by_name(kernels: Sequence[KernelReading]) -> dict[str, tuple[int, float]]:
+    found: dict[str, tuple[int, float]] = {}
+    for k in kernels:
+        calls, us = found.get(k.name, (0, 0.0))
+        found[k.name] = calls + k.calls, us + (k.total_us or 0.0)
+    return found
+
+
+def _whole(kernels: dict[str, tuple[int, float]]) -> float:
+    return sum(us for _, us in kernels.values())
+
+
+def _times(name: str, about: tuple[int, float]) -> str:
+    return f"{name} {about[1]:.4g} us in {about[0]} calls"
+
+
 def _longest(kernels: Sequence[KernelReading]) -> KernelReading:
     return max(kernels, key=lambda k: k.total_us or 0.0)
 
@@ -49,12 +88,12 @@ def compare_profiles(
     found = pairs(one, other)
     if not found:
         return "one of the two profiles has no kernel"
-    text = ""
+    text = "\n".join(_launches(one, other))
     for n, (a, b) in enumerate(found):
         block = "\n".join(_block(a, b, peaks))
-        if n and len(text) + len(block) + 1 > limit:
+        if text and n and len(text) + len(block) + 1 > limit:
             return text[: limit - 30] + f"\n({len(found) - n} more kernels)"
-        text += ("\n" if n else "") + block
+        text += ("\n" if text else "") + block
     return text[:limit]
 
 

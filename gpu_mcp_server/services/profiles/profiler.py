@@ -8,7 +8,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, ProfileLevel, ProfileResult
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.plots import roofline_chart
-from gpu_mcp_server.profilers import bottleneck, ncu, report_detection
+from gpu_mcp_server.profilers import bottleneck, ncu, report_detection, timeline
 from gpu_mcp_server.profilers.roofline import Peaks
 from gpu_mcp_server.profilers.sanitizer import line_of
 from gpu_mcp_server.services.commands.command_runner import Progress
@@ -80,6 +80,7 @@ class Profiler:
         _, readings = report_detection.read(found)
         readings = with_text(readings, await self._sources(context))
         missing = missing_of(context, readings, log + "\n" + ended.output)
+        lines = timeline_of(found)
         status = status_of(ended, readings, missing)
         device = next((k.device for k in readings if k.device), None) or context.get("device")
         result = ProfileResult(
@@ -96,14 +97,14 @@ class Profiler:
             sandbox=done.record.level,
             note=note_of(ended, status),
         )
-        return await self._remembered(result, readings, row.attempt_id or "")
+        return await self._remembered(result, readings, row.attempt_id or "", lines)
 
     async def _remembered(
-        self, result: ProfileResult, readings: Sequence[KernelReading], attempt_id: str
+        self, result: ProfileResult, readings: Sequence[KernelReading], attempt_id: str, lines: Sequence[str]
     ) -> ProfileResult:
         peaks = peaks_of(result.device)
         verdicts = bottleneck.verdicts(readings, peaks)
-        text = bottleneck.text_of(verdicts, result.not_measured)
+        text = bottleneck.text_of(verdicts, result.not_measured, timeline=lines)
         picture = roofline_chart.png(verdicts)
         artifacts = self._tools.artifacts
         document = json.dumps([k.model_dump(exclude_defaults=True) for k in readings]).encode()
@@ -145,6 +146,7 @@ class Profiler:
         files = {p: await self._targets.workspaces.read_bytes(workspace_id, p) for p in paths[:MAX_REPORT_FILES]}
         profiler, readings = report_detection.read(files)
         attempt_id = await self._tools.experience.start("profile", note=f"report {report}"[:200], host=host)
+        unread = report_detection.describe_unread(files)[:3]
         hint = f"none of these files is a report that is known: {report_detection.KNOWN}"
         result = ProfileResult(
             status="ok" if readings else "not_measured",
@@ -152,10 +154,10 @@ class Profiler:
             profiler=profiler or None,
             host=host or "-",
             device=next((k.device for k in readings if k.device), None),
-            not_measured=[] if readings else [hint],
+            not_measured=[*ncu.unread_counters(readings), *unread] if readings else [hint, *unread],
             note=f"read from {len(files)} files, nothing was run",
         )
-        return await self._remembered(result, readings, attempt_id)
+        return await self._remembered(result, readings, attempt_id, timeline_of(files))
 
     async def _sources(self, context: Mapping[str, Any]) -> Mapping[str, str]:
         if context.get("sources"):
@@ -168,6 +170,15 @@ def peaks_of(device: str | None) -> Peaks | None:
     """Return a device's sheet from the knowledge base."""
     spec = spec_of(device) if device else None
     return Peaks(spec.name, spec.dram_gb_s, spec.tflop_s) if spec else None
+
+
+def timeline_of(files: Mapping[str, bytes]) -> list[str]:
+    """Return lines about the traces of a run; several files are taken for several ranks."""
+    traces = report_detection.read_events(files)
+    if not traces:
+        return []
+    first = next(iter(traces.values()))
+    return [*timeline.describe_timeline(first), *timeline.describe_ranks(traces)]
 
 
 def with_text(readings: Sequence[KernelReading], sources: Mapping[str, str]) -> list[KernelReading]:
@@ -185,8 +196,8 @@ def with_text(readings: Sequence[KernelReading], sources: Mapping[str, str]) -> 
 def missing_of(context: Mapping[str, Any], readings: Sequence[KernelReading], said: str) -> list[str]:
     """Return what was not measured, why, and what to do."""
     found = list(context.get("missing", []))
-    if context["level"] != "quick" and not readings:
-        found += ncu.troubles(said)
+    if context["level"] != "quick":
+        found += ncu.unread_counters(readings) if readings else ncu.troubles(said)
     return found
 
 
