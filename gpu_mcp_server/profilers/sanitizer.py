@@ -30,6 +30,8 @@ _HEADS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 _AT = re.compile(
     r"(?:at|and \w+ access at) (?P<fn>.{1,2000}?)\+0x[0-9a-f]+(?: in (?P<file>[^\s:]+):(?P<line>\d{1,9}))?"
 )
+_AT_OLDER = re.compile(r"at 0x[0-9a-f]+ in (?P<file>[^\s:]+):(?P<line>\d{1,9}):(?P<fn>.{1,2000})")
+"""As compute-sanitizer before 2022 and cuda-memcheck have it."""
 _RACE = re.compile(r"Race reported between (?P<first>\w+) access (?P<rest>at .*)")
 _HAZARD = re.compile(r"(?P<second>Read|Write|Atomic) Thread \(\d+,\d+,\d+\) (?P<rest>at .*)")
 _OTHER = re.compile(r"and (?P<second>\w+) access at .*?(?:\[(?P<count>\d{1,12}) hazards?\])?$")
@@ -37,10 +39,18 @@ _THREAD = re.compile(r"by thread \((\d+,\d+,\d+)\) in block \((\d+,\d+,\d+)\)")
 _NEAR = re.compile(
     r"and is ([\d,]+) bytes (after|before|inside) the nearest allocation at 0x[0-9a-f]+ of size ([\d,]+)"
 )
-_ACCESS = re.compile(r"Access to 0x[0-9a-f]+ is (.{1,80})")
+_ACCESS = re.compile(r"(?:Access (?:to|at)|Address) 0x[0-9a-f]+ is (.{1,80})")
 _FRAME = re.compile(
     r"(?P<side>Device|Host) Frame:\s*(?P<fn>.{0,2000}?)(?:\+0x[0-9a-f]+| \[0x[0-9a-f]+\])? in (?P<file>\S+)$"
 )
+_HOST_LINE = re.compile(
+    r"Host Frame:\s*(?P<fn>\S.{0,2000}?) in (?P<file>[^\s:\[\]]+):(?P<line>\d{1,9}) \[0x[0-9a-f]+\] in \S+$"
+)
+_TOOLKIT = re.compile(
+    r"(?:^|/)(?:cuda|cooperative_groups|thrust|cub|cccl|libcudacxx|nv)/|"
+    r"(?:^|/)(?:cuda_\w+|sm_\d\d\w*|device_(?:atomic_)?functions|cooperative_groups|math_functions|crt_\w+)\.\w+$"
+)
+"""Headers of the toolkit: the mistake is in the line that called into them."""
 _API = re.compile(r'Program hit (\S+) .*? due to "(.{1,200}?)" on CUDA API call to (\w+)')
 _ERRORS = re.compile(r"ERROR SUMMARY: (\d{1,12}) errors?\s*$")
 _HAZARDS = re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
@@ -124,7 +134,7 @@ def _finding(lines: list[str]) -> MemoryFinding | None:
     if kind == "race":
         return _race(head, rest)
     body = "\n".join(rest)
-    where = _AT.search(body)
+    where = _AT.search(body) or _AT_OLDER.search(body)
     device = [m for line in rest if (m := _FRAME.search(line)) and m["side"] == "Device"]
     host = [m for line in rest if (m := _FRAME.search(line)) and m["side"] == "Host"]
     thread, near, access = _THREAD.search(body), _NEAR.search(body), _ACCESS.search(body)
@@ -136,9 +146,10 @@ def _finding(lines: list[str]) -> MemoryFinding | None:
         message = f"leaked {leaked[1]} bytes"
     if api := _API.search(head):
         message = f"{api[3]} returned {api[1]} ({api[2]})"
-    name, file, line = _place(where)
-    if device:  # the line of the user, not of the header that it called into
-        name, file, line = _frame_place(device[-1] if kind == "barrier" else device[0])
+    frames = [_place(where), *(_frame_place(m) for m in device)]
+    own_frames = [f for f in frames if f[1] and not _TOOLKIT.search(f[1])]
+    name, file, line = own_frames[0] if own_frames else frames[-1 if kind == "barrier" else min(1, len(frames) - 1)]
+    callers = _callers(own_frames, host)
     own = [m for m in host if not _CUDA.match(m["fn"])]
     frame = own[0] if own and kind in ("api error", "leak") else None
     return MemoryFinding(
@@ -149,8 +160,21 @@ def _finding(lines: list[str]) -> MemoryFinding | None:
         line=line,
         thread=f"first by thread ({thread[1]}) block ({thread[2]})" if thread else None,
         detail=detail,
-        called_from=f"from {short_name(frame['fn'])} in {frame['file']}" if frame and frame["fn"] else None,
+        called_from=f"from {short_name(frame['fn'])} in {frame['file']}" if frame and frame["fn"] else callers,
     )
+
+
+def _callers(frames: list[tuple[str | None, str | None, int | None]], host: list[re.Match[str]]) -> str | None:
+    """Return the user's other frames: the outermost on the device, and the line of the host that launched it."""
+    parts: list[str] = []
+    if len(frames) > 1 and frames[-1] != frames[0]:
+        name, file, line = frames[-1]
+        parts.append(f"called from {name} at {file}" + (f":{line}" if line else ""))
+    launches = [m for h in host if (m := _HOST_LINE.search(h.string)) and not _CUDA.match(m["fn"])]
+    if launches:
+        first = launches[0]
+        parts.append(f"launched by {short_name(first['fn'])} at {first['file']}:{first['line']}")
+    return "; ".join(parts) or None
 
 
 def _race(head: str, rest: list[str]) -> MemoryFinding:

@@ -62,6 +62,50 @@ def test_a_barrier_error_is_shown_at_the_users_line_not_in_the_header():
     assert (finding.file, finding.line) == planted("bad_mask")
 
 
+def said(*lines: str) -> str:
+    return "\n".join(f"========= {line}" for line in (*lines, "", "ERROR SUMMARY: 1 error"))
+
+
+def test_both_frames_of_the_user_are_shown_and_the_line_that_launched():
+    """A helper of the user's own wrote past the end: its line is the mistake, the kernel is who called it."""
+    text = said(
+        "Invalid __global__ write of size 4 bytes",
+        "    at put(float *, int)+0x30 in helpers.cuh:7",
+        "    by thread (3,0,0) in block (0,0,0)",
+        "    Access at 0x7f0000000010 is out of bounds",
+        "        Device Frame: fill(float *)+0x80 in fill.cu:21",
+        "    Saved host backtrace up to driver entry point at kernel launch time",
+        "        Host Frame: cudaLaunchKernel [0x9] in libcudart.so",
+        "        Host Frame: main in fill.cu:40 [0x8a81] in fill",
+    )
+    (finding,) = sanitizer.parse(text).findings
+    assert (finding.file, finding.line, finding.kernel) == ("helpers.cuh", 7, "put")
+    assert finding.called_from == "called from fill at fill.cu:21; launched by main at fill.cu:40"
+    assert finding.detail == "out of bounds"
+
+
+def test_a_header_of_the_toolkit_is_not_the_users_line():
+    text = said(
+        "Invalid __global__ atomic of size 4 bytes",
+        "    at atomicAdd(int *, int)+0x10 in sm_60_atomic_functions.hpp:77",
+        "        Device Frame: count(int *)+0x80 in count.cu:12",
+    )
+    (finding,) = sanitizer.parse(text).findings
+    assert (finding.file, finding.line, finding.called_from) == ("count.cu", 12, None)
+
+
+def test_older_words_have_file_line_and_kernel():
+    text = said(
+        "Invalid __global__ write of size 4 bytes",
+        "    at 0x30 in /src/old.cu:6:unaligned(void)",
+        "    by thread (0,0,0) in block (0,0,0)",
+        "    Address 0x15551a800001 is misaligned",
+    )
+    (finding,) = sanitizer.parse(text).findings
+    assert (finding.file, finding.line, finding.kernel) == ("/src/old.cu", 6, "unaligned")
+    assert finding.detail == "misaligned"
+
+
 def test_a_triton_kernel_is_shown_at_its_python_line_with_the_text():
     first = found("memcheck_triton").findings[0]
     assert ((first.file, first.line), first.kernel) == (planted("past_end", "kernels.py"), "past_end_kernel")
