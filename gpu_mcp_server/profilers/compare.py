@@ -43,7 +43,7 @@ def _launches(one: Sequence[KernelReading], other: Sequence[KernelReading]) -> l
     if len(one) + len(other) < 3:
         return []
     before, now = _by_name(one), _by_name(other)
-    lines = [f"all kernels: {_whole(before):.4g} -> {_whole(now):.4g} us"] if _whole(before) and _whole(now) else []
+    lines: list[str] = []
     for title, these, those in (("appeared", now, before), ("vanished", before, now)):
         only = sorted((n for n in these if n not in those), key=lambda n: -these[n][1])
         if only:
@@ -58,7 +58,8 @@ def _launches(one: Sequence[KernelReading], other: Sequence[KernelReading]) -> l
             if d * sign > 0
         ][:5]
         lines += [f"{title}: {', '.join(shown)}"] if shown else []
-    return lines
+    whole = f"all kernels: {_whole(before):.4g} -> {_whole(now):.4g} us"
+    return [whole, *lines] if lines and _whole(before) and _whole(now) else lines
 
 
 def _by_name(kernels: Sequence[KernelReading]) -> dict[str, tuple[int, float]]:

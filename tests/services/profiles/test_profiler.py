@@ -159,6 +159,37 @@ async def test_a_report_from_elsewhere_is_read_without_running_anything(lab: Lab
     assert unknown.status == "not_measured" and "none of these files" in unknown.verdict
 
 
+async def test_a_report_says_which_files_and_counters_were_not_understood(lab: Lab):
+    head = '"ID","Kernel Name","Block Size","Grid Size","Metric Name","Metric Unit","Metric Value"'
+    rows = [
+        '"0","mix(float *)","(128, 1, 1)","(512, 1, 1)",' + r
+        for r in (
+            '"Duration","usecond","1400.5"',
+            '"dram__throughput.avg.pct_of_peak_sustained_elapsed","%","n/a"',
+        )
+    ]
+    files = {"run/details.csv": "\n".join([head, *rows]) + "\n", "run/notes.csv": "Shade,Weight\nred,1\n"}
+    where = (await lab.store.workspaces.write(None, files)).workspace_id
+    result = await lab.profiles.profiler.profile(RunTarget(report="run", workspace_id=where))
+    assert result.status == "ok" and result.verdict.startswith("mix: 1400.5 us; grid 512 x block 128")
+    counters, unread = result.not_measured
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in counters and "notes.csv was not understood" in unread
+    assert "NOT MEASURED: 1 counters are n/a or NaN" in result.verdict
+    assert "not enough counters to advise: level full" in result.verdict
+
+
+async def test_traces_of_several_ranks_say_who_is_late(lab: Lab):
+    def rank(ns: int) -> str:
+        rows = [f"{n * 10_000},{ns},{n},GPU (0),7,ncclDevKernel_AllReduce" for n in range(3)]
+        return "\n".join(["Start (ns),Duration (ns),CorrId,Device,Strm,Name", *rows]) + "\n"
+
+    files = {"t/rank0.csv": rank(5000), "t/rank1.csv": rank(900)}
+    where = (await lab.store.workspaces.write(None, files)).workspace_id
+    result = await lab.profiles.profiler.profile(RunTarget(report="t", workspace_id=where))
+    assert "TIMELINE: 25 us from first to last, idle 40 %" in result.verdict
+    assert "t/rank1.csv arrives last" in result.verdict
+
+
 async def test_the_quick_level_of_a_python_program_without_a_profiler_fails_with_its_words(lab: Lab):
     where = await workspace(lab, a__py="print('ran')")
     result = await lab.profiles.profiler.profile(
