@@ -56,9 +56,12 @@ def whole(text: object) -> int | None:
 
 
 def in_base_units(value: float, unit: str) -> float:
-    """Return a value with its prefix multiplied out; times become nanoseconds."""
+    """Return a value with its prefix multiplied out; times become nanoseconds, rates a time those of a second."""
     if unit in TIMES_NS:
         return value * TIMES_NS[unit]
+    what, _, time = unit.rpartition("/")
+    if what and time in TIMES_NS:  # cycle/nsecond, as older versions write GHz
+        return in_base_units(value, what) * 1e9 / TIMES_NS[time]
     match = _SCALED.match(unit)
     return value * PREFIXES[match[1].upper()] if match else value
 

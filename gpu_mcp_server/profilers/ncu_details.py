@@ -82,14 +82,19 @@ STALL_WORDS: Mapping[str, str] = {
     "immediate constant cache": "imc_miss",
 }
 """What the rule on stalls says; its section's own numbers are not on page `details`."""
+NO_NAME = "kernel without a name"
 OTHER_STALLS = "others (not named)"
 _STALL_SHARE = re.compile(r"(?:represents|approximately) (?:about )?([\d.]+)%")
+_SIZES = r"\((?P<grid>\d+, *\d+, *\d+)\)x\((?P<block>\d+, *\d+, *\d+)\)"
 _KERNEL = re.compile(
-    r"^ {2}(?P<name>\S.*?)(?: \((?P<grid>\d+, \d+, \d+)\)x\((?P<block>\d+, \d+, \d+)\))?,(?: [^,]+,)? Context \d+, "
-    r"Stream \d+"
+    rf"^\s*(?P<name>\S.*?)(?: {_SIZES})?,(?: [^,]+,)? Context \d+, Stream \d+|^\s*(?P<bare>\S.*?) "
+    + _SIZES.replace("grid", "bare_grid").replace("block", "bare_block")
+    + r"\s*$"
 )
-_METRIC = re.compile(r"^ {4}(?P<name>\S.*?)(?: {2,}(?P<unit>[^\s\d]\S*))? {2,}(?P<value>\S+)\s*$")
-_RULE = re.compile(r"^ {4}(?P<kind>OPT|WRN|INF|ERR) {2,}(?P<text>.*)$")
+_METRIC = re.compile(r"^\s{2,}(?P<name>\S.*?)(?: {2,}(?P<unit>[^\s\d<]\S*))? {2,}(?P<value>[\w.,+%/-]+)\s*(?:<.*)?$")
+_RULE = re.compile(r"^\s{2,}(?P<kind>OPT|WRN|INF|ERR) {2,}(?P<text>.*)$")
+_QUOTED = re.compile(r"^(?://|#|\d{1,6}:) ?")
+"""Before a line that somebody pasted into a comment or listed with numbers."""
 _GAIN = re.compile(r"Est\. (?P<local>Local )?Speedup: (?P<gain>[\d.]+)%")
 
 
@@ -103,7 +108,7 @@ class _Kernel:
 
     def add(self, label: str, unit: str, value: str) -> None:
         read = number(value)
-        if label == "Memory Throughput" and unit == "%":
+        if label in ("Memory Throughput", "Memory [%]", "SOL Memory") and unit == "%":
             name = _ELAPSED.format("gpu__compute_memory_throughput")
         elif label == "Memory Throughput":
             name = "dram__bytes.sum.per_second"
@@ -143,7 +148,7 @@ def parse_long_table(text: str) -> list[KernelReading]:
     """Read a CSV with a row a metric, with or without IDs, sizes, sections; never raises."""
     found: dict[str, _Kernel] = {}
     for record in _rows(text):
-        name = record.get("Kernel Name") or "kernel without a name"
+        name = record.get("Kernel Name") or NO_NAME
         key = record.get("ID") or f"{name} {record.get('Block Size')} {record.get('Grid Size')}"
         if key not in found and len(found) >= MAX_KERNELS:
             continue
@@ -177,7 +182,7 @@ def parse_text(text: str) -> list[KernelReading]:
     """Read what ncu prints without `--csv`: kernels, tables of sections, rules; never raises."""
     found: list[_Kernel] = []
     section, rule = "", list[str]()
-    for line in [*text.splitlines(), ""]:
+    for line in [*(_QUOTED.sub("", quoted) for quoted in text.splitlines()), ""]:
         if rule and line.startswith("          ") and line.strip():
             rule.append(line.strip())
             continue
@@ -187,10 +192,14 @@ def parse_text(text: str) -> list[KernelReading]:
         if match := _KERNEL.match(line):
             if len(found) >= MAX_KERNELS:
                 break
-            sizes = {"Grid Size": match["grid"] or "", "Block Size": match["block"] or ""}
-            found.append(_Kernel({"Kernel Name": match["name"], **sizes}))
-        elif line.startswith("    Section: "):
+            sizes = {
+                "Grid Size": match["grid"] or match["bare_grid"] or "",
+                "Block Size": match["block"] or match["bare_block"] or "",
+            }
+            found.append(_Kernel({"Kernel Name": match["name"] or match["bare"], **sizes}))
+        elif line.strip().startswith("Section: "):
             section = line.strip()[9:89]
+            found = found or [_Kernel({"Kernel Name": NO_NAME})]
         elif match := _RULE.match(line):
             rule = [match["kind"], match["text"].strip()]
         elif found and (match := _METRIC.match(line)) and not match["name"].startswith(("---", "Metric Name")):

@@ -110,6 +110,37 @@ def test_what_ncu_prints_without_csv_says_the_same_as_its_table():
     assert verdict.bound == "L1" and verdict.advice[0].startswith("remove bank conflicts")
 
 
+OLDER = """\
+//   add(int, float*, float*), 2020-Oct-28 10:36:31, Context 1, Stream 7
+//     Section: GPU Speed Of Light
+//     ------------------------------------------------- --------------- ------------------
+//     DRAM Frequency                                      cycle/nsecond               1.11
+//     SM Frequency                                        cycle/usecond             700.12
+//     Memory [%]                                                      %              47.36
+//     SOL DRAM                                                        %              42.37
+//     Duration                                                  usecond              13.89
+"""
+
+
+def test_older_text_pasted_into_a_comment_is_read_with_its_units():
+    _, kernel = only(OLDER)
+    assert (kernel.name, kernel.time_us) == ("add", pytest.approx(13.89))
+    assert kernel.metrics["sm__cycles_elapsed.avg.per_second"] == pytest.approx(7.0012e8)
+    assert kernel.metrics["dram__cycles_elapsed.avg.per_second"] == pytest.approx(1.11e9)
+    verdict = bottleneck.kernel_verdict(kernel)
+    assert verdict.units_percent == {"DRAM": 42.4} and "SM at 700 MHz" in verdict.verdict
+
+
+def test_a_part_of_the_text_is_read_as_far_as_it_goes():
+    lines = [line.removeprefix("//") for line in OLDER.splitlines()]
+    _, kernel = only("\n".join(lines[1:]))
+    assert (kernel.name, kernel.time_us) == (ncu_details.NO_NAME, pytest.approx(13.89))
+    bare = ["vectorAdd(const float *, int) (19532, 1, 1)x(256, 1, 1)", *lines[1:], "    SM [%]   %   19.55  <-- low"]
+    _, kernel = only("\n".join(bare))
+    assert (kernel.name, kernel.grid, kernel.block) == ("vectorAdd", "19532", "256")
+    assert bottleneck.kernel_verdict(kernel).units_percent == {"DRAM": 42.4, "SM (which pipe was not counted)": 19.6}
+
+
 def test_time_is_taken_from_whatever_has_it():
     cycles = 'ID,x\n"ID","Kernel Name","sm__cycles_elapsed.max","sm__cycles_elapsed.avg.per_second"\n"","","cycle","Ghz"\n"0","k","3,000","1.5"\n'
     (kernel,) = ncu.parse_raw(cycles).values()
