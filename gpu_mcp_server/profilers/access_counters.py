@@ -15,6 +15,11 @@ _USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}"
 _NVPROF = {"ld": "gld_efficiency", "st": "gst_efficiency"}
 
 
+def amd_value(m: Mapping[str, float], *names: str) -> float | None:
+    """Return a value of rocprof-compute's tables, whose names are followed by their unit in brackets."""
+    return next((v for n in names for key, v in m.items() if key == n or key.startswith(f"{n} [")), None)
+
+
 def _first(m: Mapping[str, float], *names: str) -> float | None:
     return next((m[n] for n in names if n in m), None)
 
@@ -36,6 +41,8 @@ def used_bytes(m: Mapping[str, float], op: str) -> float | None:
         used = percent * SECTOR_BYTES / 100
     if used is not None:
         return used
+    if op == "ld" and (percent := amd_value(m, "Coalescing", "Buffer Coalescing")) is not None:
+        return percent * SECTOR_BYTES / 100
     if op == "ld" and "memory_l2_theoretical_sectors_global_ideal" in m:
         share = _ratio(m["memory_l2_theoretical_sectors_global_ideal"], m.get("memory_l2_theoretical_sectors_global"))
         if share is not None:
@@ -139,6 +146,8 @@ def conflict_share(m: Mapping[str, float]) -> float | None:
             conflicts = max(0.0, whole - m["memory_l1_wavefronts_shared_ideal"])
     if (share := _ratio(conflicts, whole)) is not None:
         return min(1.0, share)
+    if (more := amd_value(m, "LDS Bank Conflicts/Access", "Bank Conflicts/Access")) is not None:
+        return max(0.0, more) / (1 + max(0.0, more))
     requests = [v for op in ("ld", "st") if (v := _accesses(m, "shared", op)) is not None]
     if conflicts is not None and sum(requests) > 0:
         return conflicts / (conflicts + sum(requests))
@@ -152,13 +161,16 @@ def shared_accesses(m: Mapping[str, float]) -> float | None:
     return sum(found) if found else m.get("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum")
 
 
-def threads_an_instruction(m: Mapping[str, float]) -> float | None:
-    """Return how many lanes of a warp an instruction has on average."""
+def threads_an_instruction(m: Mapping[str, float]) -> tuple[float, int] | None:
+    """Return how many lanes of a warp, or of AMD's wave, an instruction has on average, and how many there are."""
+    if (lanes := amd_value(m, "VALU Active Threads")) is not None:
+        return lanes, 64
     base = "smsp__thread_inst_executed_per_inst_executed"
     named = _first(m, f"{base}.ratio", "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio")
     if named is None and (percent := _first(m, f"{base}.pct", "warp_execution_efficiency")) is not None:
         named = 32 * percent / 100
-    return named or _ratio(m.get("smsp__thread_inst_executed.sum"), m.get("smsp__inst_executed.sum"))
+    named = named or _ratio(m.get("smsp__thread_inst_executed.sum"), m.get("smsp__inst_executed.sum"))
+    return (named, 32) if named is not None else None
 
 
 def idle_share(m: Mapping[str, float]) -> float | None:
@@ -192,6 +204,9 @@ def waves_of(reading: KernelReading) -> float | None:
     waves = reading.metrics.get("launch__waves_per_multiprocessor")
     if waves is not None:
         return waves if waves > 0 else None
+    units = amd_value(reading.metrics, "Active CUs")
+    if units is not None and (percent := reading.units_percent.get("Active CUs")) is not None and percent < 100:
+        return percent / 100 if units > 0 else None
     sms = _first(reading.metrics, "launch__sm_count", "device__attribute_multiprocessor_count")
     blocks = grid_blocks(reading)
     return blocks / sms if sms and blocks and blocks < sms else None

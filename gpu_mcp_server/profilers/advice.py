@@ -86,7 +86,7 @@ def advise(situation: Situation) -> list[str]:
     ordered = sorted((s for s in best.values() if s.weight >= 0.02), key=lambda s: -s.weight)
     if ordered:
         return [s.text for s in ordered][:MOST]
-    if any(name in situation.metrics for name in AMD_ONLY):
+    if situation.reading.units_percent or any(name in situation.metrics for name in AMD_ONLY):
         return [link_guide(NOT_ENOUGH_AMD, "amd")]
     return [link_guide(NOT_ENOUGH, "counters")]
 
@@ -166,18 +166,19 @@ def _conflicts(s: Situation) -> Iterator[Suggestion]:
 
 
 def _divergence(s: Situation) -> Iterator[Suggestion]:
-    threads = counted.threads_an_instruction(s.metrics)
-    if threads is None or not 0 < threads <= 24:
+    counts = counted.threads_an_instruction(s.metrics)
+    if counts is None or not 0 < counts[0] <= 0.75 * counts[1]:
         return
+    threads, lanes = counts
     pipes = ("issue", "alu", "fma", "xu", "fp64", "control", "l1")
-    weight = (1 - threads / 32) * s.weigh(pipes, tuple(STALL_HELP))
+    weight = (1 - threads / lanes) * s.weigh(pipes, tuple(STALL_HELP))
     block = counted.block_threads(s.reading)
-    if block is not None and block < 32:
+    if block is not None and block < lanes:
         text = f"a block of {block} threads leaves lanes of its warp empty: blocks of 128 or more"
         yield Suggestion("divergence", weight, link_guide(text, "occupancy"))
         return
     text = (
-        f"warps diverge: {threads:.0f} of 32 threads work in an instruction; give the threads of a warp the same "
+        f"warps diverge: {threads:.0f} of {lanes} threads work in an instruction; give the threads of a warp the same "
         "branch and loop length (sort or bin the work, one warp an item)"
     )
     yield Suggestion("divergence", weight, link_guide(text, "divergence"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.profile import KernelReading, Rule
-from gpu_mcp_server.profilers import bottleneck
+from gpu_mcp_server.profilers import bottleneck, rocprof
 from gpu_mcp_server.profilers.guide_links import LINKS, UNIT_LINKS
 from gpu_mcp_server.profilers.hardware_units import HELP, PERCENT
 from gpu_mcp_server.profilers.ncu_rules import TOPICS
@@ -96,3 +96,21 @@ def test_headlines_name_a_unit_and_not_its_part():
     assert (
         bottleneck.kernel_verdict(KernelReading(name="k", metrics={f"dram__throughput{PERCENT}": 85.0})).bound == "DRAM"
     )
+
+
+def amd(*rows: str) -> str:
+    table = "\n".join(["Metric,Avg,Unit,Peak,Pct of Peak", *rows]) + "\n"
+    (kernel,) = rocprof.parse_compute({"2.1_Speed-of-Light.csv": table})
+    return bottleneck.kernel_verdict(kernel).advice[0]
+
+
+def test_amds_tables_tell_causes_apart_too():
+    low = "L2-Fabric Read BW,300,Gb/s,1638.4,18.3"
+    assert amd(low, "VALU Active Threads,11,Threads,64,17").startswith("warps diverge: 11 of 64 threads")
+    assert amd("LDS Utilization,80,Pct,100,80", "LDS Bank Conflicts/Access,3,Conflicts/access,32,9").startswith(
+        "bank conflicts are 75 %"
+    )
+    assert amd("vL1D Cache BW,9000,Gb/s,11315,79", "Coalescing,25,Pct,100,25").startswith("coalesce: 8 of 32 bytes")
+    assert amd(low, "Active CUs,10,Cus,104,9.6").startswith("the grid fills 10 % of the device")
+    assert amd(low).startswith("not enough counters to advise: a report of rocprof-compute")
+    assert amd(low, "VALU Active Threads,64,Threads,64,100").startswith("not enough counters")
