@@ -120,10 +120,13 @@ def atomic_share(m: Mapping[str, float]) -> float | None:
     return max(known) if known else None
 
 
-def has_atomics(m: Mapping[str, float]) -> bool:
-    """Return whether any atomic on global memory was counted."""
-    kinds = ("_op_global_red.sum", "_op_global_atom.sum", "_op_red.sum", "_op_atom.sum", "_atom_dot_alu.sum")
-    return any(v > 0 for n, v in m.items() if n.endswith(kinds))
+def count_atomics(m: Mapping[str, float]) -> float | None:
+    """Return how many atomics and reductions on global memory were counted, by instructions or else by sectors."""
+    for kinds in (("_op_global_red.sum", "_op_global_atom.sum", "_atom_dot_alu.sum"), ("_op_red.sum", "_op_atom.sum")):
+        found = [v for n, v in m.items() if n.endswith(kinds)]
+        if found:
+            return max(found)
+    return None
 
 
 def shared_atomic_share(m: Mapping[str, float]) -> float | None:
@@ -176,6 +179,10 @@ def threads_an_instruction(m: Mapping[str, float]) -> tuple[float, int] | None:
 def idle_share(m: Mapping[str, float]) -> float | None:
     """Return which part of the kernel's time an average SM has no work, against the SM that works longest."""
     average = m.get("sm__cycles_active.avg")
+    if average is None and "sm__cycles_active.min" in m and "sm__cycles_active.max" in m:
+        average = (
+            m["sm__cycles_active.min"] + m["sm__cycles_active.max"]
+        ) / 2  # between the two, where it lies is unknown
     longest = _first(m, "sm__cycles_active.max", "sm__cycles_elapsed.max", "sm__cycles_elapsed.avg")
     if average is None or not longest:
         return None

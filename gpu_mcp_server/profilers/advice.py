@@ -129,7 +129,7 @@ def _spills(s: Situation) -> Iterator[Suggestion]:
     if local:
         part = None if share is None else share[0] if share[1] != "instructions" else min(1.0, 3 * share[0])
         weight = 0.6 if part is None else part if part < 0.1 else min(1.0, 0.5 + part)
-        what = f"{local:.3g} local loads and stores"
+        what = f"about {local:.2g} local loads and stores"
         what += f", {100 * share[0]:.0f} % of all {share[1]}" if share else ""
     text = (
         f"stop the spills to local memory ({what}): launch bounds that leave more registers, fewer values alive "
@@ -139,16 +139,15 @@ def _spills(s: Situation) -> Iterator[Suggestion]:
 
 
 def _atomics(s: Situation) -> Iterator[Suggestion]:
-    share = counted.atomic_share(s.metrics)
-    if share is None and counted.has_atomics(s.metrics) and s.family in ("l2", "l2 store", "latency"):
-        share = 0.4  # made, at the place that is busy; how many others there are was not counted
+    share, made = counted.atomic_share(s.metrics), counted.count_atomics(s.metrics)
+    cure = "privatize (add up in registers, the warp, shared memory), then one atomic for each block and address"
+    weigh = s.weigh(("l2", "l2 store", "l1"), MEMORY_STALLS)
     if share is not None and share >= 0.15:
-        weight = min(1.0, 0.4 + share) * s.weigh(("l2", "l2 store", "l1"), MEMORY_STALLS)
-        text = (
-            f"atomics are {100 * share:.0f} % of the traffic to L2: privatize (add up in registers, the warp, shared "
-            "memory), then one atomic for each block and address"
-        )
-        yield Suggestion("atomics", weight, link_guide(text, "atomics"))
+        text = f"atomics are {100 * share:.0f} % of the traffic to L2: {cure}"
+        yield Suggestion("atomics", min(1.0, 0.4 + share) * weigh, link_guide(text, "atomics"))
+    elif share is None and made and s.family in ("l2", "l2 store", "latency"):
+        text = f"{made:.3g} atomics on global memory (what else it moves was not counted): {cure}"
+        yield Suggestion("atomics", 0.8 * weigh, link_guide(text, "atomics"))
     shared = counted.shared_atomic_share(s.metrics)
     if shared is not None and shared >= 0.3:
         weight = min(1.0, 0.3 + shared) * s.weigh(("l1",), SHARED_STALLS)
@@ -313,5 +312,5 @@ def _stall_help(s: Situation) -> Suggestion | None:
     room = f", {100 / busiest:.2g}x until a unit is full" if 5 <= busiest < BUSY_PERCENT else ""
     text = f"{STALL_HELP[top[0]]} ({top[0]}; at most {top[1]:.0f} % of stalled time{room})"
     return Suggestion(
-        "general", 0.2 + 0.3 * top[1] / 100, link_guide(text, "stalls" if top[0] != "barrier" else "barrier")
+        "general", 0.15 + 0.25 * top[1] / 100, link_guide(text, "stalls" if top[0] != "barrier" else "barrier")
     )

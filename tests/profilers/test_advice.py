@@ -74,6 +74,12 @@ def test_atomics_to_many_addresses_do_not_hide_a_full_memory():
     assert said.startswith("move fewer bytes")
 
 
+def test_a_share_that_was_not_counted_is_not_said():
+    said = first({f"lts__t_sectors{PERCENT}": 85.0, "smsp__inst_executed_op_global_red.sum": 4e7})
+    assert said.startswith("4e+07 atomics on global memory (what else it moves was not counted): privatize")
+    assert "%" not in said.split("[guide")[0]
+
+
 def test_sectors_a_request_are_no_bytes_used():
     """Sixteen sectors are whole for 16 bytes a lane; thirty-two are not whole for any."""
     name = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
