@@ -77,7 +77,8 @@ class Rounds:
         self.more: Dict[str, Any] = {}
         """What `go` says to the candidate besides the number of calls: to replay them as a graph, to record events."""
         self.took_s = 0.0
-        """The candidate's time in the last round."""
+        """The candidate's time in the last round, by the owner's clock: interruptions come by it, so that one whose own
+        clock says less could have them all at a round's begin."""
         self.told_us: Optional[float] = None
         """What the candidate's own events said of the last round, if it was asked."""
         self.peak_bytes = 0
@@ -206,9 +207,9 @@ class Rounds:
         with self.ledger.part("wait"):
             played = timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
             reply, candidate_s = played.reply, max(played.elapsed_s - self.costs["candidate"].low_s, 1e-9)
+            self.took_s = played.outside_s if self.device.counts_calls else candidate_s
             if self.device.counts_calls:
                 candidate_s = own_clock_s(reply, played.outside_s)
-            self.took_s = candidate_s
             self.ledger.move(candidate_s, "candidate")
             self.candidate.freeze()
             self.candidate.quiet()
