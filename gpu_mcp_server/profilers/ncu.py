@@ -142,6 +142,12 @@ def troubles(text: str) -> list[str]:
     return found
 
 
+def denied_counters(text: str) -> list[str]:
+    """Return what to say when ncu was refused the counters; also beside kernels, whose times and launches remain."""
+    pattern, what, fix = MESSAGES[0]
+    return [f"{what}. {fix}"] if pattern.search(text) else []
+
+
 def unread_counters(readings: Sequence[KernelReading]) -> list[str]:
     """Return what to say of counters that have no number: their names, what remains, an administrator's line."""
     names = dict.fromkeys(n for r in readings for n, v in r.texts.items() if v.strip().lower() in NO_NUMBERS)

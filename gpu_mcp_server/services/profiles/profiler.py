@@ -20,6 +20,8 @@ from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJobs
 
 MAX_REPORT_FILES = 40
+MOST_LOG_BYTES = 1 << 16
+"""Of a file, to look for what a profiler could not do."""
 
 
 class Profiler:
@@ -147,6 +149,8 @@ class Profiler:
         profiler, readings = report_detection.read(files)
         attempt_id = await self._tools.experience.start("profile", note=f"report {report}"[:200], host=host)
         unread = report_detection.describe_unread(files)[:3]
+        said = "\n".join(report_detection.text_of_bytes(data[:MOST_LOG_BYTES]) for data in files.values())
+        denied = ncu.denied_counters(said)
         hint = f"none of these files is a report that is known: {report_detection.KNOWN}"
         result = ProfileResult(
             status="ok" if readings else "not_measured",
@@ -154,7 +158,9 @@ class Profiler:
             profiler=profiler or None,
             host=host or "-",
             device=next((k.device for k in readings if k.device), None),
-            not_measured=[*ncu.unread_counters(readings), *unread] if readings else [hint, *unread],
+            not_measured=[*denied, *([] if denied else ncu.unread_counters(readings)), *unread]
+            if readings
+            else [*denied, hint, *unread],
             note=f"read from {len(files)} files, nothing was run",
         )
         return await self._remembered(result, readings, attempt_id, timeline_of(files))
@@ -197,7 +203,7 @@ def missing_of(context: Mapping[str, Any], readings: Sequence[KernelReading], sa
     """Return what was not measured, why, and what to do."""
     found = list(context.get("missing", []))
     if context["level"] != "quick":
-        found += ncu.unread_counters(readings) if readings else ncu.troubles(said)
+        found += [*ncu.unread_counters(readings), *ncu.denied_counters(said)] if readings else ncu.troubles(said)
     return found
 
 

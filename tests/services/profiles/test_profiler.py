@@ -178,6 +178,13 @@ async def test_a_report_says_which_files_and_counters_were_not_understood(lab: L
     assert "not enough counters to advise: level full" in result.verdict
 
 
+async def test_a_log_of_refused_counters_has_the_administrators_line(lab: Lab):
+    log = "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access counters\n"
+    where = (await lab.store.workspaces.write(None, {"ncu.log": log})).workspace_id
+    result = await lab.profiles.profiler.profile(RunTarget(report="ncu.log", workspace_id=where))
+    assert result.status == "not_measured" and "NVreg_RestrictProfilingToAdminUsers=0" in result.not_measured[0]
+
+
 async def test_traces_of_several_ranks_say_who_is_late(lab: Lab):
     def rank(ns: int) -> str:
         rows = [f"{n * 10_000},{ns},{n},GPU (0),7,ncclDevKernel_AllReduce" for n in range(3)]
