@@ -72,8 +72,10 @@ def _aligned(text: str, wanted: Iterable[str]) -> list[dict[str, str]]:
 def parse_stats(text: str) -> list[KernelReading]:
     """Read a sum of kernels (`cuda_gpu_kern_sum`, `gpukernsum`) or the trace of a GPU; never raises."""
     found: list[KernelReading] = []
-    for record in _as_csv_records(text, "Total Time", "Instances", "Name"):
+    sums = _as_csv_records(text, "Total Time", "Instances", "Name")
+    for record in sums or _as_csv_records(text, "Total Time", "Instances", "Operation"):
         row = _with_units(record)
+        row.setdefault("Name", row.get("Operation", ""))
         ns, calls = row.get("Total Time"), whole(row.get("Instances"))
         if not isinstance(ns, float) or not calls or not row.get("Name"):
             continue

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from gpu_mcp_server.models.profile import KernelReading, Rule
-from gpu_mcp_server.profilers import ncu, ncu_details, nsys, proton, rocprof, torch_averages, torch_trace
+from gpu_mcp_server.profilers import ncu, ncu_details, nsys, proton, rocprof, rocprof_json, torch_averages, torch_trace
 from gpu_mcp_server.profilers.gpu_events import GpuEvent
 from gpu_mcp_server.profilers.sqlite_reader import query
 
@@ -44,6 +44,7 @@ def _ncu_pages(texts: Mapping[str, str]) -> list[KernelReading]:
 
 JSON_READERS: tuple[tuple[str, Callable[[str], list[KernelReading]]], ...] = (
     ("ncu", ncu.parse_report),
+    ("rocprofv3", rocprof_json.parse),
     ("proton", proton.parse),
     ("torch", torch_averages.parse_averages),
     ("trace", _trace),
@@ -66,7 +67,8 @@ def read(files: Mapping[str, bytes]) -> tuple[str, list[KernelReading]]:
 
     Args:
         files: Contents by path, gzipped or not: ncu's JSON, its CSV pages or what it prints, Proton's tree, a Chrome
-            trace, torch's averages, nsys's statistics or SQLite, rocprofv3's CSV or rocpd, tables of rocprof-compute.
+            trace, torch's averages, nsys's statistics or SQLite, rocprofv3's CSV, JSON or rocpd, rocprof-compute's
+            tables.
 
     Returns:
         The profiler's name, empty when none is recognised, and its kernels.
@@ -121,8 +123,10 @@ def read_events(files: Mapping[str, bytes]) -> dict[str, list[GpuEvent]]:
         else:
             text = text_of_bytes(data)
             json_like = text.lstrip()[:1] in ("{", "[")
-            events = torch_trace.parse_events(text) if json_like else nsys.parse_gpu_trace(text)
-            events = events or ([] if json_like else rocprof.parse_events(text))
+            if json_like:
+                events = rocprof_json.parse_events(text) or torch_trace.parse_events(text)
+            else:
+                events = nsys.parse_gpu_trace(text) or rocprof.parse_events(text)
         if events:
             found[path] = events
     return found

@@ -113,7 +113,7 @@ def _with_known_names(row: Mapping[str, str]) -> dict[str, str]:
     return {ALIASES.get(name.lower(), name): value for name, value in row.items()}
 
 
-def _workgroups(items: list[Any], group: list[Any]) -> str | None:
+def workgroups(items: list[Any], group: list[Any]) -> str | None:
     """Return a grid in workgroups, as CUDA counts it; AMD's tools count it in work-items."""
     sizes = [number(i) for i in items], [number(g) for g in group]
     whole_items, whole_group = ([s for s in found if s is not None and s >= 1] for found in sizes)
@@ -149,7 +149,7 @@ def _kernel(
         calls=max(1, calls),
         time_us=total / 1000 / max(1, calls) if total is not None else None,
         total_us=total / 1000 if total is not None else None,
-        grid=_workgroups(grid, block) or _workgroups([about.get("Grid_Size")], [about.get("Workgroup_Size")]),
+        grid=workgroups(grid, block) or workgroups([about.get("Grid_Size")], [about.get("Workgroup_Size")]),
         block=dimensions(block) or dimensions([about.get("Workgroup_Size")]),
         metrics=metrics,
     )
@@ -183,7 +183,7 @@ def parse_rocpd(data: bytes) -> list[KernelReading]:
                 calls=len(rows),
                 time_us=sum(times) / len(times) / 1000 if times else None,
                 total_us=sum(times) / 1000 if times else None,
-                grid=_workgroups([_of(first, f"grid_{a}", f"grid_size_{a}") for a in "xyz"], block),
+                grid=workgroups([_of(first, f"grid_{a}", f"grid_size_{a}") for a in "xyz"], block),
                 block=dimensions(block),
                 metrics=metrics,
             )

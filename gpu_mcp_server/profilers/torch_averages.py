@@ -14,7 +14,11 @@ from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.csv_tables import TIMES_NS, as_list, as_mapping, number
 from gpu_mcp_server.profilers.kernel_names import short_name
 
-DEVICE_US = ("self_device_time_total", "self_cuda_time_total", "self_xpu_time_total", "self_privateuse1_time_total")
+DEVICE_US = (
+    *(f"self_{device}_time_total" for device in ("device", "cuda", "xpu", "hip", "privateuse1")),
+    *(f"{device}_time_total" for device in ("device", "cuda", "xpu")),
+)
+"""The whole time of a row is a kernel's own where no other is given: nothing lies below a kernel."""
 RANGES = re.compile(
     r"ProfilerStep|##|Torch-Compiled Region|DistributedDataParallel\.|FullyShardedDataParallel\.|Optimizer\.|"
     r"enumerate\(DataLoader\)|autograd::|nccl:|c10d::|PyTorch|Iteration|ProfilerActivity"

@@ -196,6 +196,8 @@ def test_older_keys_and_the_printed_table_are_read():
         {("self_cuda_time_total" if k == "self_device_time_total" else k): v for k, v in row.items()} for row in RANGES
     ]
     assert [k.total_us for k in torch_averages.parse_averages(json.dumps(older))] == [80, 20]
+    oldest = [{"key": "void mm_kernel<float>(float*)", "count": 2, "cuda_time_total": 8.0}]
+    assert [k.time_us for k in torch_averages.parse_averages(json.dumps(oldest))] == [4]
     line = "-----  ------------  ------------  ------------  ------------  ------------\n"
     table = (
         line
@@ -215,6 +217,9 @@ def test_nsys_tables_are_read_in_any_unit_and_as_columns():
     text = 'Time (%),Total Time (us),Instances,Avg (us),Name\n71.2,"4,000",4,1000,void scale(float *)\n'
     (scale,) = nsys.parse_stats(text)
     assert (scale.name, scale.time_us, scale.total_us) == ("scale", 1000, 4000)
+    both = "Time (%),Total Time (ns),Instances,Category,Operation\n50,3000,3,CUDA_KERNEL,add(int)\n"
+    (add,) = nsys.parse_stats(both)
+    assert (add.name, add.time_us) == ("add", 1)
     columns = (
         " Time (%)  Total Time (ms)  Instances  Name              \n"
         " --------  ---------------  ---------  ------------------\n"
@@ -282,6 +287,38 @@ def test_a_rocpd_of_other_columns_or_without_views_has_times():
     """
     (kernel,) = rocprof.parse_rocpd(database(tables))
     assert (kernel.name, kernel.time_us) == ("blur", 3)
+
+
+def test_the_json_of_rocprofv3_has_kernels_copies_and_their_sizes():
+    dispatch = {
+        "start_timestamp": 100,
+        "end_timestamp": 2100,
+        "dispatch_info": {
+            "kernel_id": 3,
+            "agent_id": {"handle": 7},
+            "private_segment_size": 16,
+            "workgroup_size": {"x": 64, "y": 1, "z": 1},
+            "grid_size": {"x": 640, "y": 2, "z": 1},
+        },
+    }
+    process = {
+        "kernel_symbols": [{"kernel_id": 3, "formatted_kernel_name": "blur(float*) [clone .kd]"}],
+        "buffer_records": {
+            "kernel_dispatch": [dispatch, {**dispatch, "start_timestamp": 3000, "end_timestamp": 4000}],
+            "memory_copy": [{"start_timestamp": 2200, "end_timestamp": 2900}],
+        },
+    }
+    text = json.dumps({"rocprofiler-sdk-tool": [process]})
+    name, kernel = only(text)
+    assert (name, kernel.name, kernel.calls, kernel.total_us) == ("rocprofv3", "blur", 2, 3)
+    assert (kernel.grid, kernel.block, kernel.metrics["Scratch_Size"]) == ("10x2", "64", 16)
+    assert [e.kind for e in report_detection.read_events({"r.json": text.encode()})["r.json"]] == [
+        "kernel",
+        "copy",
+        "kernel",
+    ]
+    unknown = json.dumps({"rocprofiler-sdk-tool": [{"buffer_records": {"kernel_dispatch": [dispatch]}}]})
+    assert only(unknown)[1].name == "kernel 3"
 
 
 def test_packed_files_and_those_of_windows_shells_are_read():
