@@ -98,7 +98,7 @@ def rule_suggestions_of(s: Situation) -> Iterator[Suggestion]:
 
 
 def _causes(s: Situation) -> Iterator[Suggestion]:
-    for cause in (_launch, _spills, _scattered, _atomics, _conflicts, _divergence, _imbalance, _occupancy):
+    for cause in (_launch, _spills, _scattered, _atomics, _conflicts, _divergence, _imbalance, _unreached, _occupancy):
         yield from cause(s)
 
 
@@ -143,7 +143,7 @@ def _atomics(s: Situation) -> Iterator[Suggestion]:
     cure = "privatize (add up in registers, the warp, shared memory), then one atomic for each block and address"
     weigh = s.weigh(("l2", "l2 store", "l1"), MEMORY_STALLS)
     if share is not None and share >= 0.15:
-        text = f"atomics are {100 * share:.0f} % of the traffic to L2: {cure}"
+        text = f"atomics are {100 * share:.0f} % of what global memory is asked for: {cure}"
         yield Suggestion("atomics", min(1.0, 0.4 + share) * weigh, link_guide(text, "atomics"))
     elif share is None and made and s.family in ("l2", "l2 store", "latency"):
         text = f"{made:.3g} atomics on global memory (what else it moves was not counted): {cure}"
@@ -224,6 +224,24 @@ def _imbalance(s: Situation) -> Iterator[Suggestion]:
     yield Suggestion("imbalance", idle * s.weigh((), tuple(STALL_HELP)), link_guide(text, "imbalance"))
 
 
+def _unreached(s: Situation) -> Iterator[Suggestion]:
+    """Advise when far fewer warps are active than fit: some blocks or warps end long before others."""
+    possible, reached = (
+        s.metrics.get("sm__maximum_warps_per_active_cycle_pct"),
+        s.metrics.get("sm__warps_active.avg.pct_of_peak_sustained_active"),
+    )
+    waves = counted.waves_of(s.reading)
+    if not possible or reached is None or s.family != "latency" or (waves is not None and waves < FULL):
+        return
+    lost = 1 - reached / possible
+    if lost >= 0.35:
+        text = (
+            f"{reached:.0f} % of warps are active where {possible:.0f} % fit: warps or blocks end unevenly; balance "
+            "the work, or give each block more of it"
+        )
+        yield Suggestion("imbalance", 0.7 * lost, link_guide(text, "imbalance"))
+
+
 def occupancy_limiter(m: Mapping[str, float]) -> tuple[str, float] | None:
     """Return what keeps more blocks from an SM, several joined by `and`, and how many fit; `None` when not counted."""
     limits = {title: m[name] for title, (name, _) in LIMITERS.items() if name in m}
@@ -267,6 +285,8 @@ def _general(s: Situation, known: set[str]) -> Suggestion | None:
     help_text = HELP.get(s.family)
     if help_text is None:
         return None
+    if "spills" in known:
+        help_text = help_text.replace("keep values in registers or shared memory, ", "")
     if s.family in ("dram", "l2", "l2 store") and known.isdisjoint({"coalesce", "atomics"}):
         uses = [counted.used_bytes(s.metrics, op) for op in ("ld", "st")]
         amd = bool(s.reading.units_percent)
@@ -288,17 +308,20 @@ def _room(s: Situation) -> str:
     )
 
 
-def _shared_or_global(s: Situation, known: set[str]) -> Suggestion:
+def _shared_or_global(s: Situation, known: set[str]) -> Suggestion | None:
     """Advise for a busy load/store unit: which memory fills it decides."""
     local, shared = counted.local_accesses(s.metrics), counted.shared_accesses(s.metrics)
     waits_shared, waits_global = s.waits(SHARED_STALLS), s.waits(MEMORY_STALLS)
     unknown = "" if local is not None else "; local accesses were not counted: at level full see that nothing spills"
     if "spills" in known:  # wider tiles would spill more
-        return Suggestion("general", 0.1, link_guide("fewer values alive, then count accesses again", "spills"))
+        return None
     if s.reading.units_percent or (waits_shared > waits_global and waits_shared >= 10) or (shared and local == 0):
         return Suggestion("general", 0.45, link_guide(HELP["l1"] + _room(s) + unknown, UNIT_LINKS["l1"]))
     if waits_global >= 10:
-        return Suggestion("general", 0.45, link_guide(STALL_HELP["lg_throttle"] + _room(s) + unknown, "vector loads"))
+        help_text = "fewer, wider global accesses (float4 loads)"
+        if local is None:
+            help_text = f"see at level full whether registers spill; if none do, {help_text}"
+        return Suggestion("general", 0.45, link_guide(help_text + _room(s), "vector loads"))
     text = "not enough counters to say what fills the load/store unit (local, shared or global accesses): level full"
     named = not known.isdisjoint({"conflicts", "coalesce", "atomics"})
     return Suggestion("general", 0.05 if named else 0.45, link_guide(text, "counters"))

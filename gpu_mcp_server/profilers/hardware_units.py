@@ -82,7 +82,7 @@ STALL_HELP: Mapping[str, str] = {
     "long_scoreboard": "hide loads from L2 and DRAM: prefetch with cp.async/TMA, more independent loads, more warps",
     "short_scoreboard": "fewer dependent shared-memory or special-function results in a row; check bank conflicts",
     "mio_throttle": "fewer shared-memory and special-function instructions in a row: 128-bit accesses, registers",
-    "lg_throttle": "fewer, wider global accesses: float4 loads, values kept in registers",
+    "lg_throttle": "fewer, wider global accesses (float4 loads), and see that registers do not spill",
     "barrier": "warps wait for each other: fewer __syncthreads, smaller blocks, double buffering, split barriers",
     "math_pipe_throttle": "the arithmetic pipe is full: mix instruction types or cut operations",
     "wait": "fixed latencies: more independent instructions a thread (unroll, several accumulators)",

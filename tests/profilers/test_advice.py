@@ -61,6 +61,25 @@ def test_a_kernel_that_spills_is_not_told_to_hold_more_in_registers():
     assert not any("register tiles" in a for a in found.advice)
 
 
+def test_what_may_spill_is_not_told_to_keep_more_in_registers():
+    unit = {f"l1tex__data_pipe_lsu_wavefronts{PERCENT}": 75.0, "launch__registers_per_thread": 255.0}
+    said = first(unit, {"lg_throttle": 20.0, "long_scoreboard": 20.0})
+    assert said.startswith("see at level full whether registers spill") and "kept in registers" not in said
+    full = {f"dram__cycles_active{PERCENT}": 85.0, "smsp__inst_executed_op_local_st.sum": 1e7}
+    found = bottleneck.kernel_verdict(KernelReading(name="k", metrics=full))
+    assert len(found.advice) == 2 and not any("keep values in registers" in a for a in found.advice)
+
+
+def test_warps_that_fit_and_are_not_there_point_to_uneven_work():
+    metrics = {
+        f"dram__cycles_active{PERCENT}": 30.0,
+        "sm__warps_active.avg.pct_of_peak_sustained_active": 35.0,
+        "sm__maximum_warps_per_active_cycle_pct": 100.0,
+        "launch__occupancy_limit_warps": 8.0,
+    }
+    assert first(metrics, {"long_scoreboard": 20.0}).startswith("35 % of warps are active where 100 % fit")
+
+
 def test_atomics_to_many_addresses_do_not_hide_a_full_memory():
     said = first(
         {
