@@ -148,7 +148,7 @@ class Profiler:
         files = {p: await self._targets.workspaces.read_bytes(workspace_id, p) for p in paths[:MAX_REPORT_FILES]}
         profiler, readings = report_detection.read(files)
         attempt_id = await self._tools.experience.start("profile", note=f"report {report}"[:200], host=host)
-        unread = report_detection.describe_unread(files)[:3]
+        unread = report_detection.describe_unread(files)[:3] if len(files) > 1 or not readings else []
         said = "\n".join(report_detection.text_of_bytes(data[:MOST_LOG_BYTES]) for data in files.values())
         denied = ncu.denied_counters(said)
         hint = f"none of these files is a report that is known: {report_detection.KNOWN}"
