@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import time
-from typing import Dict, Iterable, List, Optional, Sequence
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ..files import job_files
 from ..protocol import Limits, ProcessRecord
@@ -17,6 +17,8 @@ from .job_folder import JobFolder
 PIPE_BYTES = 256 << 10
 """An ordinary user may have 64 MiB of pipes in all. Source: pipe(7), pipe-user-pages-soft."""
 _F_SETPIPE_SZ = 1031
+MOST_STIRRED = 3
+"""Times that a stopped process may have run a little. Of 1,300 stops on a busy machine none had, with 128 threads."""
 
 
 class RoleProcess:
@@ -48,7 +50,9 @@ class RoleProcess:
         self._frozen = ""
         self.thawed_s = 0.0
         """Just before it was let go on last, on the monotonic clock."""
-        self._run_ns: Dict[str, int] = {}
+        self._runs: Dict[str, Tuple[int, int]] = {}
+        self._stirred = 0
+        """How often one of its processes had run a little while it was stopped."""
         self._room = {"stdout": 0, "stderr": 0}
         self._seen = {"stdout": 0, "stderr": 0}
         self._kept = {"stdout": 0, "stderr": 0}
@@ -232,14 +236,16 @@ class RoleProcess:
             self._frozen = "sigstop"
             if not self.pid or not processes.stop(self.pid):
                 return ""
-            self._run_ns = processes.run_ns(self.pid)
+            self._runs = processes.runs_of(self.pid)
         return self._frozen
 
     def thaw(self) -> bool:
         """Let them go on; return whether one of them had gone on by itself."""
         had_run, stopped = False, self._frozen == "sigstop" and bool(self.pid)
         if stopped:
-            had_run = processes.has_run_since(self.pid, self._run_ns)
+            had_run, stirred = processes.has_run_since(self.pid, self._runs)
+            self._stirred += stirred
+            had_run = had_run or self._stirred > MOST_STIRRED
         self.thawed_s = time.monotonic()
         if stopped:
             processes.resume(self.pid)

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 STOP_S = 2.0
 STOPPING_NS = 500_000
-"""What a thread may still run after it is seen to be stopped: it may have been put aside on its way there."""
+"""What threads may still run after they are seen to be stopped: one may have been put aside on its way there."""
 Identity = Tuple[int, int, int]
 """A process for good: its pid, its start in ticks since boot, and the PID namespace in which it has that pid."""
 STILL = frozenset(("T", "t", "Z", "X", "x", ""))
@@ -141,16 +141,19 @@ def states_of(pid: int) -> Set[str]:
 def stop(root: int) -> bool:
     """Stop all below a process; True once each of their threads stands still.
 
-    A process that forks meanwhile is caught by the next pass; two passes in a row must find nobody running.
+    A process that forks meanwhile is caught by the next pass; two passes in a row must find nobody running, and the
+    same processes as the pass before: one that forks and ends, over and over, is gone whenever its state is read.
     """
     deadline = time.monotonic() + STOP_S
-    quiet = 0
+    quiet, before = 0, [root]
     while quiet < 2:
-        running = [p for p in tree_of(root) if not states_of(p) <= STILL]
-        quiet = 0 if running else quiet + 1
+        found = tree_of(root)
+        running = [p for p in found if not states_of(p) <= STILL]
+        quiet = 0 if running or found != before else quiet + 1
+        before = found
         for pid in running:
             _signal(pid, signal.SIGSTOP)
-        if running and time.monotonic() > deadline:
+        if not quiet and time.monotonic() > deadline:
             return False
         if running:
             os.sched_yield()
@@ -172,31 +175,37 @@ def used_cpu_s(root: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def run_ns(root: int) -> Dict[str, int]:
-    """Return for how long each thread below a process has run; empty where the kernel does not count it.
+def runs_of(root: int) -> Dict[str, Tuple[int, int]]:
+    """Return for how many nanoseconds, and how often, each thread below a process has run; empty if nobody counts it.
 
     Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
     """
-    found: Dict[str, int] = {}
+    found: Dict[str, Tuple[int, int]] = {}
     for pid in tree_of(root):
         try:
             for task in os.listdir("/proc/%d/task" % pid):
                 with open("/proc/%d/task/%s/schedstat" % (pid, task), "rb") as text:
-                    found[task] = int(text.read().split()[0])
+                    fields = text.read().split()
+                found[task] = int(fields[0]), int(fields[2])
         except (OSError, ValueError, IndexError):
             continue
     return found
 
 
-def has_run_since(root: int, before: Dict[str, int]) -> bool:
-    """Say whether something below a stopped process has run since `before`, what `run_ns` said then.
+def has_run_since(root: int, before: Dict[str, Tuple[int, int]]) -> Tuple[bool, bool]:
+    """Say whether something below a stopped process has run since `before`, what `runs_of` said then.
 
     A timer's SIGCONT, for one, lets a process go on that nobody else has told to.
+
+    Returns:
+        Whether it surely has, and whether something has run at all: a thread that was put aside on its way to its stop
+        may have, seldom; or one that left a child, which may have run for long and is gone by now.
     """
     if any(not states_of(pid) <= STILL for pid in tree_of(root)):
-        return True
-    now = run_ns(root)
-    return any(now[task] - before.get(task, 0) > STOPPING_NS for task in now)
+        return True, True
+    more = [(ns - before.get(task, (0, 0))[0], runs - before.get(task, (0, 0))[1])
+            for task, (ns, runs) in runs_of(root).items()]  # fmt: skip
+    return sum(ns for ns, _ in more) > STOPPING_NS, any(runs > 0 for _, runs in more)
 
 
 def resume(root: int) -> None:

@@ -21,8 +21,8 @@ LEAST_S = 1e-9
 HALF_WIDTH = 0.02
 """Where a task names none."""
 ALLOWED = 0.1
-"""Part of a time by which the owner's clock may read more than the candidate's own: up to that the latter counts, and in
-each round it counts as no less. A candidate that falsifies its own clock gains no more than this, in whichever rounds."""
+"""Part of a time by which the owner's clock may read more than the candidate's own: up to that the latter counts, and
+no round counts as less. A candidate that falsifies its own clock gains no more than this, in whichever rounds."""
 
 Progress = Callable[[str, float], None]
 
@@ -184,7 +184,7 @@ class Series:
         """Return microseconds a call of candidate and reference, round by round."""
         more_s = {role: self.taken_s(role) - cost.low_s for role, cost in self.costs.items()}
         more_s["reference"] /= self.passes
-        own = self.gap() <= ALLOWED  # by the median: one that lies in fewer than half of the rounds would choose the rest
+        own = self.gap() <= ALLOWED  # by the median, so that lies in fewer than half of the rounds pass it
         took_s = [max(p.candidate_s, p.outside_s / (1 + ALLOWED)) if own else p.outside_s for p in self.played]
         candidate = [max(each - more_s["candidate"], LEAST_S) * 1e6 / self.sets for each in took_s]
         return candidate, [max(p.reference_s - more_s["reference"], LEAST_S) * 1e6 / self.sets for p in self.played]

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from gpu_mcp_server.hostd.protocol import ProcessSpec
+from gpu_mcp_server.hostd.jobs import role_process
+from gpu_mcp_server.hostd.protocol import Limits, ProcessSpec
 from gpu_mcp_server.hostd.sandbox import processes
 
 RUNNERS = r"""
@@ -160,14 +161,18 @@ def test_all_below_a_process_are_found_whichever_thread_started_them(monkeypatch
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_stopped_process_that_ran_meanwhile_is_seen_even_if_it_stands_still_again(goes_on):
     parent = subprocess.Popen(["sh", "-c", "while :; do :; done & wait"], start_new_session=True)
+
+    def ran_ns():
+        return sum(ns for ns, _ in processes.runs_of(parent.pid).values())
+
     try:
         while not (children := processes.descendants_of(parent.pid)):
             pass
         assert processes.stop(parent.pid)
-        before = processes.run_ns(parent.pid)
+        before, before_ns = processes.runs_of(parent.pid), ran_ns()
         if goes_on:
             os.kill(children[0], signal.SIGCONT)
-            while sum(processes.run_ns(parent.pid).values()) < sum(before.values()) + 2 * processes.STOPPING_NS:
+            while ran_ns() < before_ns + 2 * processes.STOPPING_NS:
                 pass
             assert processes.stop(parent.pid)
         found = processes.has_run_since(parent.pid, before)
@@ -175,4 +180,39 @@ def test_a_stopped_process_that_ran_meanwhile_is_seen_even_if_it_stands_still_ag
         os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
 
-    assert found is goes_on
+    assert found == (goes_on, goes_on)
+
+
+def test_many_threads_that_ran_a_little_each_ran_for_long(monkeypatch):
+    counts = iter([{"1": (0, 1), "2": (0, 1)}, {"1": (400_000, 2), "2": (400_000, 2)}])
+    monkeypatch.setattr(processes, "runs_of", lambda root: next(counts))
+    before = processes.runs_of(0)
+
+    assert processes.has_run_since(2**22 - 1, before) == (True, True)
+
+
+def test_a_stopped_process_that_ran_a_little_is_believed_three_times_and_no_more(monkeypatch):
+    """It may have left a child that ran for long and is gone."""
+    monkeypatch.setattr(processes, "has_run_since", lambda root, before: (False, True))
+    stopped = subprocess.Popen(["sleep", "60"])
+    role = role_process.RoleProcess("candidate")
+    found = []
+    try:
+        role.pid = stopped.pid
+        for _ in range(role_process.MOST_STIRRED + 1):
+            assert role.freeze() == "sigstop"
+            found.append(role.thaw())
+    finally:
+        stopped.kill()
+        stopped.wait()
+        role.close(Limits())
+
+    assert found == [False] * role_process.MOST_STIRRED + [True]
+
+
+def test_processes_that_are_others_at_each_look_do_not_stand_still(monkeypatch):
+    looks = iter(range(10**9))
+    monkeypatch.setattr(processes, "tree_of", lambda root: [2**22 + next(looks)])
+    monkeypatch.setattr(processes, "STOP_S", 0.05)
+
+    assert not processes.stop(1)
