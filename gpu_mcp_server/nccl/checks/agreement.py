@@ -9,7 +9,13 @@ from gpu_mcp_server.nccl.program_model.memory_model import Allocation, MemoryLoc
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.rank_agreement import allocation_disagreements, disagreements
-from gpu_mcp_server.nccl.program_model.rank_dependence import condition_dependence, event_dependence, rank_dependence
+from gpu_mcp_server.nccl.program_model.rank_dependence import (
+    RankDependence,
+    condition_dependence,
+    event_dependence,
+    rank_dependence,
+)
+from gpu_mcp_server.nccl.program_model.syntax import enclosing, field
 from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
 
 REGISTER_ALL = "register_all"
@@ -44,11 +50,29 @@ def findings(trace: Trace, places: PointerResolver, kernels: dict[str, Function]
 
 
 def _launch(event: TraceEvent) -> list[Finding]:
+    loop = _rank_loop(event)
+    if loop is not None and event.launch is not None:
+        text = f"{event.launch.kernel} is launched in a loop whose bound depends on the rank ({loop})"
+        return [_at(event, "error", f"{text}: all ranks must launch it equally often")]
     under = event_dependence(event)
     if under is None or event.launch is None:
         return []
     text = f"{event.launch.kernel} is launched under `{under[0]}`, which depends on the rank ({under[1]})"
     return [_at(event, "error", f"{text}: the other ranks never reach its barriers")]
+
+
+def _rank_loop(event: TraceEvent) -> RankDependence | None:
+    """Return why the loops around a launch run more often on some ranks than on others."""
+    node = event.call.place if event.call is not None else None
+    loop = enclosing(node, "for_statement", "while_statement")
+    while loop is not None and event.frame.function is not None:
+        source = event.frame.function.source
+        parts = [p for p in (field(loop, "initializer"), field(loop, "condition")) if p is not None]
+        why = next((w for p in parts if (w := rank_dependence(Expression(source, p, event.frame))) is not None), None)
+        if why is not None:
+            return why
+        loop = enclosing(loop.parent, "for_statement", "while_statement")
+    return None
 
 
 def _window(event: TraceEvent) -> list[Finding]:

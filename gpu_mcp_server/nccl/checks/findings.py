@@ -18,6 +18,9 @@ Rule = Literal[
     "requirements",
     "collectives",
     "agreement",
+    "signals",
+    "offsets",
+    "streams",
     "frozen text",
     "verification text",
 ]

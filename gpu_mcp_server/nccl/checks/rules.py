@@ -10,13 +10,16 @@ from gpu_mcp_server.nccl.checks import (
     frozen_text,
     grids,
     kernels,
+    offsets,
     requirements,
     resource_lifetimes,
     self_check,
+    signals,
     windows,
 )
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule
 from gpu_mcp_server.nccl.checks.requirements import Version
+from gpu_mcp_server.nccl.checks.streams import HostFlow
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
@@ -51,7 +54,11 @@ def findings(
     found += communication.findings(program, communicating, original)
     own = agreement.own_program(program)
     trace = Trace(own)
-    found += agreement.findings(trace, PointerResolver(own, trace), communicating)
+    places = PointerResolver(own, trace)
+    found += agreement.findings(trace, places, communicating)
+    found += HostFlow(trace, places, communicating).findings()
+    found += offsets.findings(program)
+    found += signals.findings(program)
     found += frozen_text.marker_findings(files)
     found += frozen_text.infrastructure_findings(files)
     found += frozen_text.findings(before, files) if before is not None else []
@@ -113,6 +120,12 @@ def _looked(rule: Rule, program: ProgramModel, communicating: dict[str, Function
             return ", ".join(f"{n} {k}" for k, n in counted.items()) + f" sites; {how}"
         case "agreement":
             return "no call, size or launch that ranks must share depends on the rank, as far as the text tells"
+        case "signals":
+            return "puts by GIN with signals, where there are any"
+        case "offsets":
+            return "offsets, slots and sizes of windows, as far as they are products of names"
+        case "streams":
+            return "what a communicating kernel's neighbours on other streams wait for"
         case "frozen text":
             return "unchanged"
         case "verification text":

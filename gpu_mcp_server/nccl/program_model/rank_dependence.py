@@ -80,7 +80,8 @@ def _way_out(source: ParsedSource, place: Node, frame: CallFrame) -> tuple[str, 
             if condition is not None and taken is not None and field(before, "alternative") is None and _leaves(taken):
                 text = source.text_without_space(condition).removeprefix("(").removesuffix(")")
                 why = rank_dependence(Expression(source, condition, frame))
-                if why is not None and not re.search(r"&&|\|\||argc", text) and not _RANGE.fullmatch(text):
+                plain = not re.search(r"&&|\|\||argc", text) and not _SUCCESS.search(text)
+                if why is not None and plain and not _RANGE.fullmatch(text):
                     return f"not ({text})", why
             before = before.prev_named_sibling
         node = node.parent
@@ -112,6 +113,8 @@ def _named(of: Expression, steps: int) -> RankDependence | None:
 
 def _variable(of: Expression, made: Declaration, steps: int) -> RankDependence | None:
     """Follow a variable: what it starts with, what it is assigned, and calls that give it a value."""
+    if any(c.type == "array_declarator" for c in walk(made.declarator)):
+        return None  # which element is meant is not known
     name, function = made.name, enclosing(made.declarator, "function_definition", "lambda_expression")
     given = False
     for inner in walk(function) if function is not None else ():

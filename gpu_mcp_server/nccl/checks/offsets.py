@@ -1,0 +1,308 @@
+"""Offsets and sizes: bytes where bytes are asked for, a slot for each rank, windows as large as their memory."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl.checks.expansion import expanded, factors_of, summands_of, words_of
+from gpu_mcp_server.nccl.checks.findings import Finding, error, note
+from gpu_mcp_server.nccl.checks.origins import allocations_of, origins
+from gpu_mcp_server.nccl.checks.protocols import OWN
+from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import (
+    CALL,
+    ParsedSource,
+    arguments,
+    enclosing,
+    field,
+    is_cast,
+    name_of,
+    receiver_of,
+    walk,
+)
+
+LSA, LOCAL = "ncclGetLsaPointer", "ncclGetLocalPointer"
+BYTE_OFFSETS = {LSA: 1, LOCAL: 1, "ncclGetPeerPointer": 1}
+"""Function: the argument that is an offset in bytes."""
+_BYTES = re.compile(r"byte|off|size|stride|pitch|part|chunk|len", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:std::)?(?:unsigned|signed|long|int|size_t|ssize_t|ptrdiff_t|u?int\d+_t|\s)+")
+_RANK = re.compile(r"(?:\.|->)(?:lsaRank|rank)\b")
+
+
+AROUND_POINTERS = frozenset({"cast_expression", "parenthesized_expression", "binary_expression", "argument_list"})
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One write into peers' memory: where to and where from, as expanded texts."""
+
+    node: Node
+    to_window: str
+    to_offset: str
+    from_window: str
+    from_offset: str
+    peers: frozenset[str]
+
+
+def findings(program: ProgramModel) -> list[Finding]:
+    """Return offsets, slots and sizes that are wrong as far as products of names tell."""
+    found: list[Finding] = []
+    for kernel in program.kernels.values():
+        if OWN.search(kernel.source.text(kernel.body)):
+            continue
+        found += _units(kernel)
+        found += _teams(kernel)
+        for transfer in transfers_of(kernel):
+            found += _slots(kernel, transfer)
+    return sorted(set(found + _windows(program)))
+
+
+def transfers_of(kernel: Function) -> Iterator[Transfer]:
+    """Yield the puts of a kernel, and its stores through pointers into peers' windows."""
+    source = kernel.source
+    for node in walk(kernel.body):
+        if node.type == CALL and name_of(source, node) == "put" and receiver_of(source, node):
+            given = arguments(node)
+            if len(given) > 6:
+                peers = frozenset(words_of(source.text(given[1])))
+                texts = [expanded(source, g, peers) for g in given[2:6]]
+                yield Transfer(node, texts[0], texts[1], texts[2], texts[3], peers)
+        elif node.type == "assignment_expression":
+            made = _store(source, node)
+            if made is not None:
+                yield made
+
+
+def _store(source: ParsedSource, node: Node) -> Transfer | None:
+    left, right = field(node, "left"), field(node, "right")
+    if left is None or right is None or left.type != "subscript_expression":
+        return None
+    peer_call = _pointer_call(source, left, LSA)
+    local_call = _pointer_call(source, right, LOCAL)
+    if peer_call is None or local_call is None or len(arguments(peer_call)) < 3 or len(arguments(local_call)) < 2:
+        return None
+    to, of = arguments(peer_call), arguments(local_call)
+    peers = frozenset(words_of(source.text(to[2])) - words_of("lsaRank lsaSize"))
+    index = field(left, "indices")
+    to_text = f"{expanded(source, to[1], peers)}+{expanded(source, index, peers) if index is not None else ''}"
+    to_text += _added(source, peer_call, peers)
+    return Transfer(
+        node,
+        source.text(to[0]),
+        to_text,
+        source.text(of[0]),
+        expanded(source, right, peers),
+        peers,
+    )
+
+
+def _added(source: ParsedSource, call: Node, peers: frozenset[str]) -> str:
+    """Return what is added to a pointer behind the call that makes it: `+ rank * count`."""
+    found = ""
+    node = call.parent
+    while node is not None and (node.type in AROUND_POINTERS or (node.type == CALL and is_cast(node))):
+        right = field(node, "right") if node.type == "binary_expression" else None
+        found += f"+{expanded(source, right, peers)}" if right is not None else ""
+        node = node.parent
+    return found
+
+
+def _pointer_call(source: ParsedSource, node: Node, name: str) -> Node | None:
+    """Return the call that made the pointer which an expression goes through."""
+    for inner in walk(node):
+        if inner.type == CALL and name_of(source, inner) == name:
+            return inner
+        if inner.type == "identifier":
+            made = _declared(source, inner)
+            call = (
+                next((c for c in walk(made) if c.type == CALL and name_of(source, c) == name), None) if made else None
+            )
+            if call is not None:
+                return call
+    return None
+
+
+def _declared(source: ParsedSource, name: Node) -> Node | None:
+    body = enclosing(name, "function_definition")
+    for node in walk(body) if body is not None else ():
+        if node.type == "init_declarator" and node.start_byte < name.start_byte:
+            declared = declared_identifier(field(node, "declarator"))
+            if declared is not None and source.text(declared) == source.text(name):
+                return node
+    return None
+
+
+def _slots(kernel: Function, transfer: Transfer) -> list[Finding]:
+    """In an exchange a rank writes into its own slot of each peer, and reads the peer's slot of its own data."""
+    to_peer, to_rank = words_of(transfer.to_offset) & transfer.peers, _RANK.search(transfer.to_offset)
+    of_peer, of_rank = words_of(transfer.from_offset) & transfer.peers, _RANK.search(transfer.from_offset)
+    if to_peer and to_rank is None and transfer.peers:
+        text = "the place in a peer's window follows from the peer, not from the own rank: all ranks write to one place"
+        return [error("offsets", kernel.source, transfer.node, f"{kernel.name}: {text}")]
+    if to_rank is not None and of_rank is not None and not of_peer and transfer.to_window != transfer.from_window:
+        text = "what is sent lies at the own rank's place and is the same for every peer, in a window of its own"
+        return [error("offsets", kernel.source, transfer.node, f"{kernel.name}: {text}")]
+    return _left_out(kernel, transfer)
+
+
+def _left_out(kernel: Function, transfer: Transfer) -> list[Finding]:
+    """A loop over peers that begins at 1 leaves the own block out, which nothing else copies."""
+    source = kernel.source
+    loop = enclosing(transfer.node, "for_statement")
+    while loop is not None:
+        start, condition = field(loop, "initializer"), field(loop, "condition")
+        first = re.search(r"(\w+)=1;?$", source.text_without_space(start)) if start is not None else None
+        ends = expanded(source, condition) if condition is not None else ""
+        if first and re.search(r"lsaSize|nRanks", ends) and transfer.to_window != transfer.from_window:
+            text = source.text(kernel.body)
+            if not re.search(rf"{LOCAL}\s*\(\s*{re.escape(transfer.to_window)}\b", text):
+                said = f"the loop over peers begins at 1: the own block of {transfer.to_window} is never written"
+                return [error("offsets", source, loop, f"{kernel.name}: {said}")]
+        if _is_short(source, loop, transfer):
+            said = "the loop over peers ends before the last one: it gets nothing"
+            return [error("offsets", source, loop, f"{kernel.name}: {said}")]
+        loop = enclosing(loop.parent, "for_statement")
+    return []
+
+
+def _is_short(source: ParsedSource, loop: Node, transfer: Transfer) -> bool:
+    """Say whether a loop whose variable is the peer goes from 0 to less than the number of ranks."""
+    start, condition = field(loop, "initializer"), field(loop, "condition")
+    first = re.search(r"(\w+)\s*=\s*(?:0|threadIdx\.x)\s*;?$", source.text(start)) if start is not None else None
+    ends = expanded(source, condition) if condition is not None else ""
+    return (
+        first is not None
+        and transfer.peers == frozenset({first.group(1)})
+        and re.search(r"(?:lsaSize|nRanks)\)*-\d", ends) is not None
+    )
+
+
+def _units(kernel: Function) -> list[Finding]:
+    """Return offsets and sizes in bytes that are made of numbers of elements."""
+    source = kernel.source
+    elements = _element_counts(kernel)
+    found: list[Finding] = []
+    for node in walk(kernel.body):
+        if node.type != CALL:
+            continue
+        name, given = name_of(source, node), arguments(node)
+        which: tuple[int, ...] = (BYTE_OFFSETS[name],) if name in BYTE_OFFSETS else ()
+        if name == "put" and receiver_of(source, node) and len(given) > 6:
+            which = (3, 5, 6)
+        for number in which:
+            text = expanded(source, given[number]) if number < len(given) else ""
+            if any(_counts_elements(term, elements) for term in summands_of(text)):
+                what = "a size" if number == 6 else "an offset"
+                said = f"{name}: {what} in bytes is `{source.text(given[number])}`, which counts elements"
+                found.append(error("offsets", source, node, f"{kernel.name}: {said}"))
+    return found
+
+
+def _counts_elements(term: str, elements: set[str]) -> bool:
+    """Say whether a summand is a number of elements that nothing turns into bytes."""
+    return bool(words_of(term) & elements) and "sizeof" not in term and not re.search(r"\*\d|<<\d|\d\*", term)
+
+
+def _element_counts(kernel: Function) -> set[str]:
+    """Return parameters that bound a loop over elements or are multiplied by sizeof: they count elements."""
+    source = kernel.source
+    plain = [p for p in kernel.parameters if p.name and not p.is_pointer and _NUMBER.fullmatch(p.type_text)]
+    numbers = {p.name for p in plain if not _BYTES.search(p.name)}
+    found: set[str] = set()
+    for node in walk(kernel.body):
+        if node.type == "subscript_expression":
+            index = field(node, "indices")
+            found |= words_of(expanded(source, index)) & numbers if index is not None else set()
+        elif node.type == "binary_expression" and "sizeof" in source.text(node):
+            found |= words_of(source.text(node)) & numbers
+        elif node.type == "for_statement":
+            condition = field(node, "condition")
+            found |= words_of(source.text(condition)) & numbers if condition is not None else set()
+    return found
+
+
+def _teams(kernel: Function) -> list[Finding]:
+    """Return pointers of the LSA team for ranks of the world, and puts to a team with another's ranks."""
+    source = kernel.source
+    found: list[Finding] = []
+    for node in walk(kernel.body):
+        given = arguments(node) if node.type == CALL else []
+        name = name_of(source, node) if given else ""
+        if name == LSA and len(given) > 2:
+            text = _peer_text(source, given[2])
+            if re.search(r"\bnRanks\b", text) and not re.search(r"lsaSize|Team(?:Tag)?Lsa|lsa_?[Tt]eam", text):
+                said = "a pointer of the LSA team for one of nRanks ranks: right only where lsaSize is nRanks"
+                found.append(note("offsets", source, node, f"{kernel.name}: {said}"))
+        elif name == "put" and receiver_of(source, node) and len(given) > 6:
+            team, text = expanded(source, given[0]), _peer_text(source, given[1])
+            small = re.search(r"ncclTeam(?:Tag)?(Lsa|Rail)", team)
+            if small and "ncclTeamWorld" in text and small.group(0) not in text:
+                said = f"puts to ranks of the {small.group(1)} team, numbered as in the world"
+                found.append(error("offsets", source, node, f"{kernel.name}: {said}"))
+    return found
+
+
+def _peer_text(source: ParsedSource, node: Node) -> str:
+    """Return a peer's expression with the bounds of the loops that its variables run over."""
+    text = expanded(source, node)
+    loop = enclosing(node, "for_statement")
+    while loop is not None:
+        condition = field(loop, "condition")
+        bounds = expanded(source, condition) if condition is not None else ""
+        if words_of(bounds) & words_of(text):
+            text += " " + bounds
+        loop = enclosing(loop.parent, "for_statement")
+    return text
+
+
+def _windows(program: ProgramModel) -> list[Finding]:
+    """Hold a window's size against its memory's: a factor that one lacks is a block, or bytes."""
+    found: list[Finding] = []
+    allocations = allocations_of(program)
+    ranks = _numbers_of_ranks(program)
+    for call in program.calls:
+        if call.name != "ncclCommWindowRegister" or len(call.nodes) < 5:
+            continue
+        window = _factors(call, call.nodes[2])
+        for origin in origins(program, call.source, call.nodes[1], call.function):
+            made = [a for a in allocations if a.target == origin.text and a.call.function is origin.function]
+            if len(made) != 1 or made[0].size is None or origin.offset:
+                continue
+            memory = _factors(made[0].call, made[0].size)
+            if window is None or memory is None or window == memory:
+                continue
+            found += _compared(call, origin.text, window, memory, ranks)
+    return found
+
+
+def _compared(
+    call: FunctionCall, name: str, window: Counter[str], memory: Counter[str], ranks: set[str]
+) -> list[Finding]:
+    less, more = memory - window, window - memory
+    if more and not less:
+        text = f"the window over {name} is {'*'.join(more)} times larger than its memory"
+    elif less and not more and any("sizeof" in f or f in ranks for f in less):
+        what = "; its size is in bytes" if any("sizeof" in f for f in less) else "; peers write beyond it"
+        text = f"the window over {name} lacks the factor {'*'.join(less)} of its memory{what}"
+    else:
+        return []
+    return [error("offsets", call.source, call.node, text)]
+
+
+def _numbers_of_ranks(program: ProgramModel) -> set[str]:
+    """Return the names that hold the number of ranks: what makes communicators, or is told by them."""
+    found = {"nRanks", "nranks", "size", "world_size", "n", "ranks"}
+    for call in program.calls:
+        which = {"MPI_Comm_size": 1, "ncclCommCount": 1, "ncclCommInitRank": 1, "ncclCommInitAll": 1}.get(call.name)
+        if which is not None and which < len(call.nodes):
+            found.add(call.source.text(call.nodes[which]).removeprefix("&").strip())
+    return found
+
+
+def _factors(call: FunctionCall, node: Node) -> Counter[str] | None:
+    found = factors_of(expanded(call.source, node))
+    return Counter(found) if found is not None else None

@@ -1,0 +1,258 @@
+"""GIN's signals: each put that must be seen has one, each is waited for, with its value before and its own index."""
+
+import re
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl.checks.barriers import gins_of
+from gpu_mcp_server.nccl.checks.expansion import expanded, words_of
+from gpu_mcp_server.nccl.checks.findings import Finding, error
+from gpu_mcp_server.nccl.checks.grids import bound
+from gpu_mcp_server.nccl.checks.protocols import OWN, text_below
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import (
+    CALL,
+    ParsedSource,
+    arguments,
+    enclosing,
+    field,
+    name_of,
+    receiver_of,
+    walk,
+)
+
+PUTS = frozenset({"put", "putValue"})
+_ACTION = re.compile(r"Signal(?:Inc|Add)\w*\s*[{(]\s*([^{},()]+(?:\([^()]*\))?)")
+_COUNT = re.compile(r"\bginSignalCount\s*=\s*([^;,}]+)")
+_RANKS = re.compile(r"[\w.>()\-]*\bnRanks")
+
+
+@dataclass
+class SignalUse:
+    """What one kernel does with GIN, in its own body."""
+
+    kernel: Function
+    puts: list[Node]
+    waits: list[Node]
+    reads: list[Node]
+    flushes: list[Node]
+    barriers: list[Node]
+
+    @property
+    def source(self) -> ParsedSource:
+        """The kernel's file."""
+        return self.kernel.source
+
+
+def findings(program: ProgramModel) -> list[Finding]:
+    """Return what is wrong with the signals of kernels that put; kernels with protocols of their own are left out."""
+    device = {f.name: f for f in program.functions if f.is_device and not f.is_kernel}
+    everything = "\n".join(s.data.decode("utf-8", "replace") for s in program.sources.values())
+    found: list[Finding] = []
+    for kernel in program.kernels.values():
+        use = _use(kernel)
+        below = text_below(kernel, device, program.macros)
+        if not use.puts or OWN.search(below):
+            continue
+        helpers = below.count("Signal") > kernel.source.text(kernel.body).count("Signal")
+        if not helpers:
+            found += _sent_and_waited(use, everything)
+            found += _values(program, use, everything)
+        found += _indices(program, use, everything)
+        found += _flushed(use, below)
+        found += _threads(use)
+    return sorted(set(found + _connections(program, everything)))
+
+
+def _use(kernel: Function) -> SignalUse:
+    source, gins = kernel.source, gins_of(kernel.source, kernel.body)
+    use = SignalUse(kernel, [], [], [], [], [])
+    for node in walk(kernel.body):
+        if node.type != CALL:
+            continue
+        name, receiver = name_of(source, node), receiver_of(source, node)
+        if receiver in gins:
+            for names, kept in ((PUTS, use.puts), ({"waitSignal"}, use.waits), ({"readSignal"}, use.reads)):
+                if name in names:
+                    kept.append(node)
+            if name in {"flush", "flushAsync"}:
+                use.flushes.append(node)
+        elif name in {"sync", "wait"} and receiver is not None:
+            use.barriers.append(node)
+    return use
+
+
+def _signal_of(use: SignalUse, put: Node) -> str | None:
+    match = _ACTION.search(use.source.text(put))
+    return match.group(1).strip() if match else None
+
+
+def _said(use: SignalUse, node: Node, text: str) -> Finding:
+    return error("signals", use.source, node, f"{use.kernel.name}: {text}")
+
+
+def _sent_and_waited(use: SignalUse, everything: str) -> list[Finding]:
+    text = use.source.text(use.kernel.body)
+    sent = [p for p in use.puts if _signal_of(use, p) is not None] or re.search(r"\.signal\s*\(", text)
+    others = everything.count("waitSignal") > len(use.waits) or "readSignal" in everything.replace(text, "")
+    elsewhere = re.search(r"Signal(?:Inc|Add)|\.signal\s*\(", everything.replace(text, ""))
+    if not sent and use.waits and elsewhere is None:
+        return [_said(use, use.waits[0], "waits for a signal that no put sends: it hangs")]
+    if not sent and not use.waits and not use.barriers:
+        return [_said(use, use.puts[0], "puts without a signal: the receiver cannot tell when the data is there")]
+    if sent and not use.waits and not others:
+        return [_said(use, use.puts[0], "nothing waits for the signal of this put: the data may not be there yet")]
+    return []
+
+
+def _values(program: ProgramModel, use: SignalUse, everything: str) -> list[Finding]:
+    """Hold what is waited for against the value before, and against how many puts there are."""
+    found: list[Finding] = []
+    parameters = {p.name for p in use.kernel.parameters if p.type_text not in {"ncclDevComm", "ncclWindow_t"}}
+    for wait in use.waits:
+        given = arguments(wait)
+        if len(given) < 3:
+            continue
+        text = expanded(use.source, given[2])
+        if "readSignal" not in text:
+            if not words_of(text) & parameters and "resetSignal" not in everything and "[" not in text:
+                said = "waits for a number of signals without the value before: a second launch does not wait at all"
+                found.append(_said(use, wait, said))
+            continue
+        rest = re.sub(r"\(*\w+\.readSignal\((?:[^()]|\([^()]*\))*\)\)*", "", text, count=1)
+        wanted = _counted(use)
+        numbers = re.sub(r"[()]", "", _RANKS.sub("nRanks", rest))
+        if wanted is not None and re.fullmatch(r"[+\-*]?(?:\d+|nRanks|[+\-*])*", numbers) and numbers != "+nRanks":
+            said = f"waits for `before {numbers}` signals, and each of nRanks ranks sends one"
+            found.append(_said(use, wait, said))
+    found += _other_signal(use)
+    first = min((p.start_byte for p in (*use.puts, *use.barriers)), default=0)
+    for read in use.reads:
+        if read.start_byte > first and enclosing(read, "while_statement", "do_statement") is None:
+            said = "reads a signal's value after the first barrier or put: signals of peers may have come by then"
+            found.append(_said(use, read, said))
+    return found
+
+
+def _other_signal(use: SignalUse) -> list[Finding]:
+    """One put and one wait in a kernel must mean one signal."""
+    if len(use.puts) != 1 or len(use.waits) != 1:
+        return []
+    action, given = _signal_of(use, use.puts[0]), arguments(use.waits[0])
+    if action is None or len(given) < 2:
+        return []
+    sent, waited = (
+        t.replace("(", "").replace(")", "")
+        for t in (_index_text(use, use.puts[0], action), expanded(use.source, given[1]))
+    )
+    if sent == waited or words_of(sent) - {"blockIdx", "x"} or words_of(waited) - {"blockIdx", "x"}:
+        return []
+    return [_said(use, use.waits[0], f"waits for signal {waited}, and its puts send signal {sent}")]
+
+
+def _counted(use: SignalUse) -> int | None:
+    """Return how many signals more than the number of ranks a rank gets in a launch; None where it cannot be told."""
+    if len(use.puts) != 1:
+        return None
+    put = use.puts[0]
+    loop = enclosing(put, "for_statement")
+    condition = field(loop, "condition") if loop is not None else None
+    start = field(loop, "initializer") if loop is not None else None
+    body = field(loop, "body") if loop is not None else None
+    if condition is None or start is None or body is None or loop is None:
+        return None
+    inside = [n for n in walk(body) if n.type in {"if_statement", "continue_statement"}]
+    text = use.source.text_without_space(condition)
+    first = re.search(r"=(.*?);?$", use.source.text_without_space(start))
+    starts = first.group(1) if first else ""
+    if inside or not re.fullmatch(rf"\w+<{_RANKS.pattern}", text) or not re.fullmatch(r"0|threadIdx\.x", starts):
+        return None
+    return 0
+
+
+def _indices(program: ProgramModel, use: SignalUse, everything: str) -> list[Finding]:
+    """Each block that puts to all peers needs a signal of its own, and so many must have been asked for."""
+    found: list[Finding] = []
+    grids = [bound(program, x.grid or "") for x in program.launches if x.kernel == use.kernel.name]
+    grid = max((g for g in grids if g is not None), default=None)
+    counts = [bound(program, m) for m in _COUNT.findall(everything)]
+    for put in use.puts:
+        action = _signal_of(use, put)
+        if action is None or grid is None:
+            continue
+        index = _index_text(use, put, action)
+        if re.fullmatch(r"\(*blockIdx\.x\)*", index) and counts and all(c is not None and c < grid for c in counts):
+            said = f"{grid} blocks use signals 0 to {grid - 1}, and {counts[0]} are asked for by ginSignalCount"
+            found.append(_said(use, put, said))
+        loop = enclosing(put, "for_statement")
+        start = field(loop, "initializer") if loop is not None else None
+        each = start is not None and "blockIdx" not in expanded(use.source, start)
+        waited = "".join(expanded(use.source, w) for w in use.waits)
+        branch = enclosing(put, "if_statement")
+        if each and grid > 1 and "blockIdx" not in index and re.fullmatch(r"[\w()]+", index):
+            guarded = branch is not None and "blockIdx" in use.source.text(branch)
+            if not guarded and "gridDim" not in waited and use.waits and not _is_parameter(use, index):
+                said = f"all {grid} blocks put to all peers with signal {index}: a block is woken by another's puts"
+                found.append(_said(use, put, said))
+    return found
+
+
+def _is_parameter(use: SignalUse, index: str) -> bool:
+    return bool(words_of(index) & {p.name for p in use.kernel.parameters})
+
+
+def _index_text(use: SignalUse, put: Node, action: str) -> str:
+    node = next(
+        (n for n in walk(put) if n.type in {"identifier", "field_expression"} and use.source.text(n) == action), None
+    )
+    return expanded(use.source, node) if node is not None else "".join(action.split())
+
+
+def _flushed(use: SignalUse, below: str) -> list[Finding]:
+    if use.flushes or re.search(r"\bflush\w*\s*\(|Counter|\.wait\s*\(", below):
+        return []
+    said = "nothing flushes these puts: the source may still be read when the kernel ends and it is written again"
+    return [_said(use, use.puts[0], said)]
+
+
+def _threads(use: SignalUse) -> list[Finding]:
+    """A loop over peers that starts at the thread's number, where only thread 0 goes, reaches one peer alone."""
+    found: list[Finding] = []
+    for put in use.puts:
+        loop = enclosing(put, "for_statement")
+        branch = enclosing(loop, "if_statement") if loop is not None else None
+        condition = field(branch, "condition") if branch is not None else None
+        start = field(loop, "initializer") if loop is not None else None
+        if condition is None or start is None or "threadIdx" not in expanded(use.source, start):
+            continue
+        if re.fullmatch(r"\(?(?:threadIdx\.x==0|!threadIdx\.x|0==threadIdx\.x)\)?", expanded(use.source, condition)):
+            said = "only thread 0 puts, in a loop that strides over all threads: the other peers get nothing"
+            found.append(_said(use, put, said))
+    return found
+
+
+def _is_new(everything: str) -> bool:
+    """Say whether a program is for versions that know ginConnectionType: it needs what came with them, or before."""
+    initializer = "NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER"
+    return "worldGinBarrierCount" in everything or (
+        initializer in everything and re.search(rf"#\s*if(?:def|\s+defined).*{initializer}", everything) is None
+    )
+
+
+def _connections(program: ProgramModel, everything: str) -> list[Finding]:
+    """From NCCL 2.29.7 on GIN has no connections unless they are asked for."""
+    found: list[Finding] = []
+    creates = [c for c in program.calls if c.name == "ncclDevCommCreate"]
+    uses = any(_use(k).puts for k in program.kernels.values())
+    if not creates or not uses:
+        return []
+    kinds = re.findall(r"ginConnectionType\s*=\s*(\w+)", everything)
+    if kinds and all(k.endswith("_NONE") for k in kinds):
+        text = f"kernels put by GIN, and ginConnectionType is {kinds[0]}: there are no connections"
+        found.append(error("signals", creates[0].source, creates[0].node, text))
+    elif not kinds and "ginForceEnable" not in everything and _is_new(everything):
+        text = "kernels put by GIN, and ginConnectionType is not set: there are no connections"
+        found.append(error("signals", creates[0].source, creates[0].node, text))
+    return found
