@@ -56,7 +56,8 @@ def allocation_disagreements(trace: Trace, made: Allocation) -> list[str]:
             f"{made.place}: its size {made.bytes} depends on the rank ({why}); windows need one size on all ranks"
         )
     under = event_dependence(made.event)
-    if under is not None and not _has_counterpart(trace, made.event):
+    own = under is None or _has_counterpart(trace, made.event) or _has_own_communicator(trace, made.event)
+    if under is not None and not own:
         found.append(
             f"{made.place}: allocated under `{under[0]}`, which depends on the rank ({under[1]}); windows are for all"
         )

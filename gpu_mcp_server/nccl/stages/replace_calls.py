@@ -9,12 +9,12 @@ from gpu_mcp_server.nccl.stages.error_macros import ErrorMacros
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
 
 
-def replace_calls(analysis: Analysis, files: EditedFiles) -> list[str]:
-    """Edit a program for stage B and return what was done."""
+def replace_calls(analysis: Analysis, files: EditedFiles, left_out: frozenset[str] = frozenset()) -> list[str]:
+    """Edit a program for stage B, but for some collectives, and return what was done."""
     done: list[str] = []
     swept: set[int] = set()
     for site in analysis.sites:
-        if stage_b(analysis, site):
+        if stage_b(analysis, site) or plain_collective(site.call.name) in left_out:
             continue
         sweep = _sweep(analysis, site)
         if sweep is not None:

@@ -9,6 +9,7 @@ from gpu_mcp_server.models.transform import Api, Stage, TransformResult
 from gpu_mcp_server.nccl.analysis.advice import advice, is_old
 from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
+from gpu_mcp_server.nccl.program_model.api_names import plain_collective
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.program_model.program import GENERATED, ProgramModel, resolve_include
@@ -26,6 +27,9 @@ STAGES: tuple[Stage, ...] = ("infrastructure", "warmup", "replace", "mark")
 DEVICE = ".device"
 UNVERIFIED_GIN = "the GIN kernels compile; they have not run, as no RDMA NIC was at hand"
 UNVERIFIED_RUN = "nothing was run here: verify_nccl builds, runs and compares"
+WITHOUT_GIN = frozenset({"ncclAllReduce", "ncclReduceScatter"})
+"""Their launch in `kernels_gin.cuh` is an empty stub."""
+NO_GIN_KERNEL = "no kernel is generated for it by GIN, so the call stays and its kernel is left to you"
 FAULTS = (NoSetupLocation, EditConflict, MarkerFault)
 
 
@@ -38,6 +42,8 @@ class Transformation:
     done: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     left: list[str] = field(default_factory=list[str])
     failed: bool = False
+    left_out: frozenset[str] = frozenset()
+    """Collectives for which the chosen interface has no kernel."""
 
     def step(self, stage: Stage, work: Callable[[Analysis, EditedFiles], list[str]]) -> None:
         """Do one stage: wholly or, where it meets a fault, not at all."""
@@ -80,7 +86,11 @@ def transform(
         headline = "nothing to transform: no host call of NCCL communicates in these files"
         return TransformResult(status="nothing to transform", headline=headline, api=chosen), {}
     work = Transformation({p: t for p, t in files.items() if basename(p) not in OURS}, main)
+    work.left_out = WITHOUT_GIN if chosen == "gin" else frozenset()
     reasons = _reasons(analysis, stages)
+    if "replace" in stages:
+        stay = [s for s in analysis.sites if plain_collective(s.call.name) in work.left_out]
+        reasons += [f"{s.id} {s.call.name} {s.call.path}:{s.call.line}: {NO_GIN_KERNEL}" for s in stay]
     for stage in STAGES:
         if stage in stages:
             work.step(stage, _stage(stage, work))
@@ -93,7 +103,7 @@ def _stage(stage: Stage, work: Transformation) -> Callable[[Analysis, EditedFile
         return [] if is_done(analysis) else add_infrastructure(analysis, edits)
 
     def replace_stage(analysis: Analysis, edits: EditedFiles) -> list[str]:
-        return replace_calls(analysis, edits) if is_done(analysis) else []
+        return replace_calls(analysis, edits, work.left_out) if is_done(analysis) else []
 
     def warm_stage(analysis: Analysis, edits: EditedFiles) -> list[str]:
         done, left = warm_up(analysis, edits)

@@ -25,6 +25,13 @@ def warm_up(analysis: Analysis, files: EditedFiles) -> tuple[list[str], list[str
         if site.in_place:
             left.append(f"{where} works in place, so a warm-up would change its data: warm another registered buffer")
             continue
+        outer = _callers_loop(analysis, site)
+        if outer is not None:
+            left.append(
+                f"{where} runs in a loop of its callers ({outer}), where a warm-up would run in every iteration: "
+                "call it once before that loop and its clock"
+            )
+            continue
         source = analysis.program.sources[site.call.path]
         first, last = region(source, site.call)
         before = _before_clock(analysis, site, first)
@@ -40,6 +47,13 @@ def warm_up(analysis: Analysis, files: EditedFiles) -> tuple[list[str], list[str
         insert_before(edits, before, [SAID, text, _wait(site)], edits.indent(before))
         done.append(f"{where} runs once before {source.path}:{source.line(before)}")
     return done, left
+
+
+def _callers_loop(analysis: Analysis, site: CallSite) -> str | None:
+    """Return the header of a loop around a call of the site's function, in a caller that has the clock."""
+    clocks = {id(e.frame) for e in analysis.events("timer", "order")}
+    outer = [loop for e in site.events for loop in e.loops if loop.key[2] != id(e.frame)]
+    return next((loop.header for loop in outer if loop.key[2] in clocks), None)
 
 
 def _has_warm_up(analysis: Analysis, site: CallSite) -> bool:
