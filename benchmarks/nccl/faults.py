@@ -11,13 +11,21 @@ from pathlib import Path
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 
-PROGRAMS = Path(__file__).parents[2] / "tests" / "nccl"
-SOURCES = ("*.cu", "*.cc")
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "nccl"
+SOURCES = ("*.cu", "*.cc", "*.cpp", "*.cuh")
+sys.path.insert(0, str(ROOT))
+from tests.nccl.mutations import mutated  # noqa: E402 - found from the root only
 
 
 def errors(path: Path) -> list[str]:
     """Return the rules that a file breaks."""
-    program = ProgramModel.read({path.name: path.read_text("utf-8", "replace")}, path.name)
+    return errors_of(path.name, path.read_text("utf-8", "replace"))
+
+
+def errors_of(name: str, text: str) -> list[str]:
+    """Return the rules that a text breaks."""
+    program = ProgramModel.read({name: text}, name)
     return sorted({f.rule for f in rules.findings(program) if f.severity == "error"})
 
 
@@ -30,6 +38,13 @@ def main(folders: list[str]) -> None:
         caught += bool(found)
         print(f"| {path.stem.replace('_', ' ')} | {', '.join(found) or '**nothing**'} |")
     print(f"\n{caught} of {len(faults)} caught.\n")
+    print("| mutation | caught by |\n| --- | --- |")
+    caught, mutations = 0, mutated()
+    for name, text in mutations.items():
+        found = errors_of("main.cu", text)
+        caught += bool(found)
+        print(f"| {name} | {', '.join(found) or '**nothing**'} |")
+    print(f"\n{caught} of {len(mutations)} mutations caught.\n")
     print("| taken to be right | files | alarms | seconds |\n| --- | --- | --- | --- |")
     for folder in [PROGRAMS / "clean", PROGRAMS / "programs", *map(Path, folders)]:
         paths = sorted(p for pattern in SOURCES for p in folder.rglob(pattern))

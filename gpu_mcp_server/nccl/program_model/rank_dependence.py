@@ -101,6 +101,8 @@ def _named(of: Expression, steps: int) -> RankDependence | None:
         return RankDependence(text, source.line(node)) if _RANK.fullmatch(text) and not is_called else None
     if node.type != "identifier" or not steps:
         return None
+    if node.parent is not None and node.parent.type == "field_expression":
+        return None  # an object may hold the rank beside what is meant
     name = source.text(node)
     bound = of.frame.bindings.get(name)
     made = declaration_of(source, node)
