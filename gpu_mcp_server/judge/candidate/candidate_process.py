@@ -177,7 +177,7 @@ class Candidate:
         """Call for the first sets, one way or another, and wait for what was begun."""
         begin_ns = time.perf_counter_ns()
         reply: Reply = (run or self.kind.run)(calls)
-        if reply and "returned" not in reply:
+        if reply.get("error") or reply.get("code"):
             return reply
         error = self.memory.finish()
         return {"error": error} if error else dict(reply, ran_ns=time.perf_counter_ns() - begin_ns)

@@ -101,7 +101,7 @@ def by_events(driver: Driver, run: Callable[[], Reply]) -> Reply:
     except CudaError:
         return run()
     reply = run()
-    if reply and "returned" not in reply:
+    if reply.get("error") or reply.get("code"):
         return reply
     try:
         driver.call("cuEventRecord", last, None)
