@@ -41,6 +41,8 @@ class Buffers:
     """Whether that is so only where the candidate's loop is told to copy each result at once."""
     fence: Any = None
     """What stops the clock where freezing does not stop the work."""
+    stopped_s = 0.0
+    """When the last stop had seen the outputs, on the monotonic clock; 0 where that is its end."""
     words: List[int]
     """This round's poison, as an integer of an element's size, for each output."""
 
