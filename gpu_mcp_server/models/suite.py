@@ -76,7 +76,7 @@ class SuiteReport(ResultModel):
         lines += [f"- {name}: {rate.text()}" for name, rate in self.fast.items()]
         lines += [f"- {said}" for said in self.left_out()]
         compiled = sum(row.stopped == "compiled" for row in self.rows)
-        lines += [f"- compiled, and judged by nobody as there is no device here: {compiled}"] if compiled else []
+        lines += [f"- compiled and not judged, as no device is here: {compiled}"] if compiled else []
         return "\n".join([*lines, "", *table(self.rows)])
 
 

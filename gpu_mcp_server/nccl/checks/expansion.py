@@ -12,7 +12,7 @@ WORDS = re.compile(r"[A-Za-z_]\w*")
 _CAST = re.compile(r"\((?:const)?(?:size_t|int|unsigned|long|float|double|u?int\d+_t|char|void)\*?\)")
 
 
-def expanded(source: ParsedSource, node: Node, keep: frozenset[str] = frozenset(), depth: int = DEPTH) -> str:
+def expand_variables(source: ParsedSource, node: Node, keep: frozenset[str] = frozenset(), depth: int = DEPTH) -> str:
     """Return an expression's text without white space and casts of numbers, local variables replaced by their values.
 
     Args:
@@ -30,7 +30,7 @@ def expanded(source: ParsedSource, node: Node, keep: frozenset[str] = frozenset(
         if value is None:
             continue
         parts.append(source.data[at : inner.start_byte].decode("utf-8", "replace"))
-        parts.append(f"({expanded(source, value, keep, depth - 1)})")
+        parts.append(f"({expand_variables(source, value, keep, depth - 1)})")
         at = inner.end_byte
     parts.append(source.data[at : node.end_byte].decode("utf-8", "replace"))
     return _CAST.sub("", "".join("".join(parts).split()))

@@ -7,7 +7,7 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.checks.kernel_paths import KernelPaths
 from gpu_mcp_server.nccl.checks.peer_accesses import pointer_functions
-from gpu_mcp_server.nccl.checks.protocols import soften
+from gpu_mcp_server.nccl.checks.protocols import demote_unsure_findings
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import field
@@ -26,7 +26,7 @@ def findings(program: ProgramModel) -> list[Finding]:
         own: set[Finding] = set()
         for assumed in _instances(program, kernel):
             own |= set(KernelPaths(kernel, device, pointers).run(assumed))
-        found |= soften(kernel, own, device, program.macros) if own else own
+        found |= demote_unsure_findings(kernel, own, device, program.macros) if own else own
         found |= set(_by_value(program, kernel))
     return sorted(found)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.checks.expansion import expanded, factors_of, summands_of, words_of
+from gpu_mcp_server.nccl.checks.expansion import expand_variables, factors_of, summands_of, words_of
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.checks.origins import allocations_of, origins
 from gpu_mcp_server.nccl.checks.protocols import OWN
@@ -69,7 +69,7 @@ def transfers_of(kernel: Function) -> Iterator[Transfer]:
             given = arguments(node)
             if len(given) > 6:
                 peers = frozenset(words_of(source.text(given[1])))
-                texts = [expanded(source, g, peers) for g in given[2:6]]
+                texts = [expand_variables(source, g, peers) for g in given[2:6]]
                 yield Transfer(node, texts[0], texts[1], texts[2], texts[3], peers)
         elif node.type == "assignment_expression":
             made = _store(source, node)
@@ -88,14 +88,15 @@ def _store(source: ParsedSource, node: Node) -> Transfer | None:
     to, of = arguments(peer_call), arguments(local_call)
     peers = frozenset(words_of(source.text(to[2])) - words_of("lsaRank lsaSize"))
     index = field(left, "indices")
-    to_text = f"{expanded(source, to[1], peers)}+{expanded(source, index, peers) if index is not None else ''}"
+    to_text = expand_variables(source, to[1], peers) + "+"
+    to_text += expand_variables(source, index, peers) if index is not None else ""
     to_text += _added(source, peer_call, peers)
     return Transfer(
         node,
         source.text(to[0]),
         to_text,
         source.text(of[0]),
-        expanded(source, right, peers),
+        expand_variables(source, right, peers),
         peers,
     )
 
@@ -106,7 +107,7 @@ def _added(source: ParsedSource, call: Node, peers: frozenset[str]) -> str:
     node = call.parent
     while node is not None and (node.type in AROUND_POINTERS or (node.type == CALL and is_cast(node))):
         right = field(node, "right") if node.type == "binary_expression" else None
-        found += f"+{expanded(source, right, peers)}" if right is not None else ""
+        found += f"+{expand_variables(source, right, peers)}" if right is not None else ""
         node = node.parent
     return found
 
@@ -156,7 +157,7 @@ def _left_out(kernel: Function, transfer: Transfer) -> list[Finding]:
     while loop is not None:
         start, condition = field(loop, "initializer"), field(loop, "condition")
         first = re.search(r"(\w+)=1;?$", source.text_without_space(start)) if start is not None else None
-        ends = expanded(source, condition) if condition is not None else ""
+        ends = expand_variables(source, condition) if condition is not None else ""
         if first and re.search(r"lsaSize|nRanks", ends) and transfer.to_window != transfer.from_window:
             text = source.text(kernel.body)
             if not re.search(rf"{LOCAL}\s*\(\s*{re.escape(transfer.to_window)}\b", text):
@@ -173,7 +174,7 @@ def _is_short(source: ParsedSource, loop: Node, transfer: Transfer) -> bool:
     """Say whether a loop whose variable is the peer goes from 0 to less than the number of ranks."""
     start, condition = field(loop, "initializer"), field(loop, "condition")
     first = re.search(r"(\w+)\s*=\s*(?:0|threadIdx\.x)\s*;?$", source.text(start)) if start is not None else None
-    ends = expanded(source, condition) if condition is not None else ""
+    ends = expand_variables(source, condition) if condition is not None else ""
     return (
         first is not None
         and transfer.peers == frozenset({first.group(1)})
@@ -194,7 +195,7 @@ def _units(kernel: Function) -> list[Finding]:
         if name == "put" and receiver_of(source, node) and len(given) > 6:
             which = (3, 5, 6)
         for number in which:
-            text = expanded(source, given[number]) if number < len(given) else ""
+            text = expand_variables(source, given[number]) if number < len(given) else ""
             if any(_counts_elements(term, elements) for term in summands_of(text)):
                 what = "a size" if number == 6 else "an offset"
                 said = f"{name}: {what} in bytes is `{source.text(given[number])}`, which counts elements"
@@ -216,7 +217,7 @@ def _element_counts(kernel: Function) -> set[str]:
     for node in walk(kernel.body):
         if node.type == "subscript_expression":
             index = field(node, "indices")
-            found |= words_of(expanded(source, index)) & numbers if index is not None else set()
+            found |= words_of(expand_variables(source, index)) & numbers if index is not None else set()
         elif node.type == "binary_expression" and "sizeof" in source.text(node):
             found |= words_of(source.text(node)) & numbers
         elif node.type == "for_statement":
@@ -238,7 +239,7 @@ def _teams(kernel: Function) -> list[Finding]:
                 said = "a pointer of the LSA team for one of nRanks ranks: right only where lsaSize is nRanks"
                 found.append(note("offsets", source, node, f"{kernel.name}: {said}"))
         elif name == "put" and receiver_of(source, node) and len(given) > 6:
-            team, text = expanded(source, given[0]), _peer_text(source, given[1])
+            team, text = expand_variables(source, given[0]), _peer_text(source, given[1])
             small = re.search(r"ncclTeam(?:Tag)?(Lsa|Rail)", team)
             if small and "ncclTeamWorld" in text and small.group(0) not in text:
                 said = f"puts to ranks of the {small.group(1)} team, numbered as in the world"
@@ -248,11 +249,11 @@ def _teams(kernel: Function) -> list[Finding]:
 
 def _peer_text(source: ParsedSource, node: Node) -> str:
     """Return a peer's expression with the bounds of the loops that its variables run over."""
-    text = expanded(source, node)
+    text = expand_variables(source, node)
     loop = enclosing(node, "for_statement")
     while loop is not None:
         condition = field(loop, "condition")
-        bounds = expanded(source, condition) if condition is not None else ""
+        bounds = expand_variables(source, condition) if condition is not None else ""
         if words_of(bounds) & words_of(text):
             text += " " + bounds
         loop = enclosing(loop.parent, "for_statement")
@@ -304,5 +305,5 @@ def _numbers_of_ranks(program: ProgramModel) -> set[str]:
 
 
 def _factors(call: FunctionCall, node: Node) -> Counter[str] | None:
-    found = factors_of(expanded(call.source, node))
+    found = factors_of(expand_variables(call.source, node))
     return Counter(found) if found is not None else None

@@ -24,7 +24,7 @@ SIGNALS = re.compile(r"\b(?:waitSignal|waitCounter|readSignal)\b")
 """GIN's own flags: puts may be ordered by them, with barriers that order nothing."""
 
 
-def soften(
+def demote_unsure_findings(
     kernel: Function, found: set[Finding], device: dict[str, Function], macros: dict[str, Macro]
 ) -> set[Finding]:
     """Return findings with those that a protocol of the kernel's own may answer turned into notes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.barriers import gins_of
-from gpu_mcp_server.nccl.checks.expansion import expanded, words_of
+from gpu_mcp_server.nccl.checks.expansion import expand_variables, words_of
 from gpu_mcp_server.nccl.checks.findings import Finding, error
 from gpu_mcp_server.nccl.checks.grids import bound
 from gpu_mcp_server.nccl.checks.protocols import OWN, text_below
@@ -115,7 +115,7 @@ def _values(program: ProgramModel, use: SignalUse, everything: str) -> list[Find
         given = arguments(wait)
         if len(given) < 3:
             continue
-        text = expanded(use.source, given[2])
+        text = expand_variables(use.source, given[2])
         if "readSignal" not in text:
             if not words_of(text) & parameters and "resetSignal" not in everything and "[" not in text:
                 said = "waits for a number of signals without the value before: a second launch does not wait at all"
@@ -145,7 +145,7 @@ def _other_signal(use: SignalUse) -> list[Finding]:
         return []
     sent, waited = (
         t.replace("(", "").replace(")", "")
-        for t in (_index_text(use, use.puts[0], action), expanded(use.source, given[1]))
+        for t in (_index_text(use, use.puts[0], action), expand_variables(use.source, given[1]))
     )
     if sent == waited or words_of(sent) - {"blockIdx", "x"} or words_of(waited) - {"blockIdx", "x"}:
         return []
@@ -188,8 +188,8 @@ def _indices(program: ProgramModel, use: SignalUse, everything: str) -> list[Fin
             found.append(_said(use, put, said))
         loop = enclosing(put, "for_statement")
         start = field(loop, "initializer") if loop is not None else None
-        each = start is not None and "blockIdx" not in expanded(use.source, start)
-        waited = "".join(expanded(use.source, w) for w in use.waits)
+        each = start is not None and "blockIdx" not in expand_variables(use.source, start)
+        waited = "".join(expand_variables(use.source, w) for w in use.waits)
         branch = enclosing(put, "if_statement")
         if each and grid > 1 and "blockIdx" not in index and re.fullmatch(r"[\w()]+", index):
             guarded = branch is not None and "blockIdx" in use.source.text(branch)
@@ -207,7 +207,7 @@ def _index_text(use: SignalUse, put: Node, action: str) -> str:
     node = next(
         (n for n in walk(put) if n.type in {"identifier", "field_expression"} and use.source.text(n) == action), None
     )
-    return expanded(use.source, node) if node is not None else "".join(action.split())
+    return expand_variables(use.source, node) if node is not None else "".join(action.split())
 
 
 def _flushed(use: SignalUse, below: str) -> list[Finding]:
@@ -225,9 +225,11 @@ def _threads(use: SignalUse) -> list[Finding]:
         branch = enclosing(loop, "if_statement") if loop is not None else None
         condition = field(branch, "condition") if branch is not None else None
         start = field(loop, "initializer") if loop is not None else None
-        if condition is None or start is None or "threadIdx" not in expanded(use.source, start):
+        if condition is None or start is None or "threadIdx" not in expand_variables(use.source, start):
             continue
-        if re.fullmatch(r"\(?(?:threadIdx\.x==0|!threadIdx\.x|0==threadIdx\.x)\)?", expanded(use.source, condition)):
+        if re.fullmatch(
+            r"\(?(?:threadIdx\.x==0|!threadIdx\.x|0==threadIdx\.x)\)?", expand_variables(use.source, condition)
+        ):
             said = "only thread 0 puts, in a loop that strides over all threads: the other peers get nothing"
             found.append(_said(use, put, said))
     return found
