@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,13 +103,14 @@ class Supervisor(threading.Thread):
     def answer(self, request: dict[str, Any]) -> None:
         pid = self.processes[request["role"]].pid
         number = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}[request["do"]]
+        at_s = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, number)
         if request["do"] == "freeze":
             while not self.stopped(pid):
                 os.sched_yield()
         word = {"freeze": "frozen", "thaw": "thawed", "kill": "killed"}[request["do"]]
-        self.say({word: True, "how": "sigstop"})
+        self.say({word: True, "how": "sigstop", "at_s": at_s})
 
     def stopped(self, pid: int) -> bool:
         """Whether the process and everything that it started is stopped, or gone."""

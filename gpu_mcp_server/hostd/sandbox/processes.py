@@ -109,8 +109,9 @@ def _children_listed(pid: int) -> List[int]:
 def tree_of(root: int) -> List[int]:
     """Return all below a process, without itself, at a cost that does not grow with the machine's other processes.
 
-    Where a child ends just as the list is read, the kernel may leave out its next sibling: look again until two looks
-    agree. Source: proc_tid_children(5). A kernel without these lists is asked for every process instead.
+    Where a child ends just as the list is read, the kernel may leave out its next sibling: a caller that must not miss
+    one looks until two looks agree, as `stop` does. Source: proc_tid_children(5). A kernel without these lists is asked
+    for every process instead.
     """
     if not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
         return descendants_of(root)
