@@ -462,7 +462,9 @@ def test_a_backup_is_written_restored_elsewhere_and_pruned(run: Run, tmp_path: P
     told = run("store", "prune", "--older-than", "30d", **elsewhere)
 
     assert (tmp_path / "one.tar.gz").is_file()
-    assert again.stdout.startswith(f"{made['files']} files of {made['created_at']} are in {tmp_path}/elsewhere")
+    assert again.stdout.replace("\n  ", " ").startswith(
+        f"{made['files']} files of {made['created_at']} are in {tmp_path}/elsewhere"
+    )
     assert whole.stdout.startswith(f"{tmp_path}/elsewhere/lab.db is whole: "), whole.stderr
     assert "There is nothing to delete." in told.stdout
     assert "--older-than 30d" in run("store", "prune").stderr

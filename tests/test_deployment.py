@@ -32,21 +32,16 @@ def test_server_json_is_of_this_package_and_version():
     assert {variable["name"] for variable in package["environmentVariables"]} <= known
 
 
-@pytest.mark.parametrize("on_a_page", [True, False])
-def test_the_links_hold_the_command_that_starts_the_server(on_a_page: bool):
+def test_the_links_hold_the_command_that_starts_the_server():
     entry = {"command": PUBLISHED[0], "args": PUBLISHED[1:]}
-    links = one_click(entry, on_a_page=on_a_page)
+    links = one_click(entry)
     asked = parse_qs(urlsplit(links["cursor"]).query)
 
     assert json.loads(base64.b64decode(asked["config"][0])) == entry
     assert asked["name"] == ["gpu"]
-    query = urlsplit(links["vscode"]).query
-    if on_a_page:
-        assert json.loads(parse_qs(query)["config"][0]) == entry
-        assert {urlsplit(link).scheme for link in links.values()} == {"https"}
-        assert all(link in (ROOT / "README.md").read_text() for link in links.values())
-    else:
-        assert json.loads(next(iter(parse_qs("x=" + query).values()))[0]) == {"name": "gpu", **entry}
+    assert json.loads(parse_qs(urlsplit(links["vscode"]).query)["config"][0]) == entry
+    assert {urlsplit(link).scheme for link in links.values()} == {"https"}
+    assert all(link in (ROOT / "README.md").read_text() for link in links.values())
 
 
 def test_no_snippet_for_a_server_elsewhere_holds_a_token():

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, fail, print_result
+from gpu_mcp_server.cli.output import Json, fail, print_result, say
 
 app = typer.Typer(help="Check a way to reach a host against the contract of all.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def check(
                     "result": found.result, "why": found.why, "took_s": round(found.took_s, 3),
                 })  # fmt: skip
                 if not as_json:
-                    typer.echo(_line(rows[-1]))
+                    say(_line(rows[-1]))
         finally:
             await hosts.close()
 

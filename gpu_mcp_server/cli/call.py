@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, fail, print_result
+from gpu_mcp_server.cli.output import Json, fail, note, print_result
 
 ATTACHED_S = 60.0
 DETACHED_S = 86_400.0
@@ -35,7 +35,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _one_call(tool: str, arguments: dict[str, Any], as_json: bool) -> None:
     answer = in_process_client.answer_of(tool, arguments, as_json=as_json)
-    print_result(answer.data, answer.text, as_json=as_json)
+    print_result(answer.data, answer.text, as_json=as_json, verbatim=True)
 
 
 def call(
@@ -85,10 +85,10 @@ def run(
 
 def _workspace_with(path: Path, workspace: str | None, as_json: bool) -> str:
     """Copy a folder or file into a workspace, and return its workspace_id."""
-    typer.echo(f"copying {path} ...", err=True)
+    note(f"copying {path} ...")
     given = {"local_path": str(path.absolute()), "workspace_id": workspace}
     made = str(in_process_client.answer_of("write_files", given, as_json=as_json).data["workspace_id"])
-    typer.echo(f"files are in workspace {made}; `gpu-mcp-server pull {made} FOLDER` brings them back", err=True)
+    note(f"files are in workspace {made}; `gpu-mcp-server pull {made} FOLDER` brings them back")
     return made
 
 
@@ -104,7 +104,7 @@ def _stream(arguments: dict[str, Any]) -> None:
             )
 
     result = in_process_client.run(work)
-    typer.echo(result.summary().partition("\n--- std")[0], err=True)
+    note(result.summary().partition("\n--- std")[0])
     _exit_as(result.status, result.exit_code)
 
 
@@ -133,7 +133,7 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
     else:
         typer.echo(out, nl=False)
         typer.echo(err, nl=False, err=True)
-        typer.echo(answer.text.partition("\n--- std")[0], err=True)
+        note(answer.text.partition("\n--- std")[0])
     if data.get("state") == "finished":
         _exit_as(data.get("status"), data.get("exit_code"))
 

@@ -19,4 +19,6 @@ def client_config(
     if client is not None and client not in known:
         raise fail(f"Unknown client {client!r}; known are {', '.join(known)}.", as_json=as_json, code=2)
     shown = {name: text for name, text in known.items() if client in (None, name)}
-    print_result(shown, "\n\n".join(f"## {name}\n{text}" for name, text in shown.items()), as_json=as_json)
+    print_result(
+        shown, "\n\n".join(f"## {name}\n{text}" for name, text in shown.items()), as_json=as_json, verbatim=True
+    )

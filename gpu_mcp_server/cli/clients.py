@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from gpu_mcp_server.cli.output import command_lines
+
 PROGRAM = "gpu-mcp-server"
 PUBLISHED = ["uvx", PROGRAM]
 """What starts the released package where nothing is installed."""
@@ -117,25 +119,21 @@ def register(client: AgentClient, command: list[str]) -> str | None:
 def snippets(command: list[str]) -> dict[str, str]:
     """Return, for each client, what to run or write to register the server."""
     entry = {"command": command[0], **({"args": command[1:]} if command[1:] else {})}
-    shell = " ".join(_quoted(part) for part in command)
     args = f"args = {json.dumps(command[1:])}\n" if command[1:] else ""
-    links = one_click(entry)
+    claude = command_lines(["claude", "mcp", "add", "--scope", "user", "gpu", "--", *command])
+    codex = command_lines(["codex", "mcp", "add", "gpu", "--", *command])
+    gemini = command_lines(["gemini", "mcp", "add", "--scope", "user", "gpu", *command])
     return {
-        "claude": f"claude mcp add --scope user gpu -- {shell}",
+        "claude": claude,
         "codex": (
-            f"codex mcp add gpu -- {shell}\n\n# or in ~/.codex/config.toml; `required` makes it wait for the start\n"
+            f"{codex}\n\n# or in ~/.codex/config.toml; `required` makes it wait for the start\n"
             f"[mcp_servers.gpu]\ncommand = {json.dumps(command[0])}\n{args}required = true\ntool_timeout_sec = 300"
         ),
         "gemini": (
-            f"gemini mcp add --scope user gpu {shell}\n\n# or in ~/.gemini/settings.json\n"
-            + json.dumps({"mcpServers": {"gpu": entry}}, indent=2)
+            f"{gemini}\n\n# or in ~/.gemini/settings.json\n" + json.dumps({"mcpServers": {"gpu": entry}}, indent=2)
         ),
-        "vscode": (f"code --add-mcp {_quoted(json.dumps({'name': 'gpu', **entry}))}\n\n# or open\n{links['vscode']}"),
-        "cursor": (
-            "# in ~/.cursor/mcp.json\n"
-            + json.dumps({"mcpServers": {"gpu": entry}}, indent=2)
-            + f"\n\n# or open\n{links['cursor']}"
-        ),
+        "vscode": command_lines(["code", "--add-mcp", json.dumps({"name": "gpu", **entry}, indent=1)]),
+        "cursor": "# in ~/.cursor/mcp.json\n" + json.dumps({"mcpServers": {"gpu": entry}}, indent=2),
     }
 
 
@@ -146,7 +144,10 @@ def remote_snippets(url: str) -> dict[str, str]:
     gemini = {"httpUrl": url, "headers": {"Authorization": header}}
     cursor = {"url": url, "headers": {"Authorization": f"Bearer ${{env:{TOKEN_VARIABLE}}}"}}
     return {
-        "claude": f'claude mcp add --scope user --transport http gpu {_quoted(url)} --header "Authorization: {header}"',
+        "claude": (
+            f"claude mcp add --scope user --transport http gpu {shlex.quote(url)} \\\n"
+            f'  --header "Authorization: {header}"'
+        ),
         "codex": (
             f"# in ~/.codex/config.toml\n[mcp_servers.gpu]\nurl = {json.dumps(url)}\n"
             f'bearer_token_env_var = "{TOKEN_VARIABLE}"\nrequired = true\ntool_timeout_sec = 300'
@@ -157,27 +158,16 @@ def remote_snippets(url: str) -> dict[str, str]:
     }
 
 
-def one_click(entry: dict[str, Any], *, on_a_page: bool = False) -> dict[str, str]:
-    """Return the links by which VS Code and Cursor register a server.
+def one_click(entry: dict[str, Any]) -> dict[str, str]:
+    """Return the links of a web page by which VS Code and Cursor register a server.
 
-    Args:
-        entry: Command and arguments, as the clients' own files have them.
-        on_a_page: Whether they stand on a web page, which may link to https alone; the editors' sites pass them on.
+    They are of https, as pages may link to nothing else; the editors' sites pass them on. `entry` is command and
+    arguments, as the clients' own files have them.
 
     Source: code.visualstudio.com/api/extension-guides/ai/mcp and cursor.com/docs/context/mcp/install-links.
     """
-    vscode = quote(json.dumps({"name": "gpu", **entry}))
     cursor = quote(base64.b64encode(json.dumps(entry).encode()).decode(), safe="")
-    if on_a_page:
-        return {
-            "vscode": f"https://insiders.vscode.dev/redirect/mcp/install?name=gpu&config={quote(json.dumps(entry))}",
-            "cursor": f"https://cursor.com/en/install-mcp?name=gpu&config={cursor}",
-        }
     return {
-        "vscode": f"vscode:mcp/install?{vscode}",
-        "cursor": f"cursor://anysphere.cursor-deeplink/mcp/install?name=gpu&config={cursor}",
+        "vscode": f"https://insiders.vscode.dev/redirect/mcp/install?name=gpu&config={quote(json.dumps(entry))}",
+        "cursor": f"https://cursor.com/en/install-mcp?name=gpu&config={cursor}",
     }
-
-
-def _quoted(part: str) -> str:
-    return shlex.quote(part)

@@ -29,7 +29,7 @@ def list_libraries(as_json: Json = False) -> None:
 
     rows = in_process_client.run(work)
     shown = [[str(r["library"]), str(r["version"]), str(r["entries"]), str(r["title"]), str(r["root"])] for r in rows]
-    text = table(["library", "version", "entries", "title", "from"], shown)
+    text = table(["library", "version", "entries", "title", "from"], shown, shorten=(3, 4))
     print_result(rows, text + "\n\nMore: gpu-mcp-server docs add PATH --library X --version V", as_json=as_json)
 
 
@@ -44,7 +44,7 @@ def sources(as_json: Json = False) -> None:
         for s in known_sources().values()
     ]
     shown = [[r["id"], r["title"], r["found"] or r["repository"] or "not installed"] for r in rows]
-    print_result(rows, table(["id", "title", "where"], shown), as_json=as_json)
+    print_result(rows, table(["id", "title", "where"], shown, shorten=(1, 2)), as_json=as_json)
 
 
 @app.command()

@@ -36,7 +36,8 @@ class Check:
 
     def line(self) -> str:
         """Say it on one line."""
-        return f"{self.state:<4} {self.name}: {self.found}" + (f" -> {self.todo}" if self.todo else "")
+        said = f"{self.found} -> {self.todo}" if self.todo else self.found
+        return f"{self.state:<4} {self.name}: {said}"
 
 
 def local_checks(settings: "Settings") -> list[Check]:

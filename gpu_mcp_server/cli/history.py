@@ -3,20 +3,20 @@
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result, table
+from gpu_mcp_server.cli.output import Json, print_result, shorten_line, table, terminal_width
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
-from gpu_mcp_server.text_safety import escape_controls
+from gpu_mcp_server.text_safety import INDENT, escape_controls
+from gpu_mcp_server.time_format import format_elapsed, format_time
 
 FORMULA = ("=", "+", "-", "@", "\t")
-SHOWN = 60
-"""Characters of a note or reason in the table; files have all of it."""
 
 
 def history(
@@ -61,7 +61,7 @@ def history(
     found = in_process_client.run(work)
     written = _written(found, plot, lineage, export)
     shown = found.points[-limit:]
-    text = "\n".join([found.summary(), *_table(shown), *(f"written: {path}" for path in written)])
+    text = "\n".join([found.summary(), *history_table(shown), *(f"written: {path}" for path in written)])
     print_result(found.model_dump(mode="json") | {"written": written}, text, as_json=as_json)
 
 
@@ -80,15 +80,24 @@ def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path |
     print_result(exported.model_dump(mode="json"), exported.summary(), as_json=as_json)
 
 
-def _table(points: list[HistoryPoint]) -> list[str]:
+def history_table(points: list[HistoryPoint]) -> list[str]:
+    """Return a line a point, and under it what its author or the judge said of it, as far as it fits on one line."""
+    if not points:
+        return []
+    now = datetime.now(UTC)
     rows = [
         [
-            str(p.number), p.attempt_id, p.outcome, f"{p.speedup:.3g}" if p.speedup else "-",
-            f"{p.best:.3g}" if p.best else "-", " ".join((p.note or p.reason or "").split())[:SHOWN],
+            str(p.number), p.attempt_id, p.outcome,
+            format_time(p.median_us / 1e6) if p.median_us is not None else "-",
+            f"{p.speedup:.3g}" if p.speedup else "-", f"{p.best:.3g}" if p.best else "-", p.user or "-",
+            format_elapsed((now - datetime.fromisoformat(p.created_at)).total_seconds()),
         ]
         for p in points
     ]  # fmt: skip
-    return [table(["#", "ATTEMPT", "OUTCOME", "SPEED-UP", "BEST", "NOTE OR REASON"], rows)] if rows else []
+    heading, *lines = table(["#", "ATTEMPT", "OUTCOME", "TIME", "SPEED-UP", "BEST", "USER", "AGE"], rows).splitlines()
+    under = [shorten_line(p.note or p.reason or "", terminal_width() - len(INDENT)) for p in points]
+    told = [[line, f"{INDENT}{said}"] if said else [line] for line, said in zip(lines, under, strict=True)]
+    return [heading, *(line for both in told for line in both)]
 
 
 def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, export: Path | None) -> list[str]:

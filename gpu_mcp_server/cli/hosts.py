@@ -9,7 +9,7 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.config_edit import given_hosts, with_host, without_host, write_private
-from gpu_mcp_server.cli.output import Json, fail, print_result, table
+from gpu_mcp_server.cli.output import Json, fail, print_result, say, table
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def check(
         raise fail("--accept-key needs the name of the host.", as_json=as_json, code=2)
     key = _key(name, accept_key) if name is not None else None
     if key is not None and not as_json:
-        typer.echo(_key_line(key))
+        say(_key_line(key))
     answer = in_process_client.answer_of("gpu_status", {"host": name}, as_json=as_json)
     hosts: list[dict[str, Any]] = answer.data.get("hosts", [])
     data = answer.data if key is None else {**answer.data, "key": key}

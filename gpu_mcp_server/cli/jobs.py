@@ -8,17 +8,13 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.call import output_of
-from gpu_mcp_server.cli.output import Json, fail, print_result, shorten_line, table
+from gpu_mcp_server.cli.output import Json, fail, print_result, table
 from gpu_mcp_server.time_format import format_duration, format_elapsed
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.commands.job_listing import JobListing
 
 JobId = Annotated[str, typer.Argument(help="job_id.")]
-
-
-COMMAND_WIDTH = 28
-"""Of the table, which is then at most 100 columns wide."""
 
 
 def jobs(
@@ -46,7 +42,7 @@ def jobs_table(rows: "Sequence[JobListing]") -> str:
     shown = [
         [
             row.job_id,
-            shorten_line(row.command, COMMAND_WIDTH),
+            " ".join(row.command.split()),
             row.user or "-",
             row.status or row.state,
             format_elapsed(row.age_s),
@@ -55,7 +51,7 @@ def jobs_table(rows: "Sequence[JobListing]") -> str:
         ]
         for row in rows
     ]
-    return table(["JOB", "COMMAND", "USER", "STATUS", "AGE", "TOOK", "HOST"], shown)
+    return table(["JOB", "COMMAND", "USER", "STATUS", "AGE", "TOOK", "HOST"], shown, shorten=(1,))
 
 
 def logs(

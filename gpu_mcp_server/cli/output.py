@@ -1,6 +1,10 @@
 """How commands print: text for people, one JSON document for programs."""
 
 import json
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -8,13 +12,42 @@ import typer
 from gpu_mcp_server.text_safety import escape_controls
 
 WIDTH = 80
-"""Columns of a terminal that nobody widened."""
+"""Columns of a terminal that nobody widened, and of what is no terminal."""
+LEAST = 8
+"""Columns that a shortened column of a table keeps."""
+_WORD = re.compile(r"(?:`[^`\n]*`|\S)+")
+"""Between two of these a line may end: a command in backticks can be copied, so it stays whole."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-def print_result(data: Any, text: str, *, as_json: bool) -> None:
-    """Print `data` as JSON in ASCII, or `text`; what would steer a terminal is escaped in either."""
-    typer.echo(json.dumps(data, indent=2) if as_json else escape_controls(text))
+def print_result(data: Any, text: str, *, as_json: bool, verbatim: bool = False) -> None:
+    """Print `data` as JSON in ASCII, or `text`; what would steer a terminal is escaped in either.
+
+    Args:
+        data: For programs.
+        text: For people; its lines are wrapped to the terminal's width.
+        as_json: Whether `data` is printed.
+        verbatim: Whether lines of `text` stay as long as they are, as those of a file or of a program's output.
+    """
+    if as_json:
+        typer.echo(json.dumps(data, indent=2))
+    else:
+        typer.echo(escape_controls(text)) if verbatim else say(text)
+
+
+def say(text: str) -> None:
+    """Print a text for people, its lines wrapped to the terminal's width."""
+    typer.echo(escape_controls(wrap_lines(text)))
+
+
+def note(text: str) -> None:
+    """Say on stderr what a command does or did, beside its result."""
+    typer.echo(escape_controls(wrap_lines(text)), err=True)
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal that stdout is, WIDTH where it is none; COLUMNS overrides either."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns
 
 
 def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
@@ -26,11 +59,56 @@ def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
     return typer.Exit(code)
 
 
-def table(headings: list[str], rows: list[list[str]]) -> str:
-    """Return aligned columns."""
+def table(headings: list[str], rows: list[list[str]], *, shorten: Sequence[int] = (-1,)) -> str:
+    """Return aligned columns, no wider than the terminal if cells of the columns `shorten` can be cut for that."""
     widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
+    over = sum(widths) + 2 * (len(widths) - 1) - terminal_width()
+    for _ in range(over):
+        widest = max(shorten, key=lambda at: widths[at])
+        widths[widest] = max(LEAST, len(headings[widest]), widths[widest] - 1)
+    if over > 0:
+        rows = [[*row] for row in rows]
+        for row in rows:
+            for at in shorten:
+                row[at] = shorten_line(row[at], widths[at])
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def wrap_lines(text: str, width: int | None = None) -> str:
+    """Return a text whose lines are no wider than the terminal; only a single word can be wider.
+
+    Lines that go on are indented by two columns more than their first. Lines that fit stay as they are.
+    """
+    width = width or terminal_width()
+    return "\n".join(part for line in text.split("\n") for part in _wrapped(line, width))
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    further = " " * (len(line) - len(line.lstrip()) + 2)
+    done: list[str] = []
+    begin = end = 0
+    for word in _WORD.finditer(line):
+        lead = further if done else ""
+        if end > begin and len(lead) + word.end() - begin > width:
+            done.append(lead + line[begin:end])
+            begin = word.start()
+        end = word.end()
+    return [*done, (further if done else "") + line[begin:end]]
+
+
+def command_lines(words: Sequence[str]) -> str:
+    """Return a command for a shell: on one line of WIDTH columns, or on several with a backslash before each end."""
+    first, *others = (shlex.quote(word) for word in words)
+    lines = [first]
+    for word in others:
+        if len(lines[-1]) + len(word) + 3 > WIDTH:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n".join(lines)
 
 
 def shorten_line(text: str, width: int = WIDTH) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.output import Json, print_result, say
 
 app = typer.Typer(help="Try the sandbox of a host.", no_args_is_help=True)
 
@@ -32,7 +32,7 @@ def check(
                 "result": outcome.result, "found": outcome.found,
             })  # fmt: skip
             if not as_json:
-                typer.echo(_line(rows[-1]))
+                say(_line(rows[-1]))
         return name
 
     name = in_process_client.run(work)
@@ -45,4 +45,4 @@ def check(
 
 def _line(row: dict[str, Any]) -> str:
     mark = {"closed": "closed", "open": "OPEN", "not closed here": "weaker", "not tried": "untried"}[row["result"]]
-    return f"{row['row']:>3}  {mark:7} {row['attempt']:42} {row['sandbox']:9} {row['closed_by']:30} {row['found']}"
+    return f"{row['row']:>3}  {mark:7}  {row['attempt']}: {row['sandbox']}, {row['closed_by']}: {row['found']}"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, fail, print_result
+from gpu_mcp_server.cli.output import Json, fail, print_result, terminal_width
 
 GIB = 1 << 30
 EVERY_S = 2.0
@@ -35,7 +35,7 @@ def _console() -> Any:
     from rich.console import Console
 
     console = Console(highlight=False)  # colour on a terminal only, and not where NO_COLOR is set
-    return console if console.is_terminal else Console(highlight=False, width=160)
+    return console if console.is_terminal else Console(highlight=False, width=terminal_width())
 
 
 async def _watched(host: str | None) -> None:
@@ -65,7 +65,7 @@ async def _told_again(host: str | None) -> None:
 
 
 def render_status(data: dict[str, Any]) -> Any:
-    """Return what gpu_status found, for rich to print: a table of GPUs under each host."""
+    """Return what gpu_status found, for rich to print: each host, and under it two lines a GPU."""
     from rich.console import Group
 
     return Group(*(part for host in data.get("hosts", []) for part in _host(host)))
@@ -83,7 +83,7 @@ def _host(host: dict[str, Any]) -> list[Any]:
     parts.append(Text(f"  {tools or 'no compilers'}; {host.get('jobs_running', 0)} jobs running", style="dim"))
     if host.get("problem"):
         parts.append(Text(f"  {host['problem']}", style="yellow"))
-    parts.append(_gpus(host["gpus"]) if host.get("gpus") else Text("  no GPU"))
+    parts += [line for g in host.get("gpus", []) for line in _gpu(g)] or [Text("  no GPU")]
     able = [c for c in host.get("capabilities", []) if c["able"]]
     if able:
         parts.append(Text("  works: " + ", ".join(" ".join(filter(None, [c["name"], c.get("found")])) for c in able)))
@@ -95,34 +95,31 @@ def _host(host: dict[str, Any]) -> list[Any]:
     return parts
 
 
-def _gpus(gpus: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
+def _gpu(g: dict[str, Any]) -> list[Any]:
+    """Return who has a GPU, and how busy it is."""
+    from rich.text import Text
 
-    table = Table(box=None, pad_edge=True, header_style="dim")
-    for name in ("#", "GPU", "load", "memory", "SM clock", "power", "temp", "held down by", "used by"):
-        table.add_column(name, no_wrap=name not in ("held down by", "used by"))
-    for g in gpus:
-        load = g.get("utilization_percent")
-        table.add_row(
-            str(g["index"]),
-            f"{g['name']} {g.get('arch') or ''}" + (" MIG" if g.get("mig") else "") + _links(g),
-            _bar(load / 100 if load is not None else None),
-            _memory(g),
-            _of(g.get("sm_clock_mhz"), g.get("sm_clock_max_mhz"), "MHz"),
-            _of(g.get("power_w"), g.get("power_limit_w"), "W"),
-            f"{g['temperature_c']} C" if g.get("temperature_c") is not None else "-",
-            ", ".join(g.get("throttle") or []) or "-",
-            _users(g),
-        )
-    return table
+    name = f"{g['name']} {g.get('arch') or ''}".rstrip() + (" MIG" if g.get("mig") else "") + _links(g)
+    load = g.get("utilization_percent")
+    measured = (
+        f"load {_bar(load / 100)} {load}%" if load is not None else "load -",
+        f"memory {_memory(g)}",
+        _of(g.get("sm_clock_mhz"), g.get("sm_clock_max_mhz"), "MHz"),
+        _of(g.get("power_w"), g.get("power_limit_w"), "W"),
+        f"{g['temperature_c']} C" if g.get("temperature_c") is not None else "-",
+    )
+    lines = [Text(f"  GPU {g['index']} {name}: {_users(g)}"), Text.from_markup(f"    {'  '.join(measured)}")]
+    held = ", ".join(g.get("throttle") or [])
+    return [*lines, Text(f"    held down by {held}", style="yellow")] if held else lines
 
 
 def _memory(g: dict[str, Any]) -> str:
     used, total = g.get("memory_used_bytes"), g.get("memory_total_bytes")
     if not total:
         return "unknown"
-    said = "?" if used is None else f"{used / GIB:.1f}"
-    return f"{_bar(None if used is None else used / total)} {said}/{total / GIB:.0f} GiB"
+    if used is None:
+        return f"?/{total / GIB:.0f} GiB"
+    return f"{_bar(used / total)} {used / GIB:.1f}/{total / GIB:.0f} GiB"
 
 
 def _links(g: dict[str, Any]) -> str:
@@ -135,12 +132,10 @@ def _users(g: dict[str, Any]) -> str:
     return ", ".join(found) or ("free" if g.get("vendor", "nvidia") == "nvidia" else "nobody")
 
 
-def _bar(part: float | None) -> str:
-    if part is None:
-        return "-"
-    filled = round(8 * min(max(part, 0.0), 1.0))
+def _bar(part: float) -> str:
+    filled = round(4 * min(max(part, 0.0), 1.0))
     colour = "green" if part < 0.5 else ("yellow" if part < 0.9 else "red")
-    return f"[{colour}]{'█' * filled}[/][dim]{'░' * (8 - filled)}[/] {100 * part:3.0f}%"
+    return f"[{colour}]{'█' * filled}[/][dim]{'░' * (4 - filled)}[/]"
 
 
 def _of(value: float | None, most: float | None, unit: str) -> str:

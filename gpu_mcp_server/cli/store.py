@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client, store_push
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.output import Json, print_result, say
 from gpu_mcp_server.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def prune(
         raise BadRequest(f"There is no store in {folder}.")
     planned = pruning.plan(folder, **wish)
     if not as_json:
-        typer.echo(_said(planned))
+        say(_said(planned))
     going = bool(planned.items or planned.audit_lines)
     sure = yes or (going and not as_json and sys.stdin.isatty() and typer.confirm("Delete this?"))
     done = pruning.prune(folder, **wish) if sure and going else None

@@ -15,7 +15,7 @@ def clients_text() -> str:
     from gpu_mcp_server.cli.clients import PUBLISHED, one_click, snippets
 
     lines = snippets(PUBLISHED)
-    links = one_click({"command": PUBLISHED[0], "args": PUBLISHED[1:]}, on_a_page=True)
+    links = one_click({"command": PUBLISHED[0], "args": PUBLISHED[1:]})
     rows = [
         ("Claude Code", f"`{lines['claude']}`"),
         ("Codex", f"`{lines['codex'].partition(chr(10))[0]}`"),

@@ -11,6 +11,8 @@ class HistoryPoint(Model):
     """From 1, in order of time."""
     attempt_id: str
     parent_id: str | None = None
+    user: str | None = None
+    """Whose it is; absent for what the local user made."""
     created_at: str
     """ISO 8601, UTC."""
     outcome: str

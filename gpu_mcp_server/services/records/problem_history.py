@@ -48,7 +48,8 @@ class ProblemHistoryReader:
             "SELECT attempt_id, parent_id, created_at, status, verdict, voided, "  # noqa: S608 - conditions are our own
             "speedup, median_us, reason, note, evidence ->> 'robust' AS robust, "
             "evidence ->> '$.speedup_range[0]' AS speedup_low, evidence ->> '$.speedup_range[1]' AS speedup_high, "
-            "coalesce(evidence ->> 'ranked_by' = 'time', 0) AS by_time "
+            "coalesce(evidence ->> 'ranked_by' = 'time', 0) AS by_time, "
+            "(SELECT min(owner) FROM owners WHERE handle = attempts.attempt_id) AS user "
             f"FROM attempts WHERE problem_id = ? AND {seen} AND kind = 'evaluate' AND status != 'running' "
             "AND (device IS NULL OR device = ?) AND (NOT ? OR device IS NULL OR driver IS ?) ORDER BY seq LIMIT ?",
             (problem_id, *values, device, board, driver, MAX_POINTS),
@@ -61,7 +62,7 @@ class ProblemHistoryReader:
                 best = max(best or 0.0, row["speedup"])
             same = (
                 "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time",
-                "speedup_low", "speedup_high",
+                "speedup_low", "speedup_high", "user",
             )  # fmt: skip
             points.append(HistoryPoint(number=number, outcome=outcome, best=best, **{name: row[name] for name in same}))
         return ProblemHistory(
