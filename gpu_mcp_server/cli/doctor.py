@@ -13,6 +13,7 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.tool_commands import name_commands
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
 from gpu_mcp_server.hostd.protocol import BOXED
 
@@ -37,7 +38,7 @@ class Check:
     def line(self) -> str:
         """Say it on one line."""
         said = f"{self.found} -> {self.todo}" if self.todo else self.found
-        return f"{self.state:<4} {self.name}: {said}"
+        return f"{self.state:<4} {self.name}: {name_commands(said)}"
 
 
 def local_checks(settings: "Settings") -> list[Check]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpu_mcp_server.cli.tool_commands import name_commands
 from gpu_mcp_server.text_safety import escape_controls
 
 WIDTH = 80
@@ -51,7 +52,8 @@ def terminal_width() -> int:
 
 
 def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
-    """Print an error where it belongs, and return the exception that ends the command."""
+    """Print an error where it belongs, with commands for tools; return the exception that ends the command."""
+    message = name_commands(message)
     if as_json:
         print_result({"error": message}, "", as_json=True)
     else:
