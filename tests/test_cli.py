@@ -465,7 +465,7 @@ def test_a_backup_is_written_restored_elsewhere_and_pruned(run: Run, tmp_path: P
     assert again.stdout.replace("\n  ", " ").startswith(
         f"{made['files']} files of {made['created_at']} are in {tmp_path}/elsewhere"
     )
-    assert whole.stdout.startswith(f"{tmp_path}/elsewhere/lab.db is whole: "), whole.stderr
+    assert whole.stdout.replace("\n  ", " ").startswith(f"{tmp_path}/elsewhere/lab.db is whole: "), whole.stderr
     assert "There is nothing to delete." in told.stdout
     assert "--older-than 30d" in run("store", "prune").stderr
     assert "is no amount" in run("store", "prune", "--max-size", "many").stderr
