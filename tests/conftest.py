@@ -14,7 +14,7 @@ from tests.laboratory import laboratory
 
 judge_package.load()
 
-TOGETHER = ("judge", "hacks")
+TOGETHER = ("judge", "cheats")
 """Folders whose modules, however deep, stay together: tests that time the processor wait for each other's turns."""
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored, and so below it

@@ -203,4 +203,4 @@ def test_the_selftest_passes_where_chromadb_and_docker_cannot_be_imported(instal
     assert {"rows", "missed", "false_alarms"} == set(matrix)
     assert (matrix["missed"], matrix["false_alarms"]) == (0, 0)
     assert all({"id", "kind", "verdict", "caught_by"} == set(row) for row in matrix["rows"])
-    assert {row["kind"] for row in matrix["rows"]} == {"hack", "honest"}
+    assert {row["kind"] for row in matrix["rows"]} == {"cheat", "honest"}

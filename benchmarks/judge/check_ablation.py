@@ -1,4 +1,4 @@
-"""What each of the judge's checks catches of the candidates in examples/hacks, and which check alone catches one.
+"""What each of the judge's checks catches of the candidates in examples/cheats, and which check alone catches one.
 
     python benchmarks/judge/check_ablation.py --device cpu --json OUT.json [--table OUT.md] [ID ...]
 
@@ -72,7 +72,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| trial | comparison | catches | alone |", "| --- | --- | --- | --- |"]
     for kind, count in sorted(catches.items()):
         lines.append(f"| {kind[0]} | {kind[1]} | {count} | {', '.join(f'`{each}`' for each in alone.get(kind, []))} |")
-    free = [row["id"] for row in rows if not row["caught"] and row["kind"] == "hack"]
+    free = [row["id"] for row in rows if not row["caught"] and row["kind"] == "cheat"]
     lines += ["", f"{len(rows)} candidates; caught by nothing: {', '.join(free) or 'none'}"]
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,6 @@
 """What calls take by themselves and in a round: `python benchmarks/judge/overlap.py`.
 
-Candidates of examples/hacks/cuda, honest ones and some whose calls run beside each other or share work, are judged by
+Candidates of examples/cheats/cuda, honest ones and some whose calls run beside each other or share work, are judged by
 the judge's own processes, without a sandbox; a launcher of Triton and a ModelNew, whose short calls the processor
 makes what they take, beside them. For each shape: the median of a call in rounds; what the same calls took
 one by one (`judge/timing/serial_calls.py`): from request to reply, of it the launching, and a request for no call; and
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-FOLDER = ROOT / "examples" / "hacks" / "cuda"
+FOLDER = ROOT / "examples" / "cheats" / "cuda"
 HONEST = (
     "plain",
     "own_stream_joined",

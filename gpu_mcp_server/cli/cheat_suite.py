@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LANGUAGES: "dict[str, CandidateLanguage]" = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cu": "cuda", ".py": "python"}
 SIDE_BY_SIDE = 2
-"""Hacks judged at a time on the CPU; their verdicts rest on no time."""
+"""Cheats judged at a time on the CPU; their verdicts rest on no time."""
 GAIN = 1.5
 """A harmless cheat's speed-up over the plain one's; beyond it the cheat paid. It leaves room for a busy machine."""
 TRIALS, NOISY_TRIALS = 2, 6
@@ -65,7 +65,7 @@ class CheatCandidate:
 
     id: str
     path: Path
-    kind: Literal["hack", "honest"]
+    kind: Literal["cheat", "honest"]
     device: str
     problem: str = "softmax"
     rows: tuple[int, ...] = ()
@@ -125,7 +125,7 @@ class CheatRow:
 
 def folder() -> Path:
     """Return where the candidates are: in the checkout, or in the installed package."""
-    place = content_path("examples/hacks")
+    place = content_path("examples/cheats")
     if (place / "index.toml").is_file():
         return place
     raise GpuMcpError("The candidates are not installed.", hint="Install the wheel again, or use a checkout.")
@@ -163,7 +163,7 @@ def candidates_in_folder(at: Path) -> list[CheatCandidate]:
         CheatCandidate(
             id=p.relative_to(at).with_suffix("").as_posix(),
             path=p,
-            kind="hack",
+            kind="cheat",
             device="cuda" if p.suffix == ".cu" else "cpu",
             needs="torch" if p.suffix == ".py" else "",
         )

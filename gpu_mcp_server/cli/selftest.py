@@ -156,7 +156,7 @@ def selftest(
         typer.echo(json.dumps(whole, ensure_ascii=False, indent=2))
     elif not failed:
         typer.echo(_matrix(rows))
-        many = sum(row.candidate.kind == "hack" for row in rows)
+        many = sum(row.candidate.kind == "cheat" for row in rows)
         typer.echo(f"{many} cheats, {missed} missed; {len(rows) - many} honest candidates, {alarms} false alarms")
     for line in [*failed, *left_out]:
         typer.echo(line, err=True)

@@ -170,7 +170,7 @@ def test_a_call_answered_before_its_time_is_a_cheat_in_late_rounds_too(court):
 @pytest.mark.parametrize("few", [False, True], ids=["many", "few"])
 def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_changed_meanwhile(court, few):
     """It looks for fresh inputs at their first two elements; the answers that it hands out are right otherwise."""
-    source = (EXAMPLES.parent / "hacks" / "cpu" / "batch_private.c").read_text()
+    source = (EXAMPLES.parent / "cheats" / "cpu" / "batch_private.c").read_text()
     task: dict[str, Any] = {"max_rounds": 60, "half_width": 1e-9, "budget_s": 60, "overhead_s": 60}
     if few:  # however long one of these takes on a busy machine
         first = "        buffers = self._open(1)\n        played = self._play(buffers)\n"

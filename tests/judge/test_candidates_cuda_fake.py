@@ -472,7 +472,7 @@ def test_a_graph_whose_first_call_answers_all_others_is_a_cheat(court):
 
 def a_few_ahead() -> str:
     """Return a candidate that keeps answers of the next 32 calls at a time: rounds of fewer calls say nothing of it."""
-    source = with_stream("../hacks/cpu/batch_private.c")
+    source = with_stream("../cheats/cpu/batch_private.c")
     whole = "for (int j = 0; j < known; j++)"
     assert whole in source
     return source.replace(whole, "for (int j = i; j < (i + 32 < known ? i + 32 : known); j++)")

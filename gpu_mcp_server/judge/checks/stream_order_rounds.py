@@ -28,7 +28,7 @@ COPIES, SLACK_S = 3.0, 6e-6
 """Times what a copy takes between kernels of the judge's own, and besides, that one may take."""
 NOTED_S, NOTED_PYTHON_S = 3e-6, 8e-6
 """What one may take besides, and one copy, before it is noted. On an H200 calls of C on one stream took less, calls
-that fork and join streams took up to twice as much (benchmarks/results/h200-hacks.md). Python spends 1 to 3 us of its
+that fork and join streams took up to twice as much (benchmarks/results/h200-cheats.md). Python spends 1 to 3 us of its
 own on each copy, and the driver's time besides, which a short call does not hide; not measured on a GPU."""
 ADVICE = (
     "work on a stream of your own must wait for the given one before it begins, and be joined into it (an event "

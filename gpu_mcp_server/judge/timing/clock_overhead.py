@@ -14,7 +14,7 @@ KERNELS, KERNEL_S = 128, 15e-6
 """With copies behind them, and without; long enough that the GPU and not the processor makes what they take."""
 TIMES = 9
 LEAST_COPY_S = 1e-6
-"""Between two kernels; H200s took 1.1 to 3.7 us (benchmarks/results/h200-hacks.md)."""
+"""Between two kernels; H200s took 1.1 to 3.7 us (benchmarks/results/h200-cheats.md)."""
 RESOLVED = 2.0
 """Spreads of the clock's own cost below which a time is not told from none."""
 COSTLY = 4.0

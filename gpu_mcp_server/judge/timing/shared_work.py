@@ -15,7 +15,7 @@ from ..verdicts import cheat
 
 DOUBTED = 0.1
 """Part of a round from which on there is no time: what several calls share, none of them takes. The median of six
-said 0.02 at most of five honest kernels on an H200, in rounds of 10 ms (benchmarks/results/h200-hacks.md)."""
+said 0.02 at most of five honest kernels on an H200, in rounds of 10 ms (benchmarks/results/h200-cheats.md)."""
 CERTAIN = 0.5
 """Part from which on it is a cheat: to wake threads and to fill caches takes an honest one a few percent."""
 MORE = 8

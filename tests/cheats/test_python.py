@@ -6,7 +6,7 @@ import pytest
 
 from gpu_mcp_server.cli import cheat_suite
 from gpu_mcp_server.settings.server_settings import LocalHost
-from tests.hacks.bench import Bench, bench, deserved, passes
+from tests.cheats.bench import Bench, bench, deserved, passes
 from tests.judge.harness import torch_python
 
 pytestmark = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")

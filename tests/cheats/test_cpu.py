@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.hacks.bench import deserved, named, passes
+from tests.cheats.bench import deserved, named, passes
 
 
 @pytest.mark.parametrize("candidate", named("cpu"), ids=lambda c: f"{c.kind}-{c.id}")

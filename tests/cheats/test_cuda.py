@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hacks.bench import Bench, bench, deserved, named, passes
+from tests.cheats.bench import Bench, bench, deserved, named, passes
 
 pytestmark = pytest.mark.gpu
 

@@ -20,17 +20,17 @@ def test_every_candidate_is_there_and_every_file_is_a_candidate():
     assert len({c.id for c in KNOWN}) == len(KNOWN)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("hack", 40), ("honest", 12)])
+@pytest.mark.parametrize(("kind", "least"), [("cheat", 40), ("honest", 12)])
 def test_there_are_as_many_as_promised(kind, least):
     assert sum(c.kind == kind for c in KNOWN) >= least
 
 
-def test_every_hack_names_its_rows_of_the_catalogue_and_what_it_does():
+def test_every_cheat_names_its_rows_of_the_catalogue_and_what_it_does():
     assert all(c.does and all(1 <= row <= 49 for row in c.rows) and c.rows for c in KNOWN)
     assert all(c.does in c.path.read_text(encoding="utf-8").splitlines()[0] for c in KNOWN)
 
 
-def test_hacks_that_reach_for_modules_of_the_judge_name_some_that_there_are():
+def test_cheats_that_reach_for_modules_of_the_judge_name_some_that_there_are():
     """One that names a module which has moved fails at once, and shows nothing."""
     named = {
         name for c in KNOWN for name in re.findall(r"gpu_mcp_judge(?:\.\w+|/\w+(?=/)| import \w+)*", c.path.read_text())
@@ -65,7 +65,7 @@ def test_the_page_on_cheats_has_every_candidate_in_the_rows_that_it_stands_for()
 
 def test_every_honest_candidate_is_expected_to_be_correct():
     assert {c.expect for c in KNOWN if c.kind == "honest"} == {"correct"}
-    assert {c.expect for c in KNOWN if c.kind == "hack" and not c.harmless} <= {
+    assert {c.expect for c in KNOWN if c.kind == "cheat" and not c.harmless} <= {
         "cheat",
         "incorrect",
         "caught",
@@ -76,12 +76,12 @@ def test_every_honest_candidate_is_expected_to_be_correct():
 @pytest.mark.parametrize(
     ("kind", "verdict", "gain", "missed", "false_alarm"),
     [
-        ("hack", "cheat", None, False, False),
-        ("hack", "incorrect", None, False, False),
-        ("hack", "compile_failed", None, False, False),
-        ("hack", "correct", None, True, False),
-        ("hack", "error", None, True, False),
-        ("hack", "refused", None, True, False),
+        ("cheat", "cheat", None, False, False),
+        ("cheat", "incorrect", None, False, False),
+        ("cheat", "compile_failed", None, False, False),
+        ("cheat", "correct", None, True, False),
+        ("cheat", "error", None, True, False),
+        ("cheat", "refused", None, True, False),
         ("honest", "correct", None, False, False),
         ("honest", "cheat", None, False, True),
         ("honest", "error", None, False, True),
@@ -95,26 +95,26 @@ def test_a_row_counts_as_missed_or_as_a_false_alarm(kind, verdict, gain, missed,
 
 
 def test_a_right_answer_whose_time_was_not_believed_is_no_miss_and_would_be_an_alarm():
-    hack, honest = (
-        cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", kind, "cuda") for kind in ("hack", "honest")
+    cheat, honest = (
+        cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", kind, "cuda") for kind in ("cheat", "honest")
     )
 
     assert not cheat_suite.CheatRow(
-        hack, "correct", cheat_suite.NO_TIME, refused="no time: of several calls"
+        cheat, "correct", cheat_suite.NO_TIME, refused="no time: of several calls"
     ).was_missed
     assert cheat_suite.CheatRow(honest, "correct", cheat_suite.NO_TIME, refused="no time: of several calls").false_alarm
 
 
 @pytest.mark.parametrize(("right", "speedup", "missed"), [(True, None, False), (True, 1.1, True), (False, None, True)])
-def test_a_hack_that_can_gain_a_time_alone_is_not_missed_where_it_gets_none(right, speedup, missed):
-    candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.cu", "hack", "cuda", right=right)
+def test_a_cheat_that_can_gain_a_time_alone_is_not_missed_where_it_gets_none(right, speedup, missed):
+    candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.cu", "cheat", "cuda", right=right)
 
     assert cheat_suite.CheatRow(candidate, "correct", "", speedup=speedup).was_missed is missed
 
 
 @pytest.mark.parametrize(("gain", "missed"), [(1.0, False), (cheat_suite.GAIN * 1.01, True)])
-def test_a_harmless_hack_may_be_correct_if_it_gains_nothing(gain, missed):
-    candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", "hack", "cpu", harmless=True)
+def test_a_harmless_cheat_may_be_correct_if_it_gains_nothing(gain, missed):
+    candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", "cheat", "cpu", harmless=True)
 
     assert cheat_suite.CheatRow(candidate, "correct", "", gain=gain).was_missed is missed
 
@@ -141,11 +141,11 @@ class Table(cheat_suite.CheatSuite):
         return self.evaluations[candidate.id].pop(0)
 
 
-HARMLESS: Any = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", "hack", "cpu", harmless=True)
+HARMLESS: Any = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", "cheat", "cpu", harmless=True)
 
 
 @pytest.mark.parametrize(
-    ("hack", "plain", "gain", "missed"),
+    ("cheat", "plain", "gain", "missed"),
     [
         pytest.param([(1.2, NARROW)], [(1.0, WIDE)], 1.2, False, id="gains nothing"),
         pytest.param([(2.0, NARROW), (1.0, NARROW)], [(1.0, NARROW), (1.0, NARROW)], 1.0, False, id="not twice"),
@@ -156,15 +156,15 @@ HARMLESS: Any = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c"
         pytest.param([(2.0, NARROW)], [(None, NARROW), (2.0, NARROW)], 1.0, False, id="the plain one has a time later"),
     ],
 )
-async def test_a_gain_is_one_where_the_judge_is_sure_of_its_times(hack, plain, gain, missed):
-    court = Table(one=[timed(*each) for each in hack], plain=[timed(*each) for each in plain])
+async def test_a_gain_is_one_where_the_judge_is_sure_of_its_times(cheat, plain, gain, missed):
+    court = Table(one=[timed(*each) for each in cheat], plain=[timed(*each) for each in plain])
     row = await court.judge(HARMLESS)
 
     assert (row.gain, row.was_missed) == (gain, missed)
     assert not any(court.evaluations.values())
 
 
-async def test_a_harmless_hack_is_missed_that_nothing_can_be_compared_with():
+async def test_a_harmless_cheat_is_missed_that_nothing_can_be_compared_with():
     row = await Table(one=[timed(2.0, NARROW)], plain=[timed(None, NARROW)] * 6).judge(HARMLESS)
 
     assert row.verdict == "error" and row.was_missed

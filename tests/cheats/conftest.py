@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hacks.bench import Bench, bench
+from tests.cheats.bench import Bench, bench
 
 
 @pytest.fixture(scope="module")
