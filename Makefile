@@ -49,7 +49,7 @@ need-python:
 	@$(INSTALL) "installing the development tools" install -e . --group dev
 	@$(BIN)/python -c 'import pytest' && touch $@
 
-demo: need-python .venv/.runtime ## judge example kernels on this machine and show the table
+demo: $(if $(AS_CI),system) need-python .venv/.runtime ## judge example kernels on this machine and show the table
 	@$(BIN)/gpu-mcp-server demo
 
 lint: setup ## format, types, layers
