@@ -10,8 +10,6 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, fail, note, print_result
 
-ATTACHED_S = 60.0
-DETACHED_S = 86_400.0
 TIMED_OUT = 124
 """As `timeout` of GNU coreutils exits."""
 
@@ -66,8 +64,6 @@ def run(
     """
     if push is not None:
         workspace = _workspace_with(push, workspace, as_json)
-    if timeout_s is None:
-        timeout_s = DETACHED_S if detach else ATTACHED_S
     arguments = {
         "command": command,
         "workspace_id": workspace,

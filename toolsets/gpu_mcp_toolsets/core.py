@@ -157,7 +157,9 @@ async def run_command(
             description="What the GPUs must be, and how urgent it is.", examples=[{"arch": "sm_90", "memory_gb": 80}]
         ),
     ] = None,
-    timeout_s: Annotated[float, Field(description="Seconds until it is killed.", gt=0, le=86_400)] = 60,
+    timeout_s: Annotated[
+        float | None, Field(description="Seconds until it is killed; default: 60, with detach 24 h.", gt=0, le=86_400)
+    ] = None,
     stdin: Annotated[str, Field(description="Text for its standard input.")] = "",
     outputs: Annotated[tuple[str, ...], Field(description="Files to keep as artifacts; ['*']: all that changed.")] = (),
     detach: Annotated[bool, Field(description="Return a job_id at once, not the result.")] = False,

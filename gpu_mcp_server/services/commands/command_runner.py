@@ -19,7 +19,7 @@ from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.batch_jobs import PURPOSE, is_batch_job
 from gpu_mcp_server.services.jobs.command_checks import check_command, check_fetch, job_files, start_failure
-from gpu_mcp_server.services.jobs.gpu_needs import GpuNeed, exclusive_request
+from gpu_mcp_server.services.jobs.gpu_needs import ATTACHED_S, DETACHED_S, GpuNeed, exclusive_request
 from gpu_mcp_server.services.jobs.gpu_scheduler import GpuScheduler
 from gpu_mcp_server.services.jobs.job_runner import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
@@ -76,7 +76,7 @@ class CommandRunner:
         env: Mapping[str, str] | None = None,
         gpus: int = 0,
         needs: GpuNeeds | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
         stdin: str = "",
         outputs: Sequence[str] = (),
         detach: bool = False,
@@ -96,7 +96,7 @@ class CommandRunner:
             env: Environment on top of the fixed one.
             gpus: GPUs to lease, exclusively.
             needs: What they must be, and how urgent it is.
-            timeout_s: Wall-clock limit of the job.
+            timeout_s: Wall-clock limit of the job; unless given ATTACHED_S, or DETACHED_S if it is detached.
             stdin: Text on its stdin.
             outputs: Files to bring back as artifacts when there is no workspace.
             detach: Whether the job outlives this server.
@@ -110,6 +110,7 @@ class CommandRunner:
         Raises:
             BadRequest, LimitExceeded: If an argument is beyond its limits.
         """
+        timeout_s = timeout_s if timeout_s is not None else DETACHED_S if detach else ATTACHED_S
         check_command(argv, env or {}, timeout_s, stdin)
         if fetch:
             check_fetch(gpus, ranks, allowed=self._settings.allow_fetch)

@@ -7,6 +7,8 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, has_memory
 from gpu_mcp_server.models.job import GpuNeeds
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
+ATTACHED_S, DETACHED_S = 60.0, 86_400.0
+"""Wall-clock limits of jobs for which none was given."""
 QUEUE_S, DETACHED_QUEUE_S = 3600.0, 86_400.0
 """How long a job or reservation waits in line, and a job that outlives its caller."""
 
