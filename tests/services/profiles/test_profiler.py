@@ -171,7 +171,7 @@ async def test_a_report_says_which_files_and_counters_were_not_understood(lab: L
     files = {"run/details.csv": "\n".join([head, *rows]) + "\n", "run/notes.csv": "Shade,Weight\nred,1\n"}
     where = (await lab.store.workspaces.write(None, files)).workspace_id
     result = await lab.profiles.profiler.profile(RunTarget(report="run", workspace_id=where))
-    assert result.status == "ok" and result.verdict.startswith("mix: 1400.5 us; grid 512 x block 128")
+    assert result.status == "ok" and result.verdict.startswith("mix: 1.40 ms; grid 512 x block 128")
     counters, unread = result.not_measured
     assert "NVreg_RestrictProfilingToAdminUsers=0" in counters and "notes.csv was not understood" in unread
     assert "NOT MEASURED: 1 counters are n/a or NaN" in result.verdict
