@@ -96,7 +96,12 @@ def norm(x):
 
 def test_what_was_right_once_and_is_wrong_with_the_same_inputs_later_is_incorrect(court):
     body = "static int calls; if (calls++ < 200) softmax(x, y, rows, cols); else {" + NAIVE + "}"
-    longer = {"max_rounds": 40, "round_ms": 2, "budget_s": 6.0, "half_width": 1e-6}  # most distributions are drawn again
+    longer = {
+        "max_rounds": 40,
+        "round_ms": 2,
+        "budget_s": 6.0,
+        "half_width": 1e-6,
+    }  # most distributions are drawn again
     verdict = court(launcher(body), shapes=SMALL, **longer).verdict
 
     assert verdict["verdict"] == "incorrect"
