@@ -2,7 +2,7 @@
 
     python benchmarks/judge/verdict_seconds.py [--times 5] [--rows 64] [--cols 256]
 
-A softmax in plain C is judged again and again, each time as a new source, by whoever runs this: as an ordinary user
+A softmax in plain C is judged again and again, each time as a new source, under your account: as an ordinary user
 without a control group the candidate is stopped by signals. Prints a line a verdict and a summary as JSON.
 """
 

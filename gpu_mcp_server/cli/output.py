@@ -13,7 +13,7 @@ from gpu_mcp_server.cli.tool_commands import name_commands
 from gpu_mcp_server.text_safety import escape_controls
 
 WIDTH = 80
-"""Columns of a terminal that nobody widened, and of what is no terminal."""
+"""Columns of output that goes to no terminal, and of a terminal of unknown width."""
 LEAST = 8
 """Columns that a shortened column of a table keeps."""
 _WORD = re.compile(r"(?:`[^`\n]*`|\S)+")

@@ -46,7 +46,7 @@ class GpuLocks:
         self.folder = folder
 
     def fault(self) -> str:
-        """Say why nobody can keep locks at the folder's path and what mends it, or nothing."""
+        """Say why the folder's path cannot hold locks and what mends it, or nothing."""
         return _fault_of(self.folder)
 
     def note(self) -> str:

@@ -142,7 +142,7 @@ def states_of(pid: int) -> Set[str]:
 def stop(root: int) -> bool:
     """Stop all below a process; True once each of their threads stands still.
 
-    A process that forks meanwhile is caught by the next pass; two passes in a row must find nobody running, and the
+    A process that forks meanwhile is caught by the next pass; two passes in a row must find no process running, and the
     same processes as the pass before: one that forks and ends, over and over, is gone whenever its state is read.
     """
     deadline = time.monotonic() + STOP_S
@@ -177,7 +177,7 @@ def used_cpu_s(root: int) -> float:
 
 
 def runs_of(root: int) -> Dict[str, Tuple[int, int]]:
-    """Return for how many nanoseconds, and how often, each thread below a process has run; empty if nobody counts it.
+    """Return for how many nanoseconds, and how often, each thread below a process has run; empty if not counted.
 
     Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
     """
