@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.mcp_api.server import PREAMBLE
 from tests.real.clients import installer
 from tests.real.clients.model import ScriptedModel, Step, Use
 
@@ -132,7 +133,7 @@ def test_claude_code_compiles_evaluates_and_lists(sandboxed: Claude):
 
     search, compiled, problem, verdict, attempts = model.shown
     assert [(s["name"], s["status"]) for s in began["mcp_servers"]] == [("gpu", "connected")]
-    assert "gpu_status, write_files" in model.told
+    assert PREAMBLE in model.told
     assert not search.is_error
     assert (compiled.data["status"], compiled.data["language"]) == ("ok", "c")
     assert problem.data["registered"] == "new"
