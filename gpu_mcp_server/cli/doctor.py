@@ -117,7 +117,7 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         else:
             checks.append(Check(f"{name} compilers", "ok", found))
         judge, devices = host.get("judge"), ", ".join(host.get("devices", []))
-        todo = "pip install numpy there, or set judge_python for this host to a Python that has it"
+        todo = f"gpu-mcp-server hosts set {name} --with numpy; or set judge_python of it to a Python that has it"
         checks.append(
             Check(f"{name} judge", "ok", f"{judge}; judges {devices}")
             if judge and devices

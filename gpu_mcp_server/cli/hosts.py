@@ -1,94 +1,22 @@
 """`hosts`: the machines that jobs run on."""
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import in_process_client
+from gpu_mcp_server.cli import activity, in_process_client
 from gpu_mcp_server.cli.config_edit import given_hosts, with_host, without_host, write_private
+from gpu_mcp_server.cli.host_arguments import connection_settings, given_settings
+from gpu_mcp_server.cli.judge_packages import With, install_packages, installed_line, parsed_packages
 from gpu_mcp_server.cli.output import Json, fail, print_result, say, table
-from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
+from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostError
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.hosts.host_connections import DrainState
 
-EXAMPLES = (
-    "`hosts add box ada@gpu-box`, `hosts add box my/image:1 --kind docker`, `hosts add box ada@login --kind slurm`."
-)
-
 app = typer.Typer(help="Add, list, check and remove the machines that jobs run on.", no_args_is_help=True)
-
-_TARGET = re.compile(
-    r"^(?:(?P<user>[^@\s-][^@\s]*)@)?(?P<host>\[[0-9A-Fa-f:]+\]|[^@\s:-][^@\s:]*)(?::(?P<port>\d{1,5}))?$"
-)
-
-
-def parsed_target(target: str) -> dict[str, Any]:
-    """Return the settings of an SSH host from `[user@]host[:port]`.
-
-    Raises:
-        ConfigError: If it is not of that form.
-    """
-    match = _TARGET.match(target)
-    if match is None:
-        raise ConfigError(f"{target!r} is no [user@]host[:port].", hint="Example: ada@gpu-box or gpu-box:2222.")
-    values: dict[str, Any] = {"kind": "ssh", "host": match["host"].strip("[]")}
-    if match["user"]:
-        values["user"] = match["user"]
-    if match["port"]:
-        values["port"] = int(match["port"])
-    return values
-
-
-def connection_settings(kind: str, target: str | None, way: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that say how a host is reached.
-
-    Args:
-        kind: Of the host.
-        target: What `add` was told.
-        way: Settings of the way by SSH.
-
-    Raises:
-        ConfigError: If they do not go together.
-    """
-    from gpu_mcp_server.settings.host_settings import HOST_KINDS
-
-    setting = HOST_KINDS[kind].target if kind in HOST_KINDS else "ssh"
-    if setting not in ("ssh", "login"):
-        if way or not target:
-            raise ConfigError(f"A host of kind {kind} takes its {setting}, and nothing of SSH.", hint=EXAMPLES)
-        return {"kind": kind, setting: target}
-    if setting == "login":
-        if target is None:
-            if way:
-                raise ConfigError("SSH options need the login node.", hint=EXAMPLES)
-            return {"kind": kind}
-        login = {"kind": "openssh"} if "control_path" in way else {}
-        return {"kind": kind, "login": parsed_target(target) | login | way}
-    if target is None:
-        raise ConfigError("Where is it?", hint=EXAMPLES)
-    return parsed_target(target) | {"kind": kind} | way
-
-
-def given_settings(more: list[str]) -> dict[str, Any]:
-    """Return what KEY=VALUE says; a value is JSON, or else a text.
-
-    Raises:
-        ConfigError: If it is not of that form.
-    """
-    found: dict[str, Any] = {}
-    for one in more:
-        key, sign, value = one.partition("=")
-        if not sign or not key.isidentifier():
-            raise ConfigError(f"{one!r} is no KEY=VALUE.", hint="docs/settings.md has the keys of each kind.")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
 
 
 def read_config(path: Path) -> str:
@@ -117,7 +45,7 @@ def add(
     state_dir: Annotated[str | None, typer.Option(help="Folder there for jobs and cached files.")] = None,
     check_it: Annotated[bool, typer.Option("--check/--no-check", help="See whether it answers.")] = True,
     kind: Annotated[
-        str, typer.Option(help="ssh; openssh for your own ssh program, as one-time passwords need; docker; slurm; pbs.")
+        str, typer.Option(help="ssh; openssh for your own ssh, as one-time passwords need; docker; slurm; pbs; local.")
     ] = "ssh",
     control_path: Annotated[str | None, typer.Option(help="Socket of your ssh connection; only for openssh.")] = None,
     more: Annotated[
@@ -125,11 +53,12 @@ def add(
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of its kind: gpus=4, partition=long."),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="In place of the host of that name.")] = False,
+    with_packages: With = None,
     as_json: Json = False,
 ) -> None:
     """Write a host into the settings if it answers; with --no-check, whether or not it does.
 
-    `hosts add box ada@gpu-box`, `hosts add local-docker my/image:1 --kind docker --set gpus=all`,
+    `hosts add box ada@gpu-box --with torch,triton`, `hosts add local-docker my/image:1 --kind docker --set gpus=all`,
     `hosts add cluster ada@login-node --kind slurm --set partition=gpu --set gpus=4`.
     """
     from gpu_mcp_server.settings.server_settings import user_config_file
@@ -144,14 +73,40 @@ def add(
     values |= given_settings(more or [])
     path = user_config_file()
     before = read_config(path)
-    there = name in given_hosts(before)
-    text = without_host(before, name) if replace and there else before
+    packages = parsed_packages(with_packages)
+    if packages and not check_it:
+        raise ConfigError("--with installs on the host, and --no-check does not connect to it.", hint="Leave one out.")
+    text = without_host(before, name) if replace and name in given_hosts(before) else before
     _keep_valid(path, before, with_host(text, name, values))
     status = _checked(name, path, before, as_json=as_json) if check_it else None
     kept = status is None or status["reachable"] or _has_next_step(name, status)
     if not kept:
         write_private(path, before)
+    elif packages and status is not None and not status["reachable"]:
+        status["problem"] = f"{status['problem']} Then `gpu-mcp-server hosts set {name} --with {with_packages}`."
+    elif packages:
+        values = _install(name, values, packages, path, before, as_json=as_json)
+        status = _checked(name, path, before, as_json=as_json)
     _tell_kept(name, values, path, status, kept=kept, as_json=as_json)
+
+
+def _install(
+    name: str, values: dict[str, Any], packages: list[str], path: Path, before: str, *, as_json: bool
+) -> dict[str, Any]:
+    """Install packages on a host just written, and name their Python; the settings are as before if that fails."""
+    text = read_config(path)
+    try:
+        found = install_packages(name, packages)
+        values = values | {"judge_python": found["python"]}
+        _keep_valid(path, text, with_host(without_host(text, name), name, values))
+    except BaseException as error:
+        write_private(path, before)
+        if isinstance(error, GpuMcpError):
+            error.hint += " The settings are as they were; the same command tries it again."
+        raise
+    if not as_json:
+        say(installed_line(found))
+    return values
 
 
 def _keep_valid(path: Path, before: str, text: str) -> None:
@@ -168,8 +123,7 @@ def _keep_valid(path: Path, before: str, text: str) -> None:
 
 def _checked(name: str, path: Path, before: str, *, as_json: bool) -> dict[str, Any]:
     """Return how a host just written stands; the settings are as before if that cannot be told."""
-    if not as_json:
-        typer.echo(f"connecting to {name} ...", err=True)
+    activity.announce(f"connecting to {name}")
     try:
         return _status(name, as_json=as_json) or {"host": name, "reachable": False}
     except BaseException:
@@ -197,10 +151,13 @@ def _tell_kept(
 @app.command("set")
 def set_values(
     name: Annotated[str, typer.Argument(help="Host.")],
-    changes: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="KEY= takes the setting out.")],
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="KEY= takes the setting out.")
+    ] = None,
+    with_packages: With = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a host: `hosts set box judge_python=/opt/torch/bin/python port=2222`."""
+    """Change settings of a host: `hosts set box port=2222`, `hosts set box --with torch,triton`."""
     from gpu_mcp_server.settings.server_settings import user_config_file
 
     path = user_config_file()
@@ -208,12 +165,18 @@ def set_values(
     known = given_hosts(before)
     if name not in known and name != "local":
         raise ConfigError(f"There is no host {name!r} in {path}.", hint="`gpu-mcp-server hosts list` shows all.")
+    packages = parsed_packages(with_packages)
+    if not changes and not packages:
+        raise ConfigError("Nothing to change.", hint="Say KEY=VALUE, or --with PACKAGES.")
+    changes = changes or []
     taken_out = {one.removesuffix("=") for one in changes if one.endswith("=")}
     given = given_settings([one for one in changes if not one.endswith("=")])
     values = {"kind": "local"} | known.get(name, {}) | given
     values = {key: value for key, value in values.items() if key not in taken_out}
     text = without_host(before, name) if name in known else before
     _keep_valid(path, before, with_host(text, name, values))
+    if packages:
+        values = _install(name, values, packages, path, before, as_json=as_json)
     said = ", ".join(f"{key} = {value}" for key, value in values.items())
     print_result({"host": name, "settings": values, "config_file": str(path)}, f"host {name}: {said}", as_json=as_json)
 
@@ -323,9 +286,7 @@ def _drained(found: "DrainState", *, as_json: bool) -> None:
 
 
 def _status(name: str, *, as_json: bool) -> dict[str, Any] | None:
-    answer = in_process_client.call("gpu_status", {"host": name})
-    if answer.failed:
-        raise fail(answer.text, as_json=as_json)
+    answer = in_process_client.answer_of("gpu_status", {"host": name}, as_json=as_json)
     return next(iter(answer.data.get("hosts", [])), None)
 
 

@@ -16,7 +16,8 @@ class CommonHostSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
     target: ClassVar[str] = "ssh"
-    """What `hosts add` is told: `ssh` for [user@]host[:port], `login` for that of a login node, or a setting's name."""
+    """What `hosts add` is told: `ssh` for [user@]host[:port], `login` for that of a login node, nothing, or a setting's
+    name."""
 
     python: str | None = None
     """Python 3.8 or newer that runs hostd there."""
@@ -24,7 +25,7 @@ class CommonHostSettings(BaseModel):
     """Python with NumPy, and torch if wanted, that runs the judge and references there. Unset, the first with torch,
     else with NumPy, is taken: on this machine of the active venv or conda environment, .venv of the working folder
     (unless git brought it), the server's own Python and python3 on PATH; elsewhere of what setup lines activate and
-    python3 on PATH."""
+    python3 on PATH. `gpu-mcp-server hosts set NAME --with torch,triton` makes one in the state folder."""
     cuda: str | None = None
     """Root of the CUDA toolkit there, such as /usr/local/cuda-13."""
     state_dir: str | None = None
@@ -53,6 +54,7 @@ class CommonHostSettings(BaseModel):
 class LocalHost(CommonHostSettings):
     """This machine."""
 
+    target: ClassVar[str] = ""
     kind: Literal["local"] = "local"
     grace_s: Annotated[float, Field(ge=0, le=LONGEST_S)] = 0.0
     """Seconds that an attached job goes on after the server was killed."""

@@ -21,7 +21,7 @@ from ..jobs.reservation import PURPOSE, Reservation, reservation_states
 from ..jobs.spec_validation import validate_spec
 from ..jobs.supervisor import Supervisor, fork_supervisor
 from ..prewarm.prewarm_pool import PrewarmPool, needs_quiet
-from ..probe import host_probe
+from ..probe import host_probe, judge_environment
 from ..protocol import (
     HEADER,
     PROTOCOL_VERSION,
@@ -201,12 +201,12 @@ class ChannelServer:
     def _serve_request(self, request: Dict[str, Any], attachment: memoryview) -> None:
         name = request["verb"]
         if name == "wait":
-            self._waiters.append(WaitRequest(request, self._folder(request), self.host.blobs))
-            return
+            return self._waiters.append(WaitRequest(request, self._folder(request), self.host.blobs))
         if name == "probe":
             gpus = host_probe.describe_gpus(self.host)
-            self._fork(request["id"], lambda: dict(host_probe.describe_host(self.host, request), **gpus))
-            return
+            return self._fork(request["id"], lambda: dict(host_probe.describe_host(self.host, request), **gpus))
+        if name == "make_environment":
+            return self._fork(request["id"], lambda: judge_environment.make_judge_environment(self.host.state, request))
         verb = self._verbs.get(name) if isinstance(name, str) else None
         if verb is None:
             raise RequestRefused("protocol", "unknown verb %.80r" % name)

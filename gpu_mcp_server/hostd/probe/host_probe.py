@@ -204,7 +204,7 @@ def _judge_python(answers: VersionCache, wishes: Dict[str, Any]) -> Optional[Dic
             found.append(dict(about, why=reasons.get(path, "")))
         if wishes.get("judge_named") and path == paths[0] and about and about["numpy"]:
             return found[0]
-    usable = [about for about in found if about["numpy"] and _jobs_reach(about["path"])]
+    usable = [about for about in found if about["numpy"] and can_jobs_reach(about["path"])]
     usable = usable or [about for about in found if about["numpy"]]
     best = next((about for about in usable if about["torch"]), usable[0] if usable else None)
     if best is None:
@@ -225,7 +225,7 @@ def _found_pythons() -> List[Tuple[str, str]]:
     return found + ([(on_path, "python3 on PATH")] if on_path else []) + [("/usr/bin/python3", "the system's Python")]
 
 
-def _jobs_reach(path: str) -> bool:
+def can_jobs_reach(path: str) -> bool:
     """Return whether jobs can start a program: those of a root hostd have uids of their own."""
     if os.geteuid():
         return True

@@ -29,7 +29,7 @@ MISSING = {
         "A HIP compiler",
         "apt-get install hipcc; for gfx942 and later also clang-19 lld-19 clang-tools-19, or ROCm.",
     ),
-    "triton": ("Triton", "Set `judge_python` of this host to a Python that has it: pip install triton."),
+    "triton": ("Triton", "`gpu-mcp-server hosts set NAME --with triton`, or name a Python that has it: judge_python."),
 }
 SHORT, LONG = "compile_cpu_s", "long_compile_cpu_s"
 """Settings: of a compiler that reads one source, and of one that may read a tree of headers."""

@@ -18,6 +18,7 @@ from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.evaluation.time_floors import floors
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
+from gpu_mcp_server.services.hosts.judge_environments import packages_hint
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import progress_lines
 from gpu_mcp_server.services.problems import kernelbench_problems
@@ -215,26 +216,23 @@ def _environment(role: str, device: str, compiling: Mapping[str, str]) -> dict[s
     return {"OMP_PROC_BIND": "false", **({"GOMP_SPINCOUNT": "10000"} if device == "cpu" else {}), **compiling}
 
 
-def _other(host: str) -> str:
-    name = host.upper() if re.fullmatch(r"[A-Za-z0-9_]+", host) else "NAME"
-    return f"set judge_python of this host (GPU_MCP_HOSTS__{name}__JUDGE_PYTHON) to a Python that has it."
-
-
 def _python(
     problem: Problem, probe: HostProbe, host: str, device: str, candidate: BuiltCandidate | None
 ) -> JudgePython:
     """Return the host's interpreter if it has what problem and candidate need, and the problem fits the device."""
     python = probe.judge
     if python is None or not python.numpy:
-        raise ToolMissing("a Python with NumPy", host, hint=_other(host))
+        raise ToolMissing("a Python with NumPy", host, hint=packages_hint(host, "numpy"))
     if problem.framework == "torch" and not python.torch:
         raise ToolMissing(
-            "torch", host, hint=f"{python.path} has none; {_other(host)} Or write the reference in NumPy."
+            "torch",
+            host,
+            hint=f"{python.path} has none; {packages_hint(host, 'torch')} Or write the reference in NumPy.",
         )
     if candidate is not None and candidate.kind != "library" and not python.torch:
-        raise ToolMissing("torch", host, hint=f"{python.path} has none; {_other(host)}")
+        raise ToolMissing("torch", host, hint=f"{python.path} has none; {packages_hint(host, 'torch')}")
     if candidate is not None and candidate.kind == "triton" and not python.triton:
-        raise ToolMissing("Triton", host, hint=f"{python.path} has none; {_other(host)}")
+        raise ToolMissing("Triton", host, hint=f"{python.path} has none; {packages_hint(host, 'triton')}")
     if device == "cuda" and any(tensor.dtype.startswith("float8") for tensor in problem.outputs):
         raise BadRequest(
             "Outputs of eight-bit floats are compared on the processor only.",

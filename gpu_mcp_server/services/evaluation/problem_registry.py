@@ -16,6 +16,7 @@ from gpu_mcp_server.services.evaluation.machine_limits import error_of
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
+from gpu_mcp_server.services.hosts.judge_environments import packages_hint
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.problems import reference_source
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
@@ -232,7 +233,7 @@ def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken | ToolMissing:
         case "cancelled" | "caller_lost":
             return JobBroken(how, hint="Nothing is wrong with the problem: register it again.")
         case _ if "No module named 'numpy'" in how:
-            hint = "A person sets judge_python of this host to a Python with NumPy; `gpu-mcp-server doctor` checks it."
+            hint = packages_hint(done.host, "numpy")
             return ToolMissing("NumPy, which the judge needs,", done.host, hint=hint)
         case _:
             return JobBroken(

@@ -14,6 +14,7 @@ from gpu_mcp_server.services.commands.command_runner import environment_of, min_
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.evaluation.judge_job import TURN_S
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
+from gpu_mcp_server.services.hosts.judge_environments import packages_hint
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.workspaces.file_archive import ArchiveFile, Tree
 from gpu_mcp_server.settings.server_settings import Settings
@@ -62,7 +63,7 @@ def program_spec(
     """
     python = probe.judge
     if python is None or not python.numpy:
-        raise ToolMissing("a Python with NumPy", host, hint="Set judge_python of this host to one that has it.")
+        raise ToolMissing("a Python with NumPy", host, hint=packages_hint(host, "numpy"))
     runs = 0 if candidate is None else sandboxes(program, tier)
     roles = [f"candidate_{number}" for number in range(runs)]
     about = _task(problem, program, roles, device, tier, judge=candidate is not None)

@@ -162,7 +162,7 @@ def missing_pieces(probe: HostProbe, left_out: Sequence[str] = (), locks: str = 
     if probe.noexec:
         troubles.append(f"{probe.state} is mounted noexec: programs built there cannot run; set state_dir of this host")
     if not probe.judge or not probe.judge.numpy:
-        troubles.append("the judge finds no Python with NumPy; set judge_python of this host")
+        troubles.append("the judge finds no Python with NumPy; `hosts set NAME --with numpy` installs it")
     if not probe.compilers:
         troubles.append("no C compiler; apt-get install gcc g++")
     if probe.cuda_without_nvcc:

@@ -28,7 +28,7 @@ def fake_python(prefix: Path, *, numpy: str | None, torch: str | None) -> str:
 @pytest.fixture
 def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VersionCache:
     monkeypatch.setattr(host_probe, "_found_pythons", lambda: [])
-    monkeypatch.setattr(host_probe, "_jobs_reach", lambda path: "closed" not in path)  # pyright: ignore
+    monkeypatch.setattr(host_probe, "can_jobs_reach", lambda path: "closed" not in path)  # pyright: ignore
     return VersionCache(str(tmp_path / "answers.json"))
 
 
@@ -72,8 +72,8 @@ def test_one_that_jobs_cannot_reach_comes_last(answers: VersionCache, tmp_path: 
 def test_jobs_of_root_reach_no_program_below_a_closed_folder(tmp_path: Path):
     (tmp_path / "closed").mkdir(mode=0o700)
 
-    assert not host_probe._jobs_reach(str(tmp_path / "closed" / "python"))
-    assert host_probe._jobs_reach("/usr/bin/env")
+    assert not host_probe.can_jobs_reach(str(tmp_path / "closed" / "python"))
+    assert host_probe.can_jobs_reach("/usr/bin/env")
 
 
 def test_environments_come_before_the_folder_s_and_the_server_s_own(tmp_path: Path):
