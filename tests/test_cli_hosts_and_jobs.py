@@ -121,7 +121,7 @@ def test_run_takes_a_folder_along_and_its_job_is_listed_by_its_command(sandboxed
     done = sandboxed("run", "--push", str(tmp_path / "work"), "--", "cat", "hello.txt")
 
     assert (done.returncode, done.stdout) == (0, "from the folder\n")
-    assert "copying" in done.stderr and "pull w-" in done.stderr
+    assert "pull w-" in done.stderr and "copying" not in done.stderr  # stderr is no terminal
     (job,) = json.loads(sandboxed("jobs", "--json").stdout)["jobs"]
     assert (job["command"], job["status"], job["purpose"]) == ("cat hello.txt", "ok", "run")
     assert job["age_s"] >= job["duration_s"] > 0

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.output import Json, announce, print_result
 from gpu_mcp_server.models.attempt import OldVerdicts, RedoneVerdicts
 
 
@@ -33,5 +33,6 @@ def audit(
             finally:
                 line.end()
 
+    announce("reading the verdicts of older versions")
     found = in_process_client.run(work)
     print_result(found.model_dump(mode="json"), found.summary(), as_json=as_json)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, fail, print_result, say
+from gpu_mcp_server.cli.output import Json, announce, fail, print_result, say
 
 app = typer.Typer(help="Check a way to reach a host against the contract of all.", no_args_is_help=True)
 
@@ -39,6 +39,7 @@ def check(
         finally:
             await hosts.close()
 
+    announce(f"trying what every host must do on {in_process_client.describe_host(name)}; it takes minutes")
     in_process_client.run(work)
     if not rows:
         raise fail(f"no behaviour has {only!r} in its name", as_json=as_json, code=2)

@@ -1,6 +1,7 @@
 """`call`, the twin of every tool, and the commands that are one call with a shorter name."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -8,10 +9,12 @@ from typing import Annotated, Any, cast
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, fail, note, print_result
+from gpu_mcp_server.cli.output import Json, announce, fail, note, print_result, shorten_line, withdraw
 
 TIMED_OUT = 124
 """As `timeout` of GNU coreutils exits."""
+LEAD = 32
+"""Columns of a command where it is only named."""
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def run(
 
 def _workspace_with(path: Path, workspace: str | None, as_json: bool) -> str:
     """Copy a folder or file into a workspace, and return its workspace_id."""
-    note(f"copying {path} ...")
+    announce(f"copying {path}")
     given = {"local_path": str(path.absolute()), "workspace_id": workspace}
     made = str(in_process_client.answer_of("write_files", given, as_json=as_json).data["workspace_id"])
     note(f"files are in workspace {made}; `gpu-mcp-server pull {made} FOLDER` brings them back")
@@ -99,9 +102,15 @@ def _stream(arguments: dict[str, Any]) -> None:
                 arguments["command"], **given, wait_s=math.inf, on_output=in_process_client.print_output
             )
 
+    announce(f"starting {_described(arguments)}")
     result = in_process_client.run(work)
     note(result.summary().partition("\n--- std")[0])
     _exit_as(result.status, result.exit_code)
+
+
+def _described(arguments: dict[str, Any]) -> str:
+    command = shorten_line(shlex.join(arguments["command"]), LEAD)
+    return f"`{command}` on {in_process_client.describe_host(arguments['host'])}"
 
 
 def _exit_as(status: str | None, exit_code: int | None) -> None:
@@ -118,7 +127,9 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
                 return answer, b"", b""
             return answer, await output_of(lab, data, "stdout"), await output_of(lab, data, "stderr")
 
+    announce(f"starting {_described(arguments)}")
     answer, out, err = in_process_client.run(work)
+    withdraw()
     if answer.failed:
         raise fail(answer.text, as_json=as_json)
     data = answer.data

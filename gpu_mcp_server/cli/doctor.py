@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.output import Json, announce, print_result
 from gpu_mcp_server.cli.tool_commands import name_commands
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
 from gpu_mcp_server.hostd.protocol import BOXED
@@ -189,6 +189,7 @@ async def _judges(hosts: list[str]) -> list[Check]:
     checks: list[Check] = []
     async with in_process_client.laboratory() as lab:
         for host in hosts:
+            announce(f"trying the judge's Python in the sandbox on {in_process_client.describe_host(host)}")
             name = f"host {host} judge in the sandbox"
             try:
                 found = await judge_python(lab.jobs.runner, lab.settings, host)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, fail, print_result
+from gpu_mcp_server.cli.output import Json, announce, fail, print_result
 
 
 def push(
@@ -34,6 +34,7 @@ def pull(
             manifest = await lab.store.workspaces.manifest(workspace)
             return {ref.path: (lab.store.artifacts.blob_path(ref.sha256), ref.mode) for ref in manifest}
 
+    announce(f"copying files of {workspace} to {folder}")
     files = in_process_client.run(work)
     there = [name for name in files if (folder / name).exists()]
     if there and not force:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result, shorten_line, table, terminal_width
+from gpu_mcp_server.cli.output import Json, announce, print_result, shorten_line, table, terminal_width
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
 from gpu_mcp_server.text_safety import INDENT, escape_controls
@@ -58,6 +58,7 @@ def history(
             await lab.commands.refresh_running_jobs()
             return await lab.store.experience.history(problem_id, device)
 
+    announce("reading what was tried")
     found = in_process_client.run(work)
     written = _written(found, plot, lineage, export)
     shown = found.points[-limit:]
@@ -76,6 +77,7 @@ def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path |
             )
             return await repository.export(problem_id, branch, attempt_id, into)
 
+    announce("writing a commit for each attempt")
     exported = in_process_client.run(work)
     print_result(exported.model_dump(mode="json"), exported.summary(), as_json=as_json)
 

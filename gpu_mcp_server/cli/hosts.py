@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import activity, in_process_client
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.config_edit import given_hosts, with_host, without_host, write_private
 from gpu_mcp_server.cli.host_arguments import connection_settings, given_settings
 from gpu_mcp_server.cli.judge_packages import With, install_packages, installed_line, parsed_packages
-from gpu_mcp_server.cli.output import Json, fail, print_result, say, table
+from gpu_mcp_server.cli.output import Json, announce, fail, print_result, say, table
 from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostError
 
 if TYPE_CHECKING:
@@ -123,7 +123,6 @@ def _keep_valid(path: Path, before: str, text: str) -> None:
 
 def _checked(name: str, path: Path, before: str, *, as_json: bool) -> dict[str, Any]:
     """Return how a host just written stands; the settings are as before if that cannot be told."""
-    activity.announce(f"connecting to {name}")
     try:
         return _status(name, as_json=as_json) or {"host": name, "reachable": False}
     except BaseException:
@@ -259,6 +258,7 @@ def drain(
 
     async def work() -> host_connections.DrainState:
         async with in_process_client.laboratory() as lab:
+            announce(f"asking {in_process_client.describe_host(name)} to take nothing new")
             return await host_connections.drain(lab.hosts, name, why, lab.jobs.pool.share().user)
 
     _drained(in_process_client.run(work), as_json=as_json)
@@ -271,6 +271,7 @@ def resume(name: Annotated[str, typer.Argument(help="Host.")], as_json: Json = F
 
     async def work() -> host_connections.DrainState:
         async with in_process_client.laboratory() as lab:
+            announce(f"asking {in_process_client.describe_host(name)} to take jobs again")
             return await host_connections.resume(lab.hosts, name)
 
     found = in_process_client.run(work)
@@ -305,6 +306,7 @@ def _key(name: str, accepted: str | None) -> dict[str, Any] | None:
         if accepted is not None:
             raise BadRequest(f"{name!r} is no SSH host in the settings.", hint="`gpu-mcp-server hosts list` shows all.")
         return None
+    announce(f"asking {in_process_client.describe_host(name)} for its key")
     from gpu_mcp_server.backends.host_keys import accept
     from gpu_mcp_server.backends.ssh import SshBackend
 

@@ -5,7 +5,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
 
-from gpu_mcp_server.cli.output import fail
+from gpu_mcp_server.cli.output import announce, fail, withdraw
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -30,6 +30,20 @@ _COUNTED = re.compile(r"\bround \d+")
 TOOL_OPTIONS: ContextVar[dict[str, Any]] = ContextVar("offered")
 """What was given before the command: toolsets, read_only, exclude_tools."""
 
+DOING = {
+    "gpu_status": "looking for GPUs, compilers and the judge's Python",
+    "write_files": "copying files into a workspace",
+    "cancel_job": "ending the job and what it started",
+    "list_attempts": "reading what was tried",
+    "search_docs": "searching the documentation",
+    "run_command": "starting the command",
+    "compile_kernel": "compiling",
+    "evaluate_kernel": "judging",
+    "evaluate_kernels": "judging",
+}
+"""What a person reads while a tool works."""
+IN_THE_STORE = ("write_files", "cancel_job", "list_attempts", "search_docs", "find_attempts", "list_problems")
+"""Tools that name no host."""
 STARTERS = ("run_command", "evaluate_kernel", "audit_attempt", "check_memory", "profile_kernel")
 WAIT_S = 60
 
@@ -81,6 +95,7 @@ class ProgressLine:
         """Show a message."""
         if not message:
             return
+        withdraw()
         if self._terminal:
             width = max(20, shutil.get_terminal_size().columns - 1)
             typer.echo(f"{CLEARED}{message[:width]}", err=True, nl=False, color=True)
@@ -100,6 +115,7 @@ class ProgressLine:
 
 async def print_output(name: str, fresh: bytes) -> None:
     """Print a job's fresh output: stdout to stdout, everything else to stderr."""
+    withdraw()
     if name == "queue":
         typer.echo(fresh.decode("utf-8", "replace"), err=True)
     else:
@@ -162,6 +178,7 @@ def call(tool: str, arguments: dict[str, Any]) -> ToolAnswer:
     An attached job ends with its caller, which is this process: where an agent would get a job_id, the job is waited
     for.
     """
+    announce(describe_call(tool, arguments))
 
     async def work() -> ToolAnswer:
         async with session() as lab:
@@ -173,6 +190,28 @@ def call(tool: str, arguments: dict[str, Any]) -> ToolAnswer:
             return answer
 
     return run(work)
+
+
+def describe_call(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return what a call of a tool does and where, as a person reads it."""
+    words = DOING.get(tool, f"calling {tool}")
+    if tool in IN_THE_STORE:
+        return words
+    if tool == "gpu_status" and not arguments.get("host"):
+        return f"{words} on every host"
+    return f"{words} on {describe_host(arguments.get('host'))}"
+
+
+def describe_host(name: str | None) -> str:
+    """Return the name and the address of a host, of the default one without a name."""
+    from gpu_mcp_server.settings.server_settings import load_settings
+
+    settings = load_settings()
+    chosen = name or settings.default_host or next(iter(settings.hosts), "no host")
+    host = settings.hosts.get(chosen)
+    way = getattr(host, "login", None) or host
+    where = "@".join(filter(None, (getattr(way, "user", None), getattr(way, "host", None))))
+    return f"{chosen} ({where})" if where and where != chosen else chosen
 
 
 async def _whole_table(lab: InProcessSession, arguments: dict[str, Any], answer: ToolAnswer) -> ToolAnswer:

@@ -11,7 +11,7 @@ from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.clients import CLIENTS, own_command, plugin_installed, register
 from gpu_mcp_server.cli.config_edit import with_host, write_private
 from gpu_mcp_server.cli.hosts import read_config
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.output import Json, announce, print_result
 
 _HOST_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
 
@@ -46,6 +46,7 @@ def _names(lines: list[str]) -> list[str]:
 
 def probe_hosts(names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the status of each name as an SSH host, and of the hosts in the settings."""
+    announce(f"asking this machine and {len(names)} hosts of the SSH settings whether they answer")
 
     async def work() -> dict[str, dict[str, Any]]:
         from gpu_mcp_server.settings.server_settings import SshHost, load_settings

@@ -8,7 +8,7 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.call import output_of
-from gpu_mcp_server.cli.output import Json, fail, print_result, table
+from gpu_mcp_server.cli.output import Json, announce, fail, print_result, table, withdraw
 from gpu_mcp_server.time_format import format_duration, format_elapsed
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def jobs(
             await lab.commands.refresh_running_jobs()
             return await list_jobs(lab.store.db, limit, internal=internal)
 
+    announce("asking hosts how their jobs stand")
     rows = in_process_client.run(work)
     print_result({"jobs": [asdict(row) for row in rows]}, jobs_table(rows), as_json=as_json)
 
@@ -71,7 +72,9 @@ def logs(
                 return answer, b"", b""
             return answer, await output_of(lab, answer.data, "stdout"), await output_of(lab, answer.data, "stderr")
 
+    announce(f"asking the host of {job_id} for its output")
     answer, out, err = in_process_client.run(work)
+    withdraw()
     if answer.failed:
         raise fail(answer.text, as_json=as_json)
     if as_json:
@@ -88,7 +91,9 @@ def _follow(job_id: str) -> None:
         async with in_process_client.laboratory() as lab:
             return await lab.jobs.runner.follow(job_id, in_process_client.print_output)
 
+    announce(f"waiting for output of {job_id}")
     record = in_process_client.run(work)
+    withdraw()
     typer.echo(": ".join(filter(None, [record.status, record.note])), err=True)
 
 

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import activity, in_process_client
+from gpu_mcp_server.cli import in_process_client
+from gpu_mcp_server.cli.output import announce
 
 With = Annotated[
     str | None,
@@ -43,11 +44,9 @@ def install_packages(host: str, packages: list[str]) -> dict[str, Any]:
         async with in_process_client.laboratory() as lab:
             return await make_judge_environment(lab.hosts, host, packages)
 
-    activity.announce(f"installing {', '.join(packages)} on {host} by pip, which may take minutes")
-    try:
-        return in_process_client.run(work).model_dump()
-    finally:
-        activity.withdraw()
+    where = in_process_client.describe_host(host)
+    announce(f"installing {', '.join(packages)} and NumPy by pip on {where}; torch takes minutes")
+    return in_process_client.run(work).model_dump()
 
 
 def installed_line(found: dict[str, Any]) -> str:

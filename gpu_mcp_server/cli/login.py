@@ -11,7 +11,7 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.clients import AgentClient, register, remote_snippets
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.output import Json, announce, print_result
 from gpu_mcp_server.errors import BadRequest, HostUnavailable, NotFound
 
 NAME = "gpu-team"
@@ -31,8 +31,10 @@ def login(
         return
     asking = sys.stdin.isatty()
     secret = typer.prompt("Token", hide_input=True, err=True) if asking else sys.stdin.readline().strip()
+    announce(f"trying the token at {address}")
     tools = in_process_client.run(lambda: _tried(address, secret))
     keep(address, secret)
+    announce("registering the server with clients on this machine")
     done = (
         {client.name: _registered(client, address, secret) for client in _clients() if client.path} if clients else {}
     )

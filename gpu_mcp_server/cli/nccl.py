@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.output import Json, announce, print_result, withdraw
 
 app = typer.Typer(help="NCCL programs: from host collectives to device-initiated ones.", no_args_is_help=True)
 
@@ -52,6 +52,7 @@ def run(
             pipeline = Pipeline(lab.nccl.verifier, lab.store.experience)
             return await pipeline.run(files, file.name, folder, _checked(NcclPipelineOptions, options), progress=_said)
 
+    announce(f"checking {file.name} on {in_process_client.describe_host(host)}")
     result = in_process_client.run(work)
     print_result(result.model_dump(mode="json", exclude_none=True), result.summary(), as_json=as_json)
     if result.status == "failed":
@@ -90,6 +91,7 @@ def verify(
                 progress=_said,
             )
 
+    announce(f"checking {file.name} on {in_process_client.describe_host(host)}")
     result = in_process_client.run(work)
     print_result(result.model_dump(mode="json", exclude_none=True), result.summary(), as_json=as_json)
     if result.verdict == "failed":
@@ -125,4 +127,5 @@ def _checked(model: Any, options: dict[str, Any]) -> Any:
 
 
 async def _said(text: str) -> None:
+    withdraw()
     typer.echo(text, err=True)

@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import shutil
+import sys
+import threading
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -16,9 +18,40 @@ WIDTH = 80
 """Columns of output that goes to no terminal, and of a terminal of unknown width."""
 LEAST = 8
 """Columns that a shortened column of a table keeps."""
+AFTER_S = 0.7
+"""So long a command works before it says at what; what came before, imports, took some tenths."""
 _WORD = re.compile(r"(?:`[^`\n]*`|\S)+")
 """Between two of these a line may end: a command in backticks can be copied, so it stays whole."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+_announced: list[threading.Timer] = []
+
+
+def announce(text: str) -> None:
+    """Say on stderr what the command does now, if it has not ended, or printed anything, after AFTER_S.
+
+    What takes longer than a second is announced; a later announcement takes the place of an earlier one. Nothing is
+    said where stderr is no terminal, or where the command prints JSON.
+
+    Args:
+        text: What, and on which host or file; without a full stop.
+    """
+    withdraw()
+    if not sys.stderr.isatty() or "--json" in sys.argv:
+        return
+    timer = threading.Timer(AFTER_S, _say_aside, (f"{text} ...",))
+    timer.daemon = True
+    _announced.append(timer)
+    timer.start()
+
+
+def withdraw() -> None:
+    """Leave unsaid what was announced: it has ended, or the command prints."""
+    while _announced:
+        _announced.pop().cancel()
+
+
+def _say_aside(text: str) -> None:
+    typer.echo(escape_controls(wrap_lines(text)), err=True)
 
 
 def print_result(data: Any, text: str, *, as_json: bool, verbatim: bool = False) -> None:
@@ -30,6 +63,7 @@ def print_result(data: Any, text: str, *, as_json: bool, verbatim: bool = False)
         as_json: Whether `data` is printed.
         verbatim: Whether lines of `text` stay as long as they are, as those of a file or of a program's output.
     """
+    withdraw()
     if as_json:
         typer.echo(json.dumps(data, indent=2))
     else:
@@ -38,12 +72,14 @@ def print_result(data: Any, text: str, *, as_json: bool, verbatim: bool = False)
 
 def say(text: str) -> None:
     """Print a text for people, its lines wrapped to the terminal's width."""
+    withdraw()
     typer.echo(escape_controls(wrap_lines(text)))
 
 
 def note(text: str) -> None:
-    """Say on stderr what a command does or did, beside its result."""
-    typer.echo(escape_controls(wrap_lines(text)), err=True)
+    """Say on stderr what a command did, beside its result."""
+    withdraw()
+    _say_aside(text)
 
 
 def terminal_width() -> int:
@@ -53,6 +89,7 @@ def terminal_width() -> int:
 
 def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
     """Print an error where it belongs, with commands for tools; return the exception that ends the command."""
+    withdraw()
     message = name_commands(message)
     if as_json:
         print_result({"error": message}, "", as_json=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result, table
+from gpu_mcp_server.cli.output import Json, announce, print_result, table
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
@@ -88,6 +88,7 @@ def show(run_id: RunId, as_json: Json = False) -> None:
         async with in_process_client.laboratory() as lab:
             return Runs(lab).state(run_id)
 
+    announce(f"reading run {run_id}")
     _said(in_process_client.run(work), as_json=as_json)
 
 
@@ -102,6 +103,7 @@ def list_runs(as_json: Json = False) -> None:
             runs = Runs(lab)
             return [runs.state(run_id) for run_id in runs.ids()]
 
+    announce("reading runs")
     states = in_process_client.run(work)
     rows = [
         [s.run_id, s.mode, s.stopped or s.state, _speed(s), str(s.spent.agent_calls), f"{s.spent.wall_s:.0f}"]
@@ -154,6 +156,7 @@ def report(
         async with in_process_client.laboratory() as lab:
             return await reports.report(lab, run_id)
 
+    announce(f"writing run {run_id} to {path}")
     text = in_process_client.run(work)
     try:
         path.write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result, say
+from gpu_mcp_server.cli.output import Json, announce, print_result, say
 
 app = typer.Typer(help="Try the sandbox of a host.", no_args_is_help=True)
 
@@ -35,6 +35,7 @@ def check(
                 say(_line(rows[-1]))
         return name
 
+    announce(f"trying ways out of the sandbox on {in_process_client.describe_host(host)}")
     name = in_process_client.run(work)
     count = sum(row["result"] == "open" for row in rows)
     said = f"host {name}: {len({row['row'] for row in rows})} ways out tried, {count or 'none'} open"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import cheat_suite, in_process_client
-from gpu_mcp_server.cli.output import Json, fail, table
+from gpu_mcp_server.cli.output import Json, announce, fail, table
 from gpu_mcp_server.errors import BadRequest
 
 Step = tuple[str, str, dict[str, Any], Callable[[dict[str, Any]], bool]]
@@ -148,7 +148,10 @@ def selftest(
     if device not in (None, "cpu", "cuda"):
         raise fail(f"There is no device {device!r}: cpu or cuda.", as_json=as_json)
     chosen = _chosen(candidates, device, only, everything)
+    where = in_process_client.describe_host(host)
+    announce(f"trying each step from a source to a verdict on {where}")
     failed = in_process_client.run(lambda: _path(host)) if not (candidates or device or only) else []
+    announce(f"judging candidates that try to fool the judge on {where}")
     rows, left_out = in_process_client.run(lambda: _judged(chosen, host)) if not failed else ([], [])
     missed, alarms = sum(row.was_missed for row in rows), sum(row.false_alarm for row in rows)
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, fail, print_result, terminal_width
+from gpu_mcp_server.cli.output import Json, announce, fail, print_result, terminal_width, withdraw
 
 GIB = 1 << 30
 EVERY_S = 2.0
@@ -22,12 +22,14 @@ def status(
 ) -> None:
     """Show hosts, GPUs, who uses them, compilers, what was tried and works."""
     if watch:
+        announce(in_process_client.describe_call("gpu_status", {"host": host}))
         in_process_client.run(lambda: _told_again(host) if as_json else _watched(host))
         return
     answer = in_process_client.answer_of("gpu_status", {"host": host}, as_json=as_json)
     if as_json:
         print_result(answer.data, "", as_json=True)
     else:
+        withdraw()
         _console().print(render_status(answer.data))
 
 
@@ -47,6 +49,7 @@ async def _watched(host: str | None) -> None:
                 answer = await lab.call("gpu_status", {"host": host}, quiet=True)
                 if answer.failed:
                     raise fail(answer.text, as_json=False)
+                withdraw()
                 live.update(render_status(answer.data), refresh=True)
                 if not _console().is_terminal:
                     return

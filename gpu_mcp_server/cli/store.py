@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client, store_push
-from gpu_mcp_server.cli.output import Json, print_result, say
+from gpu_mcp_server.cli.output import Json, announce, print_result, say
 from gpu_mcp_server.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def path(as_json: Json = False) -> None:
 def size(as_json: Json = False) -> None:
     """Print the bytes and files of each part of the data folder."""
     folder = _data_dir()
+    announce(f"counting the files in {folder}")
     parts: dict[str, dict[str, int]] = {}
     for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
         files = [f for f in entry.rglob("*") if f.is_file() and not f.is_symlink()] if entry.is_dir() else [entry]
@@ -60,6 +61,7 @@ def gc(as_json: Json = False) -> None:
         async with in_process_client.laboratory() as lab:
             return {"deleted_files": await lab.store.artifacts.clean()}
 
+    announce(f"looking for files that nothing names in {_data_dir()}")
     done = in_process_client.run(work)
     print_result(done, f"{done['deleted_files']} files deleted", as_json=as_json)
 
@@ -77,6 +79,7 @@ def check(as_json: Json = False) -> None:
     path = _data_dir() / database.DATABASE
     if not path.exists():
         raise BadRequest(f"There is no store in {path.parent}.")
+    announce(f"reading all of {path}")
     with hold_lock(path.parent, USE):
         size_bytes = database.check(path)
     print_result({"path": str(path), "bytes": size_bytes}, f"{path} is whole: {size_bytes} bytes.", as_json=as_json)
@@ -90,6 +93,7 @@ def backup(
     """Write all that is remembered into one file; servers may go on working meanwhile."""
     from gpu_mcp_server.store import backups
 
+    announce(f"copying {_data_dir()} into {file}")
     made = backups.backup(_data_dir(), file.absolute())
     print_result(
         asdict(made),
@@ -110,6 +114,7 @@ def restore(
     """Put a backup in place, checked before anything is changed; the servers must be stopped."""
     from gpu_mcp_server.store import backups
 
+    announce(f"checking {file} and copying it to {_data_dir()}")
     made, old = backups.restore(_data_dir(), file.absolute(), replace=replace)
     kept = f"\nThe database that was there: {old}" if old is not None else ""
     print_result(
@@ -140,11 +145,13 @@ def prune(
     folder = _data_dir()
     if not folder.is_dir():
         raise BadRequest(f"There is no store in {folder}.")
+    announce(f"looking for what may go in {folder}")
     planned = pruning.plan(folder, **wish)
     if not as_json:
         say(_said(planned))
     going = bool(planned.items or planned.audit_lines)
     sure = yes or (going and not as_json and sys.stdin.isatty() and typer.confirm("Delete this?"))
+    announce(f"deleting it in {folder}")
     done = pruning.prune(folder, **wish) if sure and going else None
     told = {
         "audit_lines": (done or planned).audit_lines,

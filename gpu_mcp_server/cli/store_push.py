@@ -6,7 +6,7 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.login import address_of, kept_token
-from gpu_mcp_server.cli.output import Json, print_result
+from gpu_mcp_server.cli.output import Json, announce, print_result
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NotFound
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def push(
     """Give a team's server the problems, judged attempts and notes of this machine's store; they stay yours there."""
     address = address_of(url)
     secret = kept_token(address)
+    announce(f"sending problems, attempts and notes to {address}")
     done = in_process_client.run(lambda: _pushed(address, secret))
     text = (
         f"{done['problems']} problems, {done['attempts']} attempts, {done['notes']} notes and {done['artifacts']} "
