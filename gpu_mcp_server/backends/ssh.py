@@ -149,7 +149,7 @@ class SshBackend:
                 return HostUnavailable(
                     f"Host {self.address.where} refuses the login: {error.reason}.",
                     hint=f"Make `{self.address.try_line}` work without a question first, by an agent or a key without "
-                    "passphrase.",
+                    "passphrase; ssh-copy-id puts your key there.",
                     retryable=False,
                 )  # fmt: skip
             case TimeoutError():

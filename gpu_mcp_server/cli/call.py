@@ -36,7 +36,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _one_call(tool: str, arguments: dict[str, Any], as_json: bool) -> None:
     answer = in_process_client.answer_of(tool, arguments, as_json=as_json)
-    print_result(answer.data, answer.text, as_json=as_json, verbatim=True)
+    print_result(answer.data, answer.text, as_json=as_json, verbatim=not sys.stdout.isatty())
 
 
 def call(
@@ -44,7 +44,10 @@ def call(
     args: Annotated[str, typer.Option(help="Arguments as JSON; @FILE, or - for stdin.")] = "{}",
     as_json: Json = False,
 ) -> None:
-    """Call any tool, as an agent would. Exit code 1 if the tool reports an error."""
+    """Call any tool, as an agent would. Exit code 1 if the tool reports an error.
+
+    At a terminal lines are wrapped; into a file or pipe they stay as the tool wrote them.
+    """
     _one_call(tool, _arguments(args), as_json)
 
 

@@ -38,6 +38,7 @@ DOING = {
     "search_docs": "searching the documentation",
     "run_command": "starting the command",
     "compile_kernel": "compiling",
+    "register_problem": "running the problem's reference",
     "evaluate_kernel": "judging",
     "evaluate_kernels": "judging",
 }

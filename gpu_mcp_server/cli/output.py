@@ -88,11 +88,16 @@ def terminal_width() -> int:
 
 
 def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
-    """Print an error where it belongs, with commands for tools; return the exception that ends the command."""
+    """Print an error where it belongs, with commands for tools; return the exception that ends the command.
+
+    Its lines are wrapped at a terminal alone: elsewhere a program reads them.
+    """
     withdraw()
     message = name_commands(message)
     if as_json:
         print_result({"error": message}, "", as_json=True)
+    elif sys.stderr.isatty():
+        _say_aside(message)
     else:
         typer.echo(escape_controls(message), err=True)
     return typer.Exit(code)

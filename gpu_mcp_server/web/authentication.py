@@ -14,7 +14,7 @@ from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.team.rate_limit import RateLimiter, TooManyRequests
 from gpu_mcp_server.team.token_verifier import TokenRefusal, Verifier
-from gpu_mcp_server.web.limits import MCP_PATH, is_event_stream
+from gpu_mcp_server.web.limits import MCP_PATH, is_event_stream, refusal_response
 from gpu_mcp_server.web.metrics import Metrics
 
 SESSION_COOKIE = "gpu_mcp_session"
@@ -67,8 +67,8 @@ class Authentication:
                     await self._app(scope, receive, send)
             except TooManyRequests as error:
                 self._metrics.refused.labels("too many requests").inc()
-                headers = {"Retry-After": str(math.ceil(error.wait_s)), "Connection": "close"}
-                await JSONResponse({"error": str(error)}, 429, headers)(scope, receive, send)
+                late = refusal_response(scope, 429, str(error), math.ceil(error.wait_s))
+                await late(scope, receive, send)
             return
         if _is_open(scope["path"]):
             scope.setdefault("state", {})["user"] = None

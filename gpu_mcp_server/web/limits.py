@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpu_mcp_server.mcp_api.malformed_messages import refusal
 
 MCP_PATH = "/mcp"
+REFUSED_CODE = -32000
+"""Of what the server refuses before it reads a message. Source: JSON-RPC 2.0, section 5.1: -32000 to -32099."""
 BODY_S = 30.0
 """Between two parts of a request's body."""
 SEND_S = 120.0
@@ -109,6 +111,22 @@ class WellFormed:
         await self._app(scope, again, send)
 
 
+def refusal_response(scope: Scope, status: int, said: str, again_s: int) -> Response:
+    """Return the refusal of a request that may come again; MCP clients show its words only as an error of JSON-RPC.
+
+    The id is null, as the body was not read. Source: JSON-RPC 2.0, section 5; RFC 9110, section 10.2.3.
+
+    Args:
+        scope: The request.
+        status: HTTP status.
+        said: What a person reads.
+        again_s: Seconds until it may come again.
+    """
+    error: object = {"code": REFUSED_CODE, "message": said}
+    body = {"jsonrpc": "2.0", "id": None, "error": error} if scope["path"] == MCP_PATH else {"error": said}
+    return JSONResponse(body, status, {"Retry-After": str(again_s), "Connection": "close"})
+
+
 class ShutdownMiddleware:
     """Tells who comes while the server ends to come again; what runs already may end."""
 
@@ -123,9 +141,8 @@ class ShutdownMiddleware:
             await self._app(scope, receive, send)
             return
         if self.ending.is_set():
-            said = {"error": "the server is being restarted; come again"}
-            headers = {"Retry-After": str(AGAIN_S), "Connection": "close"}
-            await JSONResponse(said, 503, headers)(scope, receive, send)
+            away = refusal_response(scope, 503, "the server is being restarted; come again", AGAIN_S)
+            await away(scope, receive, send)
             return
         if is_event_stream(scope):
             await self._app(scope, receive, send)

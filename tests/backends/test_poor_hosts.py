@@ -140,8 +140,8 @@ async def test_a_host_with_a_gpu_and_without_cuda_says_what_to_install(sshd: Ssh
         assert "correct `cuda` of this host" in (status.problem or "")
         probe = await lab.hosts.probe("box")
     bare = probe.model_copy(update={"nvcc": None, "gpus": [{"uuid": "GPU-a"}], "cuda_without_nvcc": ""})
-    assert "no nvcc is found; install it, or set `cuda` of this host" in (missing_pieces(bare) or "")
+    assert "no nvcc is found; install it, or set `cuda` of this host" in (missing_pieces("box", bare) or "")
     broken = probe.model_copy(update={"why_no_gpu": "Driver/library version mismatch"})
     assert "cannot be asked: Driver/library version mismatch; `nvidia-smi` must work there" in (
-        missing_pieces(broken) or ""
+        missing_pieces("box", broken) or ""
     )

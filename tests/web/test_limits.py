@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mcp import MCPError
 
 from gpu_mcp_server.models.host import LabStatus
 from gpu_mcp_server.web import http_server, limits
@@ -120,6 +121,15 @@ async def test_a_flooder_is_told_when_to_come_again_and_others_are_served(site: 
     assert late and int(late[0].headers["retry-after"]) >= 1
     assert "requests_per_minute" in late[0].json()["error"]
     assert (await site.ask("GET", "/metrics", other)).status_code == 200
+
+
+async def test_a_client_that_floods_shows_its_agent_the_quota(site: Served):
+    token = await site.token("joe", quotas={"requests_per_minute": 60})
+
+    async with site.client(token) as client:
+        with pytest.raises(MCPError, match="requests_per_minute"):
+            for _ in range(100):
+                await client.list_tools(cache_mode="bypass")
 
 
 async def test_a_server_without_room_reads_and_ends_and_says_why_it_takes_nothing_new():

@@ -70,7 +70,7 @@ class StatusService:
             host=name,
             kind=kind,
             reachable=True,
-            problem=missing_pieces(probe, now["left_out"], now["locks"]["fault"]),
+            problem=missing_pieces(name, probe, now["left_out"], now["locks"]["fault"]),
             locks_note=now["locks"]["note"] or None,
             level=probe.level,
             weaker_because=probe.weaker_because or None,
@@ -148,11 +148,12 @@ def _judge(probe: HostProbe) -> str | None:
     return f"{', '.join(parts)} at {probe.judge.path}{why}"
 
 
-def missing_pieces(probe: HostProbe, left_out: Sequence[str] = (), locks: str = "") -> str | None:
+def missing_pieces(name: str, probe: HostProbe, left_out: Sequence[str] = (), locks: str = "") -> str | None:
     """Return what a host lacks, each with what to do about it.
 
     Args:
-        probe: The host.
+        name: The host's name in the settings.
+        probe: What it has.
         left_out: GPUs that cannot be used, each with the reason.
         locks: Why nobody may lock its GPUs.
     """
@@ -162,7 +163,7 @@ def missing_pieces(probe: HostProbe, left_out: Sequence[str] = (), locks: str = 
     if probe.noexec:
         troubles.append(f"{probe.state} is mounted noexec: programs built there cannot run; set state_dir of this host")
     if not probe.judge or not probe.judge.numpy:
-        troubles.append("the judge finds no Python with NumPy; `hosts set NAME --with numpy` installs it")
+        troubles.append(f"the judge finds no Python with NumPy; `hosts set {name} --with numpy` installs it")
     if not probe.compilers:
         troubles.append("no C compiler; apt-get install gcc g++")
     if probe.cuda_without_nvcc:
