@@ -124,7 +124,7 @@ async def test_a_flooder_is_told_when_to_come_again_and_others_are_served(site: 
 
 
 async def test_a_client_that_floods_shows_its_agent_the_quota(site: Served):
-    token = await site.token("joe", quotas={"requests_per_minute": 60})
+    token = await site.token("eve", quotas={"requests_per_minute": 60})
 
     async with site.client(token) as client:
         with pytest.raises(MCPError, match="requests_per_minute"):
