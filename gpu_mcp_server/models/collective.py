@@ -45,7 +45,7 @@ class CollectiveSite(Model):
     arguments: dict[str, str]
     """As written, by role."""
     loops: list[str] = []
-    """The outermost first, callers' loops too."""
+    """The outermost first, callers' loops too, of each way to it."""
     conditions: list[str] = []
     compiled_if: list[str] = []
     """Conditions of the preprocessor."""

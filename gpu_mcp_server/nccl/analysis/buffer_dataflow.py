@@ -13,10 +13,13 @@ from gpu_mcp_server.nccl.program_model.library_calls import (
     pointers_in,
     qualified_name,
 )
-from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
+from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation, merge_locations, uncast
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
-from gpu_mcp_server.nccl.program_model.trace import Expression, Loop, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Condition, Expression, Loop, Trace, TraceEvent
+
+PARTIAL = frozenset({"ncclRecv", "ncclPutSignal", "ncclReduce", "ncclGather", "ncclAlltoAllv"})
+"""Calls that write what comes from one peer, parts of sizes of their own, or at the root only."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,38 @@ class EventUse:
     reads: bool
     writes: bool
     is_unknown: bool = False
+    is_sure: bool = False
+    """Whether its pointer means this buffer and no other, from its start."""
+    held: frozenset[tuple[MemoryLocation, bool]] = frozenset()
+    """The variables that were passed for it, each with whether all that happens by it is writing."""
+
+    def joined(self, other: "EventUse") -> "EventUse":
+        """Return two uses of one event as one."""
+        reads, writes, unknown = (
+            self.reads or other.reads,
+            self.writes or other.writes,
+            self.is_unknown or other.is_unknown,
+        )
+        place = merge_locations([self.place, other.place])[0]
+        sure = self.is_sure and other.is_sure
+        return EventUse(self.event, place, reads, writes, unknown, sure, self.held | other.held)
+
+
+@dataclass(frozen=True)
+class BufferQuery:
+    """Who wrote, or who reads, what a pointer of an event points to."""
+
+    event: TraceEvent
+    places: list[MemoryLocation]
+    held: MemoryLocation | None
+    """The variable that is passed."""
+    is_backward: bool
+
+    def place_of(self, use: EventUse) -> MemoryLocation | None:
+        """Return the place that a use may share."""
+        mine = next((p for p in self.places if p == use.place), None)
+        apart = mine is not None and mine.element is not None and mine.element.is_apart(use.place.element)
+        return None if apart else mine
 
 
 @dataclass(frozen=True)
@@ -55,36 +90,40 @@ class BufferDataflow:
         self._program, self._trace, self._places = program, trace, places
         self.effects = Effects(program)
         self.uses: dict[int, list[EventUse]] = {}
+        self._changes: dict[MemoryLocation, list[int]] = {}
+        """Where each variable is assigned."""
+        for event in trace.events:
+            if event.kind == "assign" and event.left is not None:
+                for place in places.lvalue(event.left):
+                    self._changes.setdefault(place, []).append(event.number)
         for event in trace.events:
             merged: dict[MemoryLocation, EventUse] = {}
             for use in self._uses(event):
-                other = merged.get(use.place, use)
-                reads, writes = use.reads or other.reads, use.writes or other.writes
-                merged[use.place] = EventUse(event, use.place, reads, writes, use.is_unknown or other.is_unknown)
+                merged[use.place] = merged[use.place].joined(use) if use.place in merged else use
             if merged:
                 self.uses[event.number] = list(merged.values())
 
-    def writers_before(self, event: TraceEvent, places: set[MemoryLocation]) -> list[Partner]:
-        """Return who wrote what an event reads: back to the last that always writes and does not read."""
-        return self._partners(event, places, writers=True)
+    def writers_before(self, event: TraceEvent, places: list[MemoryLocation], pointer: Expression) -> list[Partner]:
+        """Return who wrote what an event reads by a pointer: back to the last that always writes and does not read."""
+        return self._partners(BufferQuery(event, places, self._held(pointer), is_backward=True))
 
-    def readers_after(self, event: TraceEvent, places: set[MemoryLocation]) -> list[Partner]:
-        """Return who reads what an event wrote: on to the next that always overwrites it."""
-        return self._partners(event, places, writers=False)
+    def readers_after(self, event: TraceEvent, places: list[MemoryLocation], pointer: Expression) -> list[Partner]:
+        """Return who reads what an event wrote by a pointer: on to the next that always overwrites it."""
+        return self._partners(BufferQuery(event, places, self._held(pointer), is_backward=False))
 
-    def _partners(self, event: TraceEvent, places: set[MemoryLocation], *, writers: bool) -> list[Partner]:
-        events = self._trace.events
-        step = -1 if writers else 1
+    def _partners(self, query: BufferQuery) -> list[Partner]:
+        events, event, step = self._trace.events, query.event, -1 if query.is_backward else 1
         found: list[Partner] = []
-        stopped_in = self._scan(event, places, range(event.number + step, -1 if writers else len(events), step), found)
+        end = -1 if query.is_backward else len(events)
+        stopped_in = self._scan(query, range(event.number + step, end, step), found)
         for loop in reversed(event.loops):
-            if self._is_made_in(loop, places):
+            if self._is_made_in(loop, set(query.places)):
                 break  # each iteration has a buffer of its own
             if stopped_in is not None and loop in stopped_in.loops:
                 break
-            inside = [e.number for e in events if loop in e.loops and (e.number - event.number) * step <= 0]
-            others = [n for n in (reversed(inside) if writers else inside) if n != event.number]
-            if self._scan(event, places, others, found, carried=True) is not None:
+            inside = [e for e in events if loop in e.loops]
+            always = set[Condition].intersection(*(set(e.conditions) for e in inside))
+            if self._scan(query, [e.number for e in inside][::step], found, always) is not None:
                 break
         unique: dict[tuple[str, int, str], Partner] = {}
         for partner in found:
@@ -95,32 +134,70 @@ class BufferDataflow:
         made = [a for p in places for a in self._places.allocations.get(p, [])]
         return any(loop in a.event.loops for a in made)
 
-    def _makes(self, event: TraceEvent, places: set[MemoryLocation]) -> bool:
+    def _makes(self, event: TraceEvent, places: list[MemoryLocation]) -> bool:
         return any(a.event is event for p in places for a in self._places.allocations.get(p, []))
 
     def _scan(
-        self,
-        event: TraceEvent,
-        places: set[MemoryLocation],
-        numbers: Iterable[int],
-        found: list[Partner],
-        carried: bool = False,
+        self, query: BufferQuery, numbers: Iterable[int], found: list[Partner], always: set[Condition] | None = None
     ) -> TraceEvent | None:
-        """Collect partners until one settles it; return that one."""
+        """Collect partners until one settles it; return that one.
+
+        In a loop's other iteration (`always` given: what all of the loop stands under) any branch may be taken, so only
+        what stands under no more than the loop itself settles anything.
+        """
+        event, carried = query.event, always is not None
+        under = set(event.conditions) if always is None else always
+        hidden: list[set[Condition]] = []
         for number in numbers:
             other = self._trace.events[number]
-            if other.frame.entry != event.frame.entry or (other.kind == "alloc" and self._makes(other, places)):
+            if other.frame.entry != event.frame.entry or (other.kind == "alloc" and self._makes(other, query.places)):
                 break
+            if (not carried and _excluded(event, other)) or (other is not event and _is_concurrent(event, other)):
+                continue
+            branches = set(other.conditions)
+            if any(h <= branches for h in hidden):
+                continue  # in its branch another has overwritten it all
             for use in self.uses.get(number, []):
-                if use.place not in places or _excluded(event, other) or _is_concurrent(event, other):
+                mine = query.place_of(use)
+                if mine is None:
                     continue
-                backwards = number < event.number if not carried else number > event.number
-                if (use.writes if backwards else use.reads) and other.call is not event.call:
+                if use.writes if query.is_backward else use.reads:
                     found.append(_partner(use, carried))
-                settles = use.writes and not use.reads and set(other.conditions) <= set(event.conditions)
-                if settles and not use.is_unknown and not _is_part(other):
-                    return other
+                if not _is_part(other) and self._overwrites(query, use, mine, carried):
+                    if branches <= under:
+                        return other
+                    hidden.append(branches)
         return None
+
+    def _overwrites(self, query: BufferQuery, use: EventUse, mine: MemoryLocation, carried: bool) -> bool:
+        """Say whether a use certainly replaces all that the query's pointer points to."""
+        if use.is_unknown:
+            return False
+        if use.writes and not use.reads and not (mine.is_element or use.place.is_element):
+            sure = use.is_sure and len(query.places) == 1
+            return sure or (not carried and self._is_held(query, use))
+        if use.writes and not use.reads and use.is_sure and mine.element is not None:
+            return mine.element.is_same(use.place.element, within_iteration=not carried)
+        return not carried and self._is_held(query, use)
+
+    def _is_held(self, query: BufferQuery, use: EventUse) -> bool:
+        """Say whether a use only writes by the query's own variable, which nothing has changed in between."""
+        held = query.held
+        if held is None or (held, True) not in use.held or (held, False) in use.held:
+            return False
+        low, high = sorted((query.event.number, use.event.number))
+        return not any(low < at < high for at in self._changes.get(held, ()))
+
+    def _held(self, pointer: Expression) -> MemoryLocation | None:
+        """Return the variable that a pointer is, parameters seen through."""
+        node = uncast(pointer.node)
+        while node.type == "identifier" and pointer.source.text(node) in pointer.frame.bindings:
+            pointer = pointer.frame.bindings[pointer.source.text(node)]
+            node = uncast(pointer.node)
+        if node.type != "identifier":
+            return None
+        found = self._places.lvalue(Expression(pointer.source, node, pointer.frame))
+        return found[0] if len(found) == 1 else None
 
     def _uses(self, event: TraceEvent) -> Iterable[EventUse]:
         call = event.call
@@ -130,10 +207,10 @@ class BufferDataflow:
             return
         elif event.kind == "collective":
             for role, node in zip(api_names.ROLES[call.name], call.nodes, strict=False):
-                if role in {"send", "recv"}:
+                if role in api_names.BUFFER_ROLES:
                     both = plain_collective(call.name) == "ncclBcast"
-                    for place in self._places.origins(Expression(call.source, node, event.frame)):
-                        yield EventUse(event, place, role == "send" or both, role == "recv")
+                    given = Expression(call.source, node, event.frame)
+                    yield from self._used(event, given, reads=role == "send" or both, writes=role != "send")
         elif event.kind == "copy" or call.name in api_names.COPIES:
             to, of = api_names.COPIES[call.name]
             yield from self._plain(event, to, reads=False)
@@ -150,15 +227,15 @@ class BufferDataflow:
             nodes = [p for n in call.nodes for p in pointers_in(call.source, n)]
             known = [PointerAccess(n, reads=True, writes=True, is_unknown=True) for n in nodes]
         for access in known:
-            for place in self._places.origins(Expression(call.source, access.node, event.frame)):
-                yield EventUse(event, place, access.reads, access.writes, access.is_unknown)
+            given = Expression(call.source, access.node, event.frame)
+            yield from self._used(event, given, reads=access.reads, writes=access.writes, is_unknown=access.is_unknown)
 
     def _plain(self, event: TraceEvent, which: int, *, reads: bool) -> Iterable[EventUse]:
         call = event.call
         if call is None or len(call.nodes) <= which:
             return
-        for place in self._places.origins(Expression(call.source, call.nodes[which], event.frame)):
-            yield EventUse(event, place, reads, not reads)
+        given = Expression(call.source, call.nodes[which], event.frame)
+        yield from self._used(event, given, reads=reads, writes=not reads)
 
     def _launched(self, event: TraceEvent) -> Iterable[EventUse]:
         launch = event.launch
@@ -175,14 +252,38 @@ class BufferDataflow:
             else:
                 continue
             if access.reads or access.writes:
-                for place in self._reached(given):
-                    yield EventUse(event, place, access.reads, access.writes, access.is_unknown)
+                yield from self._used(
+                    event, given, reads=access.reads, writes=access.writes, is_unknown=access.is_unknown, inside=True
+                )
 
-    def _reached(self, given: Expression) -> list[MemoryLocation]:
+    def _used(
+        self,
+        event: TraceEvent,
+        given: Expression,
+        *,
+        reads: bool,
+        writes: bool,
+        is_unknown: bool = False,
+        inside: bool = False,
+    ) -> Iterable[EventUse]:
+        """Yield what an event does with each buffer that an argument may point to; `inside`: with its members too."""
+        refs = self._places.value(given)
+        origins = merge_locations(self._places.canonical(r.place) for r in refs)
+        found = self._reached(origins) if inside else origins
+        sure = len(found) == 1 and not any(r.offset for r in refs)
+        held = self._held(given)
+        passed = (
+            frozenset({(held, writes and not reads)})
+            if held is not None and not any(r.offset for r in refs)
+            else frozenset[tuple[MemoryLocation, bool]]()
+        )
+        for place in found:
+            yield EventUse(event, place, reads, writes, is_unknown, sure, passed)
+
+    def _reached(self, origins: list[MemoryLocation]) -> list[MemoryLocation]:
         """Return the buffers that an argument leads to: a structure leads to all that its members point to."""
-        origins = self._places.origins(given)
         inside = [a for a in self._places.allocations for o in origins if a.key == o.key and a.path.startswith(o.path)]
-        return list(dict.fromkeys([*origins, *inside]))
+        return merge_locations([*origins, *(a for a in inside if a not in origins)])
 
 
 def _excluded(event: TraceEvent, other: TraceEvent) -> bool:
@@ -197,8 +298,8 @@ def _is_concurrent(event: TraceEvent, other: TraceEvent) -> bool:
 
 
 def _is_part(event: TraceEvent) -> bool:
-    """Say whether a call writes a part of its buffer only: what is received from one peer."""
-    return event.call is not None and event.call.name == "ncclRecv"
+    """Say whether a call writes a part of its buffer only, or on one rank only."""
+    return event.call is not None and plain_collective(event.call.name) in PARTIAL
 
 
 def _partner(use: EventUse, carried: bool) -> Partner:

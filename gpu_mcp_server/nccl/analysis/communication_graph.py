@@ -10,7 +10,7 @@ from gpu_mcp_server.nccl.analysis.buffer_dataflow import BufferDataflow, Partner
 from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern, patterns
 from gpu_mcp_server.nccl.analysis.timing_context import Phases
 from gpu_mcp_server.nccl.program_model import api_names
-from gpu_mcp_server.nccl.program_model.memory_model import Allocation, MemoryLocation, Ref
+from gpu_mcp_server.nccl.program_model.memory_model import Allocation, MemoryLocation, Ref, merge_locations
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
@@ -37,7 +37,7 @@ class Buffer:
     @property
     def name(self) -> str:
         """What its function calls it."""
-        return " or ".join(dict.fromkeys(str(p) for p in self.places)) or self.text
+        return " or ".join(dict.fromkeys(p.spelled() for p in self.places)) or self.text
 
     @property
     def text(self) -> str:
@@ -59,6 +59,9 @@ class CallSite:
     events: list[TraceEvent]
     buffers: list[Buffer]
     phase: str
+    """timed where any way to it is"""
+    is_warmed: bool
+    """Whether the program itself has calls here that no clock sees before those that one does."""
     wait: TraceEvent | None
 
     @property
@@ -170,7 +173,7 @@ class Analysis:
             if event.call is not None:
                 key = (event.call.path, event.call.place.start_byte, event.call.node.start_byte, event.call.name)
                 together.setdefault(key, []).append(event)
-        events = [group[0] for group in together.values()]
+        events = [e for group in together.values() for e in group[:MAX_WAYS]]
         return [self._site(n, group, events) for n, group in enumerate(sorted(together.values(), key=_where), 1)]
 
     def _site(self, number: int, events: list[TraceEvent], firsts: list[TraceEvent]) -> CallSite:
@@ -178,10 +181,18 @@ class Analysis:
         assert first.call is not None
         buffers: list[Buffer] = []
         for role, node in zip(api_names.ROLES[first.call.name], first.call.nodes, strict=False):
-            if role in {"send", "recv"}:
+            role = api_names.BUFFER_ROLES.get(role)
+            if role is not None:
                 buffers.append(self._buffer(role, Expression(first.call.source, node, first.frame), events))
-        phase = self._phases.phase(first, firsts)
-        return CallSite(f"c{number}", first.call, events, buffers, phase, self._phases.host_wait(first))
+        ways = events[:MAX_WAYS]
+        phases = [self._phases.phase(e, firsts) for e in ways]
+        phase = "timed" if "timed" in phases else "plain" if "plain" in phases else phases[0]
+        warmed = phase == "timed" and (phases[0] != "timed" or any(self._phases.warms_itself(e) for e in ways))
+        return CallSite(f"c{number}", first.call, events, buffers, phase, warmed, self._phases.host_wait(first))
+
+    def is_timed(self, event: TraceEvent) -> bool:
+        """Say whether a way to a site stands between timers."""
+        return self._phases.is_timed(event)
 
     def _buffer(self, role: str, given: Expression, events: list[TraceEvent]) -> Buffer:
         refs: list[Ref] = []
@@ -193,8 +204,8 @@ class Analysis:
             own = self.places.origins(here)
             places += own
             find = self.flow.writers_before if role == "send" else self.flow.readers_after
-            partners += find(event, set(own))
-        places = list(dict.fromkeys(places))
+            partners += find(event, own, here)
+        places = merge_locations(places)
         made = [a for p in places for a in self.places.allocations.get(p, [])]
         allocations = list(
             {(a.event.call.path, a.event.call.place.start_byte): a for a in made if a.event.call}.values()

@@ -98,7 +98,7 @@ def _buffer(analysis: Analysis, buffer: Buffer) -> list[str]:
         what = "a parameter that no caller here gives" if lost[0].kind == "parameter" else "its allocation is not here"
         return [f"{lost[0]}: {what}"]
     reasons: list[str] = []
-    windows = {str(p) for e in analysis.events("window") for p in _registered(analysis, e)}
+    windows = {p for e in analysis.events("window") for p in _registered(analysis, e)}
     for made in buffer.allocations:
         call = made.event.call
         where = f"{call.path}:{call.line}" if call is not None else "?"
@@ -107,7 +107,7 @@ def _buffer(analysis: Analysis, buffer: Buffer) -> list[str]:
         if call is not None and call.via_macro:
             reasons.append(f"{made.place}: allocated inside the macro {call.via_macro} ({where})")
         reasons += allocation_disagreements(analysis.trace, made)
-        if str(made.place) in windows:
+        if made.place in windows:
             reasons.append(f"{made.place} has a window of the program's own already: stage A is there")
     return reasons
 

@@ -118,7 +118,7 @@ def _site(analysis: Analysis, site: CallSite, exchanges: list[P2pExchange]) -> C
         line=call.line,
         function=event.frame.path(),
         arguments={r: " ".join(t.split()) for r, t in zip(ROLES[call.name], call.arguments, strict=False)},
-        loops=[loop.header for loop in event.loops],
+        loops=_loops(site),
         conditions=_conditions(analysis, site),
         compiled_if=conditions_of(source, call.place) if source is not None else [],
         phase=site.phase,
@@ -140,6 +140,12 @@ def _conditions(analysis: Analysis, site: CallSite) -> list[str]:
     same = next((s for s in others if (s.call.path, s.call.line, s.call.name) == _key(site)), None)
     there = [c.text for c in same.event.conditions] if same is not None else own
     return own if there == own else [*own, f"or, compiled otherwise: {' and '.join(there) or 'always'}"]
+
+
+def _loops(site: CallSite) -> list[str]:
+    """Return the loops around a site, of each way to it, the outermost first."""
+    found = {loop.key[:2]: loop.header for event in site.events for loop in event.loops}
+    return list(found.values())
 
 
 def _key(site: CallSite) -> tuple[str, int, str]:

@@ -1,9 +1,18 @@
 """What a site's surroundings say: warm-up or timed, where the host waits."""
 
+import re
+
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.syntax import statement_of
 from gpu_mcp_server.nccl.program_model.trace import CallFrame, Trace, TraceEvent
+
+_OWN_WARM_UP = re.compile(r"^for\s*\([^;=]*=\s*-\s*\(?\w|;[^;]*<=?[^;]*(?:\w*warm\w*\s*\+|\+\s*\w*warm\w*)[^;]*;", re.I)
+"""`for (i = -warmup; ...)`, and `i < warmup + iterations`."""
+_AFTER_WARM_UP = re.compile(r"(?:>=?|==|!)\s*\w*warm", re.I)
+"""Tests that hold once the warm-up is over."""
+HEADER = 400
+"""Characters of a loop's header that are looked at."""
 
 
 class Phases:
@@ -26,6 +35,15 @@ class Phases:
         if event.loops and any(self._is_timed(s) and s.frame.entry == event.frame.entry for s in later):
             return "warm-up"
         return "plain"
+
+    def is_timed(self, event: TraceEvent) -> bool:
+        """Say whether an event stands between timers and is no warm-up."""
+        return not _says_warm(event) and self._is_timed(event)
+
+    def warms_itself(self, event: TraceEvent) -> bool:
+        """Say whether the first iterations of a loop around an event are a warm-up that the clock leaves out."""
+        own = [loop for loop in event.loops if _OWN_WARM_UP.search(loop.header[:HEADER])]
+        return any("warm" in x.header.lower() or any(x in t.loops for t in self._timers) for x in own)
 
     def host_wait(self, event: TraceEvent) -> TraceEvent | None:
         """Return the first wait of the host after an event, within its entry function."""
@@ -73,7 +91,8 @@ def _chain(frame: CallFrame | None) -> "list[CallFrame]":
 
 def _says_warm(event: TraceEvent) -> bool:
     """Say whether a loop, a condition, a function or the comment before calls itself a warm-up."""
-    texts = [loop.header for loop in event.loops] + [c.text for c in event.conditions if c.taken]
+    texts = [loop.header for loop in event.loops if not _OWN_WARM_UP.search(loop.header[:HEADER])]
+    texts += [c.text for c in event.conditions if c.taken and not _AFTER_WARM_UP.search(c.text)]
     texts += [f.function.name for f in _chain(event.frame) if f.function is not None]
     if event.call is not None:
         texts += _comments_before(statement_of(event.call.place))

@@ -40,6 +40,8 @@ ncclAllReduceWithBias are RCCL's (rccl.h of ROCm 7)."""
 PROFILED = "p"
 """Before a name: the same function below a tool that wraps it, as PMPI_ is."""
 ROLES.update({PROFILED + name: roles for name, roles in list(ROLES.items())})
+BUFFER_ROLES = {"send": "send", "recv": "recv", "window": "recv"}
+"""Arguments that are memory: a put writes into a window on its peer, and so another peer into this rank's."""
 ONE_SIDED = frozenset({"ncclPutSignal", "ncclSignal", "ncclWaitSignal"})
 SPELLINGS = {"ncclAllToAll": "ncclAlltoAll", "ncclAllToAllv": "ncclAlltoAllv"}
 

@@ -1,5 +1,6 @@
 """Memory as the analysis names it: places, pointers into them, allocations."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
@@ -8,6 +9,29 @@ from gpu_mcp_server.nccl.program_model.scopes import Declaration
 from gpu_mcp_server.nccl.program_model.syntax import CALL, arguments, is_cast
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
+
+
+@dataclass(frozen=True)
+class ArrayElement:
+    """Which element of an array of pointers a place is."""
+
+    text: str
+    number: int | None = None
+    """Its index, if the program's constants say it."""
+    variable: tuple[object, ...] | None = None
+    """The loop variable that is its index, in its frame."""
+
+    def is_apart(self, other: "ArrayElement | None") -> bool:
+        """Say whether two elements are certainly two."""
+        return other is not None and None not in (self.number, other.number) and self.number != other.number
+
+    def is_same(self, other: "ArrayElement | None", *, within_iteration: bool) -> bool:
+        """Say whether two elements are certainly one."""
+        if other is None:
+            return False
+        if self.number is not None:
+            return self.number == other.number
+        return within_iteration and self.variable is not None and self.variable == other.variable
 
 
 @dataclass(frozen=True)
@@ -21,14 +45,36 @@ class MemoryLocation:
     type_text: str = field(default="", compare=False)
     kind: str = field(default="local", compare=False)
     """local, parameter, global, member, unknown"""
+    element: ArrayElement | None = field(default=None, compare=False)
+    """Of an array, which: all elements are one place, as most are allocated in one loop."""
 
-    def member(self, path: str) -> "MemoryLocation":
-        """Return a member or element of it."""
-        return replace(self, path=self.path + path)
+    def member(self, path: str, element: ArrayElement | None = None) -> "MemoryLocation":
+        """Return a member or element of it; of an array within an array no element is told from another."""
+        known = None if "[]" in self.path and path == "[]" else element or self.element
+        return replace(self, path=self.path + path, element=known)
 
     def __str__(self) -> str:
         """Say it as a person would write it."""
         return f"{self.name}{self.path}"
+
+    def spelled(self) -> str:
+        """Say it with its element."""
+        return str(self) if self.element is None else str(self).replace("[]", f"[{self.element.text}]", 1)
+
+    @property
+    def is_element(self) -> bool:
+        """Whether it is one of several pointers that are one place."""
+        return "[]" in self.path
+
+
+def merge_locations(places: Iterable[MemoryLocation]) -> list[MemoryLocation]:
+    """Return each place once; one that was named by several elements is any of them."""
+    found: dict[MemoryLocation, MemoryLocation] = {}
+    for place in places:
+        known = found.setdefault(place, place)
+        if known.element != place.element:
+            found[place] = replace(known, element=None)
+    return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.array_elements import element_of, listed_values
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS
 from gpu_mcp_server.nccl.program_model.memory_model import (
@@ -16,6 +17,7 @@ from gpu_mcp_server.nccl.program_model.memory_model import (
     MemoryLocation,
     Ref,
     is_number_like,
+    merge_locations,
     place_of,
     plain_type,
     uncast,
@@ -71,11 +73,12 @@ class PointerResolver:
 
     def value(self, of: Expression, steps: int = MAX_STEPS) -> list[Ref]:
         """Return the memory into which a pointer expression may point."""
-        return list(dict.fromkeys(self._value(of, frozenset(), steps)))
+        found = self._value(of, frozenset(), steps)
+        return list({(r, r.place.element): r for r in found}.values())
 
     def origins(self, of: Expression) -> list[MemoryLocation]:
         """Return the places of a pointer expression, offsets forgotten."""
-        return list(dict.fromkeys(self.canonical(r.place) for r in self.value(of)))
+        return merge_locations(self.canonical(r.place) for r in self.value(of))
 
     def canonical(self, place: MemoryLocation) -> MemoryLocation:
         """Return the allocated place that one of another instance stands for: same type, same member."""
@@ -84,7 +87,7 @@ class PointerResolver:
         kind = plain_type(place.type_text)
         for other in self.allocations:
             if other.path == place.path and kind and plain_type(other.type_text) == kind:
-                return other
+                return replace(other, element=place.element)
         return place
 
     def location(self, of: Expression, steps: int = MAX_STEPS) -> list[MemoryLocation]:
@@ -122,7 +125,8 @@ class PointerResolver:
             return self._member(here, steps)
         if node.type == "subscript_expression":
             inner = child(node, "argument")
-            return [p.member("[]") for p in self._object(replace(of, node=inner), steps - 1)] if inner else []
+            which = element_of(self.program, here, self._bound)
+            return [p.member("[]", which) for p in self._object(replace(of, node=inner), steps - 1)] if inner else []
         if node.type == "pointer_expression":
             inner = child(node, "argument")
             if inner is None:
@@ -243,6 +247,8 @@ class PointerResolver:
             start = initializer_of(made) if made is not None else None
             if start is not None and start.type != "argument_list":
                 found.append(replace(of, node=start))
+        elif place.path == "[]":
+            found += listed_values(of, place.element)
         return [f for f in found if uncast(f.node).type not in NULLS]
 
     def _is_wrapped_allocation(self, given: Expression, found: list[Ref]) -> bool:

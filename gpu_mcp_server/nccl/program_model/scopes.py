@@ -51,8 +51,13 @@ class Declaration:
 
 def declaration_of(source: ParsedSource, name: Node) -> Declaration | None:
     """Return the declaration that an identifier refers to, in its own file."""
-    text, at = source.text(name), name.start_byte
-    node: Node | None = name.parent
+    return declaration_at(source, source.text(name), name)
+
+
+def declaration_at(source: ParsedSource, text: str, place: Node) -> Declaration | None:
+    """Return the declaration that a name has at a place."""
+    at = place.start_byte
+    node: Node | None = place.parent
     while node is not None:
         found = _declared_in(source, node, text, at)
         if found is not None:

@@ -37,13 +37,13 @@ def anchors(analysis: Analysis, sites: list[CallSite]) -> list[SetupLocation]:
     settled: dict[tuple[str, int], tuple[CallFrame, int]] = {}
     for site in sorted(sites, key=lambda s: s.event.number):
         frame, node = _frame_of(analysis, site)
-        made = [e for e in _constraints(analysis, site) if _position(e, frame) is not None]
-        if any(f is frame and all((_position(e, frame) or 0) < at for e in made) for f, at in settled.values()):
+        made = [e for e in _constraints(analysis, site) if position_in(e, frame) is not None]
+        if any(f is frame and all((position_in(e, frame) or 0) < at for e in made) for f, at in settled.values()):
             continue
         function = frame.function
         if function is None:
             raise NoSetupLocation(f"{site.id}: stands in no function")
-        needed = [_position(e, frame) or 0 for e in made]
+        needed = [position_in(e, frame) or 0 for e in made]
         statement = _before_clock(analysis, frame, _outward(statement_of(node), needed), max(needed, default=0))
         key = (function.source.path, statement.start_byte)
         if key not in settled:
@@ -81,7 +81,7 @@ def _constraints(analysis: Analysis, site: CallSite) -> list[TraceEvent]:
     return [e for e in started if e.number < site.event.number]
 
 
-def _position(event: TraceEvent, frame: CallFrame) -> int | None:
+def position_in(event: TraceEvent, frame: CallFrame) -> int | None:
     """Return where in a frame's function an event happens, directly or in what it calls."""
     node = event.call.place if event.call is not None else None
     at: CallFrame | None = event.frame

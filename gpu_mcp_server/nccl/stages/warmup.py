@@ -2,13 +2,10 @@
 
 import re
 
-from tree_sitter import Node
-
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
-from gpu_mcp_server.nccl.program_model.scopes import declaration_of
-from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, statement_of, walk
-from gpu_mcp_server.nccl.stages.evolve_markers import region
+from gpu_mcp_server.nccl.stages.error_macros import ErrorMacros
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, insert_before
+from gpu_mcp_server.nccl.stages.warmup_location import NoWarmUpLocation, WarmUpLocation, find_location
 
 SAID = "// ncclx warm-up: connections are made and kernels loaded before the clock starts"
 
@@ -17,94 +14,59 @@ def warm_up(analysis: Analysis, files: EditedFiles) -> tuple[list[str], list[str
     """Repeat timed collectives once ahead of the clock, and return what was done and what the agent must do."""
     done: list[str] = []
     left: list[str] = []
-    warmed: set[tuple[str, int]] = set()
+    warmed: set[tuple[str, int, str]] = set()
     for site in analysis.sites:
         if site.phase != "timed" or _has_warm_up(analysis, site):
             continue
         where = f"{site.call.name} at {site.call.path}:{site.call.line}"
-        if site.in_place:
-            left.append(f"{where} works in place, so a warm-up would change its data: warm another registered buffer")
+        unsafe = _unsafe(site)
+        if unsafe is not None:
+            left.append(f"{where} {unsafe}: warm another registered buffer")
             continue
-        outer = _callers_loop(analysis, site)
-        if outer is not None:
+        try:
+            location = find_location(analysis, site)
+        except NoWarmUpLocation as refusal:
             left.append(
-                f"{where} runs in a loop of its callers ({outer}), where a warm-up would run in every iteration: "
-                "call it once before that loop and its clock"
+                f"{where}: no place for a warm-up runs once; {refusal}. Add one by hand, ahead of loops and clock"
             )
             continue
-        source = analysis.program.sources[site.call.path]
-        first, last = region(source, site.call)
-        before = _before_clock(analysis, site, first)
-        if before is None or not _is_known(source, first, last, before):
-            left.append(f"{where}: its arguments are not known before the clock starts; add a warm-up by hand")
-            continue
-        key = (source.path, first.start_byte)
-        if key in warmed:
-            continue
-        warmed.add(key)
-        text = source.data[first.start_byte : last.end_byte].decode("utf-8", "surrogateescape")
-        edits = files.edits_of(source.path)
-        insert_before(edits, before, [SAID, text, _wait(site)], edits.indent(before))
-        done.append(f"{where} runs once before {source.path}:{source.line(before)}")
+        key = (location.source.path, location.before.start_byte, location.text)
+        if key not in warmed:
+            warmed.add(key)
+            _insert(analysis, files, site, location)
+            each = f" in each iteration of {location.each}, which sets up anew" if location.each else ""
+            done.append(
+                f"{where} runs once before {location.source.path}:{location.source.line(location.before)}{each}"
+            )
     return done, left
 
 
-def _callers_loop(analysis: Analysis, site: CallSite) -> str | None:
-    """Return the header of a loop around a call of the site's function, in a caller that has the clock."""
-    clocks = {id(e.frame) for e in analysis.events("timer", "order")}
-    outer = [loop for e in site.events for loop in e.loops if loop.key[2] != id(e.frame)]
-    return next((loop.header for loop in outer if loop.key[2] in clocks), None)
+def _insert(analysis: Analysis, files: EditedFiles, site: CallSite, location: WarmUpLocation) -> None:
+    text, wait = location.text, f"(void)cudaStreamSynchronize({location.stream});"
+    if location.is_written_out:
+        text = ErrorMacros(analysis.program, location.source.path).statement(text)
+    else:
+        wait = _wait(site)
+    edits = files.edits_of(location.source.path)
+    insert_before(edits, location.before, [SAID, text, wait], edits.indent(location.before))
+
+
+def _unsafe(site: CallSite) -> str | None:
+    """Return why a first call ahead of the program's own would change what the program computes."""
+    if site.in_place:
+        return "works in place, so a warm-up would change its data"
+    received = site.buffer("recv")
+    early = [p for p in received.partners if p.is_carried] if received is not None else []
+    if early:
+        return f"fills a buffer that {early[0].text()} reads first, so a warm-up would change what it reads"
+    return None
 
 
 def _has_warm_up(analysis: Analysis, site: CallSite) -> bool:
     others = [s for s in analysis.sites if s.phase == "warm-up"]
     source = analysis.program.sources.get(site.call.path)
     said = source is not None and SAID.encode() in source.data
-    return said or any(s.call.name == site.call.name for s in others)
-
-
-def _before_clock(analysis: Analysis, site: CallSite, first: Node) -> Node | None:
-    """Return the statement before which the clock has not started: the timer's, or the outermost loop around both."""
-    function = site.event.frame.function
-    if function is None:
-        return None
-    timers = [e for e in analysis.events("timer", "order") if e.frame is site.event.frame and e.call is not None]
-    early = [e for e in timers if e.number < site.event.number and e.call is not None]
-    starts = [statement_of(e.call.place) for e in early if e.call is not None and e.call.path == function.source.path]
-    node = statement_of(first)
-    while True:
-        beside = [s for s in starts if s.parent == node.parent and s.start_byte < node.start_byte]
-        if beside:
-            return min(beside, key=lambda s: s.start_byte)
-        loop = enclosing(node.parent, "for_statement", "while_statement", "do_statement")
-        if loop is None or loop.start_byte <= function.body.start_byte:
-            return node
-        node = statement_of(loop)
-
-
-def _is_known(source: ParsedSource, first: Node, last: Node, before: Node) -> bool:
-    """Say whether everything that a statement names is declared before another place."""
-    for statement in _between(first, last):
-        for node in walk(statement):
-            if node.type != "identifier":
-                continue
-            made = declaration_of(source, node)
-            if made is None:
-                continue
-            inside = first.start_byte <= made.declarator.start_byte < last.end_byte
-            if made.declarator.start_byte >= before.start_byte and not inside:
-                return False
-    return True
-
-
-def _between(first: Node, last: Node) -> list[Node]:
-    found = [first]
-    while found[-1] != last:
-        following = found[-1].next_named_sibling
-        if following is None:
-            break
-        found.append(following)
-    return found
+    return site.is_warmed or said or any(s.call.name == site.call.name for s in others)
 
 
 def _wait(site: CallSite) -> str:

@@ -47,7 +47,7 @@ def test_a_process_with_several_gpus_is_known_by_its_group_and_its_device_loop()
 
     assert found.processes == "one process drives several GPUs"
     assert site.group is not None and site.loops[-1] == "for (int i = 0; i < nDev; i++)"
-    assert flow(found) == {"send": ("sendbuff[]", ["fill"]), "recv": ("recvbuff[]", ["check"])}
+    assert flow(found) == {"send": ("sendbuff[i]", ["fill"]), "recv": ("recvbuff[i]", ["check"])}
 
 
 def test_buffers_are_followed_through_a_template_helper_a_method_and_a_constructor():
@@ -136,8 +136,8 @@ def test_producers_and_consumers_follow_the_data(body: str, producers: list[str]
     [
         ("float* a; cudaMalloc((void**)&a, 8);", "a", "a"),
         ("float* a; cudaMalloc(reinterpret_cast<void**>(&a), 8);", "(const void*)(a + 4)", "a"),
-        ("float* a[2]; cudaMalloc((void**)a + 1, 8);", "a[1]", "a[]"),
-        ("std::vector<float*> a(2); for (auto& p : a) {} cudaMalloc(&a[0], 8);", "a[0]", "a[]"),
+        ("float* a[2]; cudaMalloc((void**)a + 1, 8);", "a[1]", "a[1]"),
+        ("std::vector<float*> a(2); for (auto& p : a) {} cudaMalloc(&a[0], 8);", "a[0]", "a[0]"),
         ("struct { float* p; } c; cudaMalloc(&c.p, 8);", "c.p", "c.p"),
         ("Ctx c; Ctx* d = &c; cudaMalloc(&d->p, 8);", "c.p", "c.p"),
         ("Ctx c; fill_in(&c);", "c.p", "c.p"),

@@ -290,32 +290,6 @@ def test_damaged_programs_are_transformed_or_refused_and_never_twice(seed: int):
         assert not made or transform(made, str(result.main))[1] == {}
 
 
-CALLED_IN_A_LOOP = """#include <mpi.h>
-#include <nccl.h>
-void step(float* x, float* y, ncclComm_t comm, cudaStream_t s) {
-  ncclAllReduce(x, y, 1024, ncclFloat, ncclSum, comm, s);
-  cudaStreamSynchronize(s);
-}
-int main() {
-  ncclComm_t comm; ncclCommInitRank(&comm, n, id, rank);
-  float *x, *y; cudaMalloc(&x, 4096); cudaMalloc(&y, 4096);
-  double t = 0;
-  for (int i = 0; i < 100; i++) { double t0 = MPI_Wtime(); step(x, y, comm, s); t += MPI_Wtime() - t0; }
-  ncclCommDestroy(comm);
-}
-"""
-
-
-def test_a_warm_up_that_would_run_in_every_iteration_of_a_caller_is_refused():
-    result, made = transform({"main.cu": CALLED_IN_A_LOOP}, "main.cu", stages=("infrastructure", "warmup"))
-
-    assert not any(
-        "warm-up" in text for text in made.values() if "ncclx::all" not in text and "namespace ncclx" not in text
-    )
-    assert any("runs in a loop of its callers (for (int i = 0; i < 100; i++))" in r for r in result.needs_agent)
-    assert result.done["warmup"] == []
-
-
 def test_a_collective_without_a_gin_kernel_is_left_and_not_called_replaced():
     result, _ = transform(given("mpi.cu"), "mpi.cu", api="gin")
     by_lsa, _ = transform(given("mpi.cu"), "mpi.cu")
