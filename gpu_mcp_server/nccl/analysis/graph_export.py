@@ -13,7 +13,7 @@ from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, C
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.analysis.token_count import missing_tokens
 from gpu_mcp_server.nccl.program_model.api_names import DEVICE_API, ROLES
-from gpu_mcp_server.nccl.program_model.syntax import conditions_of
+from gpu_mcp_server.nccl.program_model.syntax import conditions_of, walk
 
 SHOWN_TOKENS = 6
 """Calls in the text without a site that are said one by one."""
@@ -25,7 +25,7 @@ def export_graph(analysis: Analysis) -> CollectiveGraph:
     sites = [_site(analysis, s, exchanges) for s in analysis.sites]
     sites += _other_sites(analysis, len(sites))
     program = analysis.program
-    uses_nccl = any(c.name.startswith("nccl") for c in program.calls)
+    uses_nccl = any(c.name.startswith("nccl") for c in program.calls) or _names_nccl(analysis)
     device_api = list(dict.fromkeys(f"{c.name} {c.path}:{c.line}" for c in program.calls if c.name in DEVICE_API))
     cut = "too much to go through: what comes after 20,000 events or 5,000 calls, or nests 500 deep, is left out"
     notes = [cut] if analysis.trace.is_cut else []
@@ -47,6 +47,13 @@ def export_graph(analysis: Analysis) -> CollectiveGraph:
         missing_includes=program.missing_includes,
         notes=notes,
     )
+
+
+def _names_nccl(analysis: Analysis) -> bool:
+    """Say whether the code names a type, value or function of NCCL; comments do not count."""
+    names = {"identifier", "type_identifier"}
+    sources = analysis.program.sources.values()
+    return any(n.type in names and s.text(n).startswith("nccl") for s in sources for n in walk(s.root))
 
 
 def _headline(sites: list[CollectiveSite], lost: int, *, uses_nccl: bool, device: bool) -> str:

@@ -395,7 +395,6 @@ class PointerResolver:
                 if node.type in {"struct_specifier", "class_specifier"}:
                     named = child(node, "name")
                     if named is not None and source.text(named) == owner:
-                        return any(
-                            n.type == "field_identifier" and source.text(n) == name for n in walk(node) if n.parent
-                        )
+                        members = (n for n in walk(node) if n.parent and n.type == "field_identifier")
+                        return any(source.text(n) == name for n in members)
         return False

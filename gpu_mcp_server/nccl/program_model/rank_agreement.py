@@ -84,7 +84,7 @@ def _first_argument(event: TraceEvent) -> str:
 
 
 def _has_own_communicator(trace: Trace, event: TraceEvent) -> bool:
-    """Say whether a communicator may hold just the ranks that come here: split off, or or made under the condition."""
+    """Say whether a communicator may hold just the ranks that come here: split off, or made under the condition."""
     keys = {(c.key, c.taken) for c in event.conditions}
     inits = [e for e in trace.events if e.kind == "comm_init" and e.call is not None]
     return (

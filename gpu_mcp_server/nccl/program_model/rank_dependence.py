@@ -118,8 +118,9 @@ def _variable(of: Expression, made: Declaration, steps: int) -> RankDependence |
     if any(c.type == "array_declarator" for c in walk(made.declarator)):
         return None  # which element is meant is not known
     name, function = made.name, enclosing(made.declarator, "function_definition", "lambda_expression")
+    effects = of.source.effects_in(function) if function is not None else []
     given = False
-    for inner in walk(function) if function is not None else ():
+    for inner in effects:
         if inner.type == CALL:
             called, nodes = name_of(of.source, inner), arguments(inner)
             for table, is_rank in ((RANK_CALLS, True), (SHARED_CALLS, False)):
@@ -128,7 +129,7 @@ def _variable(of: Expression, made: Declaration, steps: int) -> RankDependence |
                     return RankDependence(name, of.source.line(inner)) if is_rank else None
     start = initializer_of(made)
     values = [start] if start is not None else []
-    for inner in walk(function) if function is not None else ():
+    for inner in effects:
         left = field(inner, "left") if inner.type == "assignment_expression" else None
         right = field(inner, "right") if left is not None else None
         if left is None or right is None or of.source.text(left) != name:

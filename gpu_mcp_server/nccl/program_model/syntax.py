@@ -48,6 +48,7 @@ class ParsedSource:
         """Whether there is an `#if 0` or the like at all."""
         self.scopes: dict[int, Names] = {}
         """What each scope declares, kept by `scopes`."""
+        self._effects: dict[int, list[Node]] = {}
 
     def text(self, node: Node) -> str:
         """Return the text of a node."""
@@ -60,6 +61,12 @@ class ParsedSource:
     def line(self, node: Node) -> int:
         """Return the line on which a node starts."""
         return node.start_point[0] + 1
+
+    def effects_in(self, function: Node) -> list[Node]:
+        """Return the calls and assignments of a function, in the text's order: collected once a function."""
+        if function.id not in self._effects:
+            self._effects[function.id] = [n for n in walk(function) if n.type in {CALL, "assignment_expression"}]
+        return self._effects[function.id]
 
     def calls(self) -> Iterator[Node]:
         """Every call, in the text's order, inactive code included."""

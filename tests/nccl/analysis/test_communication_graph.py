@@ -244,6 +244,8 @@ def test_communicators_that_cannot_be_told_apart_are_the_agents(inits: str, reas
             "#include <nccl.h>\nint main() { ncclComm_t c; ncclCommInitRank(&c, 1, id, 0); }",
             "no host call communicates",
         ),
+        ("__global__ void k(ncclDevComm c, ncclWindow_t w) { /* TODO */ }", "NCCL is used"),
+        ("// ncclDevComm\nvoid f() {}", "there is no NCCL in these files"),
         ("void f() { ncclDevCommCreate(c, &r, &d); }", "the device API is there already"),
     ],
 )
