@@ -6,6 +6,7 @@ from gpu_mcp_server.models._base import ResultModel
 
 Stage = Literal["infrastructure", "replace", "mark", "warmup"]
 Api = Literal["auto", "lsa", "gin"]
+Library = Literal["nccl", "rccl"]
 
 
 class TransformResult(ResultModel):

@@ -119,7 +119,10 @@ async def test_stages_api_and_version_are_taken_from_the_call(client: Client):
     gin = await call(client, "transform_nccl", path=path, api="gin", nccl_version="2.28.9")
     old = await call(client, "transform_nccl", path=path, nccl_version="2.27.7")
 
+    rccl = await call(client, "transform_nccl", path=path, nccl_version="rccl-2.27.7")
+
     assert list(a["done"]) == ["infrastructure"]
+    assert rccl["status"] == "needs the agent" and "RCCL 2.27.7" in rccl["headline"]
     assert gin["api"] == "gin" and any("have not run" in u for u in gin["unverified"])
     assert "is no version" in await failure(client, "transform_nccl", path=path, nccl_version="new")
     assert old["status"] == "needs the agent" and "files" not in json.dumps(old["done"])

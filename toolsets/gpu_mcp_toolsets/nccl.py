@@ -21,6 +21,8 @@ TOOLSET = Toolset(
     ),
 )
 Main = Annotated[str | None, Field(description="Main file of workspace_id, else file or folder here.")]
+RCCL = "rccl-"
+"""Before a version of RCCL."""
 Workspace = Annotated[str | None, Field(description="Workspace with the program's files.")]
 
 Run = Annotated[NcclRunOptions, WithJsonSchema(brief_schema(NcclRunOptions))]
@@ -49,14 +51,18 @@ async def transform_nccl(
     workspace_id: Workspace = None,
     stages: Annotated[tuple[Stage, ...], Field(description="Stages to go through; absent: all.")] = (),
     api: Annotated[Api, Field(description="gin: works without NVLink too.")] = "auto",
-    nccl_version: Annotated[str | None, Field(description="NCCL to write for, such as 2.28.9.")] = None,
+    nccl_version: Annotated[str | None, Field(description="NCCL to write for: 2.28.9, rccl-2.30.4.")] = None,
 ) -> TransformResult:
     """Write new files and a diff: windows, generated kernels, markers, warm-up.
 
     Says what is left to you. Next: verify_nccl.
     """
     files, main = await sources.program(None, path, workspace_id)
-    return await collectives.transform(files, main, stages=stages, api=api, nccl_version=version_of(nccl_version))
+    is_rccl = nccl_version is not None and nccl_version.strip().lower().startswith(RCCL)
+    version = version_of(nccl_version.strip()[len(RCCL) :] if nccl_version is not None and is_rccl else nccl_version)
+    return await collectives.transform(
+        files, main, stages=stages, api=api, nccl_version=version, library="rccl" if is_rccl else "nccl"
+    )
 
 
 @TOOLSET.tool("Verify NCCL device code", effect="runs")

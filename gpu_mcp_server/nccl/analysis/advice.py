@@ -5,6 +5,8 @@ from gpu_mcp_server.nccl.program_model.api_names import GIN_FIRST, RUNTIME_FIRST
 Version = tuple[int, int, int]
 CHECKED_FIRST: Version = (2, 29, 2)
 """From here on requirements carry a magic number and a version."""
+RCCL_DOCUMENTED: Version = (2, 30, 4)
+"""The first RCCL whose documentation has the device API, as experimental."""
 EXAMPLES = "https://github.com/NVIDIA/nccl/tree/v{version}-1/{folder}/06_device_api"
 
 PUT = """put with an offset that the sender knows (LSA): let all ranks exchange their receive offsets once, then
@@ -17,6 +19,20 @@ ALLOCATE = """what is communicated comes from ncclMemAlloc (ncclx::mem_alloc): s
 def is_old(version: Version | None, api: str) -> bool:
     """Say whether a version has no device API of a kind."""
     return version is not None and version < (GIN_FIRST if api == "gin" else (*RUNTIME_FIRST, 0))
+
+
+def rccl_advice(version: Version | None) -> list[str]:
+    """Return what RCCL's public headers and documentation tell of its device API; nothing of it was compiled here."""
+    found = [
+        "RCCL's nccl_device.h has the names of NCCL's: ncclDevComm, ncclGetLsaPointer, ncclLsaBarrierSession, ncclGin; "
+        "its hip_compat.h gives cuda::memory_order to hipcc",
+        "on AMD: 64 threads a wave on most GPUs (warpSize), no multicast (multimem); the documented GIN backend is the host proxy",
+        "https://rocm.docs.amd.com/projects/rccl/en/develop/how-to/device-api-gin.html",
+    ]
+    if version is None or version < RCCL_DOCUMENTED:
+        said = ".".join(map(str, RCCL_DOCUMENTED))
+        found.insert(0, f"RCCL documents the device API from {said} on, as experimental: look for nccl_device.h first")
+    return found
 
 
 def advice(reasons: list[str], version: Version | None) -> list[str]:

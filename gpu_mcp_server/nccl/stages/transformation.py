@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, relpath, splitext
 
-from gpu_mcp_server.models.transform import Api, Stage, TransformResult
-from gpu_mcp_server.nccl.analysis.advice import advice, is_old
+from gpu_mcp_server.models.transform import Api, Library, Stage, TransformResult
+from gpu_mcp_server.nccl.analysis.advice import advice, is_old, rccl_advice
 from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.program_model.api_names import plain_collective
@@ -67,6 +67,7 @@ def transform(
     stages: Sequence[Stage] = STAGES,
     api: Api = "auto",
     nccl_version: tuple[int, int, int] | None = None,
+    library: Library = "nccl",
 ) -> tuple[TransformResult, dict[str, str]]:
     """Transform a program and return the result with the new files, those that were given left alone.
 
@@ -76,15 +77,18 @@ def transform(
         stages: Which to do; their order is fixed.
         api: auto is lsa; gin where ranks do not share NVLink.
         nccl_version: Of the headers that it will be built against, if known.
+        library: Whose headers they are; for RCCL nothing is generated.
     """
     chosen = "gin" if api == "gin" else "lsa"
     analysis = Analysis(files, main)
-    if is_old(nccl_version, chosen):
+    if library == "nccl" and is_old(nccl_version, chosen):
         return _refused(analysis, chosen, nccl_version), {}
     already = any(c.full_name.startswith(GENERATED) for c in analysis.program.calls)
     if not analysis.sites and not already:
         headline = "nothing to transform: no host call of NCCL communicates in these files"
         return TransformResult(status="nothing to transform", headline=headline, api=chosen), {}
+    if library == "rccl":
+        return _left_to_hip(analysis, chosen, nccl_version), {}
     work = Transformation({p: t for p, t in files.items() if basename(p) not in OURS}, main)
     work.left_out = WITHOUT_GIN if chosen == "gin" else frozenset()
     reasons = _reasons(analysis, stages)
@@ -137,6 +141,18 @@ def _refused(analysis: Analysis, api: str, version: tuple[int, int, int] | None)
         headline=headline,
         api=api,
         needs_agent=[f"install nvidia-nccl-cu13>={first} (headers and libnccl.so.2 of one version) and try again"],
+    )
+
+
+def _left_to_hip(analysis: Analysis, api: str, version: tuple[int, int, int] | None) -> TransformResult:
+    said = ".".join(map(str, version or ()))
+    headline = f"RCCL {said}: nothing is generated for it, {len(analysis.sites)} sites stay"
+    return TransformResult(
+        status="needs the agent",
+        headline=headline,
+        api=api,
+        needs_agent=["the generated code is CUDA and was never compiled by hipcc: write RCCL's kernels by hand"],
+        advice=rccl_advice(version),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.collective import CollectiveGraph
-from gpu_mcp_server.models.transform import Api, Stage, TransformResult
+from gpu_mcp_server.models.transform import Api, Library, Stage, TransformResult
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.workspaces.local_files import collect, read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
@@ -65,6 +65,7 @@ class Collectives:
         stages: Sequence[Stage] | None = None,
         api: Api = "auto",
         nccl_version: tuple[int, int, int] | None = None,
+        library: Library = "nccl",
     ) -> TransformResult:
         """Take a program to the device as far as it goes without an agent; new files go to a workspace.
 
@@ -74,6 +75,7 @@ class Collectives:
             stages: Which; absent: all.
             api: What the generated kernels use; auto is lsa; `nccl run` takes gin where no NVLink is.
             nccl_version: Of the headers that it will be built against.
+            library: Whose headers; for RCCL nothing is generated, and the reason is said.
 
         Raises:
             BadRequest: As `analyze`.
@@ -84,7 +86,7 @@ class Collectives:
         chosen = tuple(stages or STAGES)
         with _depth_said():
             result, made = await asyncio.to_thread(
-                transform, sources, main, stages=chosen, api=api, nccl_version=nccl_version
+                transform, sources, main, stages=chosen, api=api, nccl_version=nccl_version, library=library
             )
         see = await self._cited([*result.needs_agent, *result.advice])
         if not made:

@@ -221,6 +221,18 @@ def test_an_nccl_without_the_device_api_is_refused_with_the_first_that_has_it(
         assert "2.28" in result.headline and result.needs_agent
 
 
+def test_for_rccl_nothing_is_generated_and_what_its_headers_tell_is_said():
+    result, made = transform(given("alltoall.cu"), "alltoall.cu", nccl_version=(2, 30, 4), library="rccl")
+    old, _ = transform(given("alltoall.cu"), "alltoall.cu", nccl_version=(2, 27, 7), library="rccl")
+    none, _ = transform({"m.cu": "int main() {}"}, "m.cu", library="rccl")
+
+    assert made == {} and result.status == "needs the agent" and "hipcc" in result.needs_agent[0]
+    assert any("ncclLsaBarrierSession" in a for a in result.advice) and not any(
+        "from 2.30.4 on" in a for a in result.advice
+    )
+    assert any("from 2.30.4 on" in a for a in old.advice) and none.status == "nothing to transform"
+
+
 @pytest.mark.parametrize("text", ["", "no CUDA {{{ <<<", '#include <cstdio>\nint main() { puts("ncclAllReduce(a)"); }'])
 def test_where_nothing_communicates_nothing_is_transformed(text: str):
     result, made = transform({"m.cu": text}, "m.cu")
