@@ -26,7 +26,8 @@ def rccl_advice(version: Version | None) -> list[str]:
     found = [
         "RCCL's nccl_device.h has the names of NCCL's: ncclDevComm, ncclGetLsaPointer, ncclLsaBarrierSession, ncclGin; "
         "its hip_compat.h gives cuda::memory_order to hipcc",
-        "on AMD: 64 threads a wave on most GPUs (warpSize), no multicast (multimem); the documented GIN backend is the host proxy",
+        "on AMD: 64 threads a wave on most GPUs (warpSize), no multicast (multimem)",
+        "the GIN backend that RCCL documents is its host proxy",
         "https://rocm.docs.amd.com/projects/rccl/en/develop/how-to/device-api-gin.html",
     ]
     if version is None or version < RCCL_DOCUMENTED:

@@ -106,9 +106,11 @@ class NcclGpuChecks:
 
     async def _plain(self, ran: NcclRunResult) -> NcclCheck:
         if not ran.ok:
-            return _check("run", "failed", await self._why(ran))
+            again = await self._diagnosis() if ran.status == "failed" else ""
+            return _check("run", "failed", failure(ran, self._subject.program) + again)
         if run_output.SAYS_FAIL.search(ran.text):
-            return _check("run", "failed", "it ended with 0 and printed that its own verification failed")
+            text = "it ended with 0 and printed that its own verification failed"
+            return _check("run", "failed", text + await self._diagnosis())
         said = (
             "its own verification passed"
             if run_output.SAYS_PASS.search(ran.text)
@@ -116,15 +118,18 @@ class NcclGpuChecks:
         )
         return _check("run", "passed", f"{len(ran.ranks)} processes ended with 0 in {ran.seconds or 0:.1f} s; {said}")
 
-    async def _why(self, ran: NcclRunResult) -> str:
-        """Say why a run failed; where it cannot deadlock, run it again with blocking launches to name the place."""
-        text = failure(ran, self._subject.program)
-        broken = any("illegal memory access" in t or "misaligned" in t for t in ran.texts)
-        if broken and blocking_is_safe(self._subject.program):
-            again = await self._run("plain", {"CUDA_LAUNCH_BLOCKING": "1"})
-            if again is not None:
-                text += f"; with blocking launches: {failure(again, self._subject.program)}"
-        return text
+    async def _diagnosis(self) -> str:
+        """Run the program again with a wait after each launch, and say what that tells."""
+        if not blocking_is_safe(self._subject.program):
+            return "; no second run with a wait after each launch: a thread that drives several GPUs would hang"
+        again = await self._run("plain", {"CUDA_LAUNCH_BLOCKING": "1"})
+        if again is None:
+            return ""
+        if not again.ok:
+            return f"; with a wait after each launch: {failure(again, self._subject.program)}"
+        if run_output.SAYS_FAIL.search(again.text):
+            return "; with a wait after each launch it fails too"
+        return "; with a wait after each launch it does not fail: look for a missing order between launches or streams"
 
     def _counters(self, ran: NcclRunResult) -> NcclCheck:
         counted = run_output.counters(ran.texts)
