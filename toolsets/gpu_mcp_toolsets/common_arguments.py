@@ -6,6 +6,7 @@ from pydantic import Field
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import CandidateLanguage, Language
+from gpu_mcp_server.models.transform import Library
 
 Host = Annotated[str | None, Field(description="Host of gpu_status; absent: any.")]
 Source = Annotated[str | None, Field(description="Text of the source; or give path.")]
@@ -20,6 +21,9 @@ Wait = Annotated[float, Field(description="Seconds to wait; then the answer is a
 FirstLine = Annotated[int, Field(description="First line shown, from 1.", ge=1)]
 MaxLines = Annotated[int, Field(description="Most lines to show.", ge=1, le=2000)]
 
+RCCL = "rccl-"
+"""Before a version of RCCL."""
+
 
 def version_of(text: str | None) -> tuple[int, int, int] | None:
     """Read a version like 2.28.9.
@@ -33,3 +37,14 @@ def version_of(text: str | None) -> tuple[int, int, int] | None:
     if len(parts) not in {2, 3} or not all(p.isdigit() for p in parts):
         raise BadRequest(f"{text!r} is no version.", hint="Like 2.28.9.")
     return int(parts[0]), int(parts[1]), int(parts[2]) if len(parts) == 3 else 0
+
+
+def library_version(text: str | None) -> tuple[Library, tuple[int, int, int] | None]:
+    """Read a version of NCCL, like 2.28.9, or of RCCL, like rccl-2.30.4.
+
+    Raises:
+        BadRequest: If it is none.
+    """
+    number = (text or "").strip().lower().removeprefix(RCCL)
+    library: Library = "rccl" if (text or "").strip().lower().startswith(RCCL) else "nccl"
+    return library, version_of(None if text is None else number)

@@ -10,7 +10,7 @@ from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
-from gpu_mcp_toolsets.common_arguments import Source, version_of
+from gpu_mcp_toolsets.common_arguments import Source, library_version
 
 TOOLSET = Toolset(
     id="nccl",
@@ -21,8 +21,6 @@ TOOLSET = Toolset(
     ),
 )
 Main = Annotated[str | None, Field(description="Main file of workspace_id, else file or folder here.")]
-RCCL = "rccl-"
-"""Before a version of RCCL."""
 Workspace = Annotated[str | None, Field(description="Workspace with the program's files.")]
 
 Run = Annotated[NcclRunOptions, WithJsonSchema(brief_schema(NcclRunOptions))]
@@ -58,11 +56,8 @@ async def transform_nccl(
     Says what is left to you. Next: verify_nccl.
     """
     files, main = await sources.program(None, path, workspace_id)
-    is_rccl = nccl_version is not None and nccl_version.strip().lower().startswith(RCCL)
-    version = version_of(nccl_version.strip()[len(RCCL) :] if nccl_version is not None and is_rccl else nccl_version)
-    return await collectives.transform(
-        files, main, stages=stages, api=api, nccl_version=version, library="rccl" if is_rccl else "nccl"
-    )
+    library, version = library_version(nccl_version)
+    return await collectives.transform(files, main, stages=stages, api=api, nccl_version=version, library=library)
 
 
 @TOOLSET.tool("Verify NCCL device code", effect="runs")

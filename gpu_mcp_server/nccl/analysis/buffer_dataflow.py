@@ -36,7 +36,7 @@ class EventUse:
     held: frozenset[tuple[MemoryLocation, bool]] = frozenset()
     """The variables that were passed for it, each with whether all that happens by it is writing."""
 
-    def joined(self, other: "EventUse") -> "EventUse":
+    def join_use(self, other: "EventUse") -> "EventUse":
         """Return two uses of one event as one."""
         reads, writes, unknown = (
             self.reads or other.reads,
@@ -99,7 +99,7 @@ class BufferDataflow:
         for event in trace.events:
             merged: dict[MemoryLocation, EventUse] = {}
             for use in self._uses(event):
-                merged[use.place] = merged[use.place].joined(use) if use.place in merged else use
+                merged[use.place] = merged[use.place].join_use(use) if use.place in merged else use
             if merged:
                 self.uses[event.number] = list(merged.values())
 

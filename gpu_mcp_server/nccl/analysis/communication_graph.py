@@ -37,7 +37,7 @@ class Buffer:
     @property
     def name(self) -> str:
         """What its function calls it."""
-        return " or ".join(dict.fromkeys(p.spelled() for p in self.places)) or self.text
+        return " or ".join(dict.fromkeys(p.element_text() for p in self.places)) or self.text
 
     @property
     def text(self) -> str:

@@ -57,7 +57,7 @@ class MemoryLocation:
         """Say it as a person would write it."""
         return f"{self.name}{self.path}"
 
-    def spelled(self) -> str:
+    def element_text(self) -> str:
         """Say it with its element."""
         return str(self) if self.element is None else str(self).replace("[]", f"[{self.element.text}]", 1)
 
