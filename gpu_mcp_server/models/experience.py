@@ -47,7 +47,8 @@ class FoundAttempts(ResultModel):
 class Lesson(Model):
     """What was learned."""
 
-    kind: Literal["technique", "failure", "note"]
+    kind: Literal["technique", "failure", "note", "fix", "advice", "hint"]
+    """fix: a failure and what mended it. advice, hint: what followed a profile's advice, or a reflector's hint."""
     says: str
     problem: str | None = None
     before: float | None = None
@@ -62,11 +63,11 @@ class Lesson(Model):
         change = f" {self.before:.3g} -> {self.after:.3g}" if self.before and self.after else ""
         count = f" ({self.times} times)" if self.times > 1 else ""
         where = ", ".join(filter(None, [self.problem, self.attempt_id]))
-        return f"{self.kind}{change}{count}: {self.says} [{where}]"
+        return f"{self.kind}{change}{count}: {self.says}" + (f" [{where}]" if where else "")
 
 
 class Lessons(ResultModel):
-    """Techniques with before and after, failures that came again, notes."""
+    """Techniques with before and after, failures that came again, fixes, notes; what advice and hints were worth."""
 
     lessons: list[Lesson] = []
 

@@ -85,6 +85,16 @@ class Roofline(Model):
     levels: list[RooflineLevel] = []
 
 
+class Advice(Model):
+    """One thing to try, with what it may bring."""
+
+    topic: str
+    """Cause that it attacks: spills, coalesce, conflicts ..."""
+    share: float = Field(ge=0, le=1)
+    """Part of the kernel's time that may be won: a rule of thumb of gpu_mcp_server/profilers/advice.py."""
+    text: str
+
+
 class KernelVerdict(Model):
     """What one kernel is bound by."""
 
@@ -101,6 +111,8 @@ class KernelVerdict(Model):
     stalls_percent: dict[str, float] = {}
     roofline: Roofline | None = None
     advice: list[str] = []
+    first: Advice | None = None
+    """What to try first; absent where nothing was counted that tells causes apart."""
     verdict: str
     """All of it as text."""
 

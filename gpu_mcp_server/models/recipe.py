@@ -9,8 +9,18 @@ from gpu_mcp_server.models._base import Model, ResultModel
 Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
 """Of a candidate: the stage at which it failed, or `target` when it reached it."""
 StopReason = Literal[
-    "target", "iterations", "rounds", "budget", "specification", "agent", "refused", "degenerate", "compiled"
+    "target",
+    "iterations",
+    "rounds",
+    "budget",
+    "specification",
+    "agent",
+    "refused",
+    "degenerate",
+    "compiled",
+    "cached",
 ]
+"""cached: an earlier run's best, confirmed on this device, reaches the target."""
 
 
 class Specification(Model):
@@ -105,9 +115,61 @@ class Verdict(Model):
     """Of the error, without numbers and names: two that are equal are one error."""
 
 
+class CandidateProfile(Model):
+    """From the profiler to the next prompt: what bounds a correct candidate, and one thing to try."""
+
+    attempt_id: str
+    level: Literal["standard", "quick", "times"]
+    """times: no profiler ran, and the judge's times stand alone."""
+    profile_id: str | None = None
+    """For query_profile."""
+    bound: str = "not measured"
+    evidence: str = ""
+    """The profiler's verdict, or the judge's time against the device's floor."""
+    topic: str = ""
+    """Cause that the advice attacks: spills, coalesce, floor ...; empty without advice."""
+    advice: str = ""
+    predicted: float | None = None
+    """How many times faster the whole candidate may become by it: a rule of thumb, scored by the next attempt."""
+    not_measured: str = ""
+    """Why a higher level has no answer."""
+
+
+class AdviceScore(Model):
+    """What an advice was worth: kept with the attempt that followed it."""
+
+    topic: str
+    predicted: float | None = None
+    measured: float | None = None
+    """Time of the attempt that was profiled over that of the next one; None where that was not correct or not timed."""
+    profiled: str
+    """attempt_id of the profiled one."""
+
+
+class Hint(Model):
+    """From the reflector to the next prompts."""
+
+    kind: Literal["compile", "correctness", "performance", "research", "diversity"]
+    cause: str = Field(default="", max_length=500)
+    """Of the failures, as their evidence supports it."""
+    text: str = Field(min_length=1, max_length=500)
+
+
+class HintEffect(Model):
+    """What a hint of the reflector was worth: kept with the attempt that followed it."""
+
+    text: str
+    before: Stage
+    """Where candidates failed when the hint was asked for."""
+    after: Stage
+    """Where the next one ended."""
+    helped: bool
+
+
 HANDOFFS: dict[str, type[Model]] = {
     "specification": Specification, "build-plan": BuildPlan, "test-plan": TestPlan, "candidate": Candidate,
     "edit": ProgramEdit, "verdict": Verdict,
+    "profile": CandidateProfile, "hint": Hint,
 }  # fmt: skip
 """Each is kept with the run, as handoffs/STEP.json."""
 
@@ -130,7 +192,9 @@ class RunStep(Model):
 
     step: str
     """code-003, judge-003 ...: in the journal once as begun, once as done."""
-    kind: Literal["specification", "plan", "code", "session", "judge", "lookup", "pipeline", "verify"]
+    kind: Literal[
+        "memory", "specification", "plan", "code", "session", "judge", "profile", "lookup", "pipeline", "verify"
+    ]
     seconds: float
     outcome: str
     attempt_id: str | None = None

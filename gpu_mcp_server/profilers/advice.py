@@ -73,8 +73,11 @@ class Suggestion:
     text: str
 
 
-def advise(situation: Situation) -> list[str]:
-    """Return at most three suggestions, those that may bring most first; never one without a count behind it."""
+def suggest(situation: Situation) -> list[Suggestion]:
+    """Return at most three suggestions, those that may bring most first; never one without a count behind it.
+
+    Where too little was counted, the one text that says so has weight 0.
+    """
     best: dict[str, Suggestion] = {}
     for one in (*_causes(situation), *rule_suggestions_of(situation)):
         kept = best.get(one.topic)
@@ -85,10 +88,10 @@ def advise(situation: Situation) -> list[str]:
         best.setdefault("general", general)
     ordered = sorted((s for s in best.values() if s.weight >= 0.02), key=lambda s: -s.weight)
     if ordered:
-        return [s.text for s in ordered][:MOST]
+        return ordered[:MOST]
     if situation.reading.units_percent or any(name in situation.metrics for name in AMD_ONLY):
-        return [link_guide(NOT_ENOUGH_AMD, "amd")]
-    return [link_guide(NOT_ENOUGH, "counters")]
+        return [Suggestion("counters", 0.0, link_guide(NOT_ENOUGH_AMD, "amd"))]
+    return [Suggestion("counters", 0.0, link_guide(NOT_ENOUGH, "counters"))]
 
 
 def rule_suggestions_of(s: Situation) -> Iterator[Suggestion]:

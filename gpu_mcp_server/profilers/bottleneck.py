@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, Roofline
-from gpu_mcp_server.profilers.advice import Situation, advise, occupancy_limiter
+from gpu_mcp_server.models.profile import Advice, KernelReading, KernelVerdict, Roofline
+from gpu_mcp_server.profilers.advice import Situation, occupancy_limiter, suggest
 from gpu_mcp_server.profilers.csv_tables import shares
 from gpu_mcp_server.profilers.hardware_units import BUSY_PERCENT, units_of
 from gpu_mcp_server.profilers.roofline import Peaks, bandwidths, clock_hz, roofline
@@ -24,7 +24,8 @@ def kernel_verdict(
     bound, percent, family = _bound(units)
     roof = roofline(reading, peaks)
     stalls = shares(reading.stalls)
-    advice = advise(Situation(reading, units, family, stalls))
+    suggested = suggest(Situation(reading, units, family, stalls))
+    advice = [suggestion.text for suggestion in suggested]
     lines = [
         _head(reading, share_percent),
         _bound_line(units, bound, percent),
@@ -46,6 +47,7 @@ def kernel_verdict(
         stalls_percent={k: round(v, 1) for k, v in list(stalls.items())[:4]},
         roofline=roof,
         advice=advice,
+        first=next((Advice(topic=s.topic, share=min(s.weight, 1.0), text=s.text) for s in suggested if s.weight), None),
         verdict="\n".join(line for line in lines if line),
     )
 

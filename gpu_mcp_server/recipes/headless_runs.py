@@ -21,6 +21,7 @@ from gpu_mcp_server.recipes.run.compile_tier import unjudged
 from gpu_mcp_server.recipes.run.journal import Journal, entries
 from gpu_mcp_server.recipes.run.prompt_verdict import worth
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground, Tell
+from gpu_mcp_server.recipes.run.run_memory import recall
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.detect import source_at
@@ -110,7 +111,7 @@ class Runs:
                     journal.finish(END, stopped=stopped, why=str(error)[:500], best=None)
                     return self.state(run_id)
                 ground = Ground(self._lab, plan, problem, run_id, folder, journal, tell, agents)
-                ending = await MODES[plan.mode](ground)
+                ending = await recall(ground) or await MODES[plan.mode](ground)
                 kept = await self._keep_best(ground)
                 journal.finish(END, stopped=ending.stopped, why=ending.why, **kept)
         return self.state(run_id)

@@ -1,5 +1,6 @@
 """What tests of recipes share: a cheap problem for the processor, and a run with the scripted agent."""
 
+import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,23 +28,27 @@ Begun = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture
-def begun(lab: Lab) -> Begun:
+def registered(lab: Lab) -> Callable[[], Awaitable[str]]:
+    """Registers the problem once a test: what another test had judged is not remembered."""
+    name, known = f"twice plus one {secrets.token_hex(4)}", list[str]()
+
+    async def register() -> str:
+        if not known:
+            source = ProblemSource("p.toml", TWICE.replace("twice plus one", name))
+            known.append((await lab.evaluation.registry.import_file(source)).problem_id)
+        return known[0]
+
+    return register
+
+
+@pytest.fixture
+def begun(lab: Lab, registered: Callable[[], Awaitable[str]]) -> Begun:
     """Notes a run of the scripted agent, and returns its id."""
 
     async def begin(scenario: str, agent: dict[str, Any] | None = None, **more: Any) -> str:
         given = {"SCENARIO": scenario, "OUTSIDE": str(lab.settings.data_dir / "out")}
         agent = {**AGENT, "environment": given, **(agent or {})}
-        values = {"name": scenario, "problem": await registered(lab), "language": "c", "agent": agent, "tier": "smoke"}
+        values = {"name": scenario, "problem": await registered(), "language": "c", "agent": agent, "tier": "smoke"}
         return Runs(lab).create(plan_of({**values, **more}, HERE))
 
     return begin
-
-
-async def registered(lab: Lab) -> str:
-    """Return the problem, registered once a laboratory."""
-    known = await lab.store.problems.list()
-    return (
-        known[0].problem_id
-        if known
-        else (await lab.evaluation.registry.import_file(ProblemSource("p.toml", TWICE))).problem_id
-    )

@@ -60,7 +60,7 @@ async def lessons(
     problem_id: Annotated[str | None, Field(description="Lessons of this problem alone.")] = None,
     limit: Annotated[int, Field(description="Most lessons to show.", ge=1, le=30)] = 8,
 ) -> Lessons:
-    """List techniques with speed-up before and after, failures that came again, and notes."""
+    """List techniques with speed-ups, failures and fixes, notes; what advice and hints brought."""
     return await memory.lessons(operation, problem_id, limit)
 
 

@@ -42,6 +42,20 @@ class Turn:
     verdict: Verdict
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What the run itself found out between two candidates, as text for the next prompt."""
+
+    looked_up: str = ""
+    """What the documentation says of an error that came twice."""
+    profile: str = ""
+    """What bounds the last candidate, with one advice."""
+    memory: str = ""
+    """What earlier attempts at this problem and its kin teach."""
+    hint: str = ""
+    """Of the reflector."""
+
+
 def files_of(names: Sequence[str]) -> str:
     """Return files as fenced text, each and all cut to their limits.
 
@@ -133,7 +147,7 @@ def code_prompt(
     specification: Specification | None,
     turns: Sequence[Turn],
     best: tuple[Verdict, str] | None,
-    looked_up: str,
+    found: Findings,
     tests: TestPlan | None = None,
 ) -> str:
     """Return the prompt for the next candidate."""
@@ -142,22 +156,33 @@ def code_prompt(
     if specification is not None:
         parts.append(_specified(specification))
     if tests is not None:
-        told = tests.model_dump_json(exclude_defaults=True)
-        parts.append(f"Test plan, which the judge's secret trials may go beyond:\n\n{told}")
+        cases = tests.model_dump_json(exclude_defaults=True)
+        parts.append(f"Test plan, which the judge's secret trials may go beyond:\n\n{cases}")
     if last is None:
-        parts += [given_files(plan), *hints(plan, "compile", "correctness", "performance")]
+        parts += [given_files(plan), *hints(plan, "compile", "correctness", "performance"), found.memory]
+        parts += [_best_of(best, plan, "The best of earlier runs, confirmed on this device")] if best else []
     else:
         parts += _routed(last, plan, best)
         stage: HintKind | None = {"compile": "compile", "correctness": "correctness", "performance": "performance"}.get(
             last.verdict.stage
         )  # type: ignore[assignment]  # the stages that have hints are kinds of hints
         parts += hints(plan, stage) if stage else []
-    if looked_up:
-        parts += [f"The same error came twice. The documentation says:\n\n{looked_up}", *hints(plan, "research")]
+    parts += told(found, plan)
     if len(turns) > 1 or (last and last.verdict.stage == "correctness"):
         parts.append(history(turns, plan.history))
     parts += diversity(plan, len(turns))
     return _joined([*parts, f"This is candidate {len(turns) + 1}.", answer_form(Candidate, plan.language)])
+
+
+def told(found: Findings, plan: RunPlan) -> list[str]:
+    """Return what the run found out after the last candidate, with the hints that go with it."""
+    parts = [found.profile] if found.profile else []
+    if found.looked_up:
+        parts += [
+            f"The same error came twice. The documentation says:\n\n{found.looked_up}", *hints(plan, "research"),
+        ]  # fmt: skip
+    parts += [f"Hint of the reflector: {found.hint}"] if found.hint else []
+    return parts
 
 
 def offspring_prompt(
@@ -167,10 +192,12 @@ def offspring_prompt(
     turns: Sequence[Turn],
     number: int,
     marked: bool,
+    found: Findings,
 ) -> str:
     """Return the prompt for a child: ancestors in ascending latency with their analysis, then what was tried."""
     parts = [HEADLESS, recipe(plan.procedure).body.strip(), about(problem, plan)]
     parts += [given_files(plan)] if not turns else []
+    parts += told(found, plan)
     for rank, (candidate, verdict) in enumerate(ancestors, 1):
         speed = f"speed-up {verdict.speedup:.3g}" if verdict.speedup else verdict.outcome
         said = "\n".join(filter(None, [candidate.idea, candidate.analysis, verdict.reason, verdict.details]))
@@ -228,11 +255,15 @@ def _routed(last: Turn, plan: RunPlan, best: tuple[Verdict, str] | None) -> list
     route = "It is correct, and could not be timed:" if untimed else ROUTES.get(verdict.stage, "Go on:")
     parts = [f"{route}\n\n{said}"]
     if verdict.stage == "performance" and best is not None:
-        speed = f"speed-up {best[0].speedup:.3g}" if best[0].speedup else "not timed"
-        return [*parts, f"The best so far ({speed}):\n\n```{plan.language}\n{best[1]}\n```"]
+        return [*parts, _best_of(best, plan, "The best so far")]
     if last.candidate is not None:
         parts.append(f"Your last candidate:\n\n```{plan.language}\n{last.candidate.source}\n```")
     return parts
+
+
+def _best_of(best: tuple[Verdict, str], plan: RunPlan, title: str) -> str:
+    speed = f"speed-up {best[0].speedup:.3g}" if best[0].speedup else "not timed"
+    return f"{title} ({speed}):\n\n```{plan.language}\n{best[1]}\n```"
 
 
 def _joined(parts: Sequence[str]) -> str:

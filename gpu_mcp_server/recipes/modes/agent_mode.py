@@ -70,7 +70,7 @@ def session_prompt(ground: Ground, course: Course, number: int) -> str:
     parts.append(
         f"Given:\n\n- problem_id: {ground.problem.problem_id}" + (f"\n- host: {plan.host}" if plan.host else "")
     )
-    parts += [given_files(plan)] if number == 1 else []
+    parts += [given_files(plan), ground.memory] if number == 1 else []
     parts += hints(plan, "compile", "correctness", "performance", "research")
     if course.verdicts:
         rows = [_row(verdict) for verdict in course.verdicts[-SHOWN:]]

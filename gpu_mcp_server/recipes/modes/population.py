@@ -15,7 +15,7 @@ from gpu_mcp_server.models.comparison import Comparison
 from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
-from gpu_mcp_server.recipes.agents.prompt_builder import Turn, offspring_prompt
+from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, offspring_prompt
 from gpu_mcp_server.recipes.run.compile_tier import source_for
 from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt, worth
 from gpu_mcp_server.recipes.run.run_context import JUDGE_WAIT_S, Ending, Ground
@@ -42,6 +42,8 @@ async def population(ground: Ground) -> Ending:
     if seed is not None:
         verdicts = await _judged(ground, "judge-000", [("seed", seed)], None)
         members += [Member(seed, verdict) for verdict in verdicts]
+    if ground.best is not None and ground.best_source and not refusal(ground.best_source, frozen) and not members:
+        members.append(Member(Candidate(source=ground.best_source, idea="the best of earlier runs"), ground.best))
     for number in range(1, wishes.rounds + 1):
         if any(member.verdict.stage == "target" for member in members):
             return Ending("target", "a member of the population reached it")
@@ -107,7 +109,8 @@ async def _born(
     chosen = ancestors(members, ground.plan.population.ancestor_num)
     turns = [Turn(at, member.candidate, member.verdict) for at, member in enumerate(members, 1)]
     shown = [(member.candidate, member.verdict) for member in chosen]
-    prompt = offspring_prompt(ground.plan, ground.problem, shown, turns, number, frozen is not None)
+    found = Findings(memory=ground.memory)
+    prompt = offspring_prompt(ground.plan, ground.problem, shown, turns, number, frozen is not None, found)
     answer = await ground.ask(step, "code", prompt)
     candidate, why = candidate_of(answer)
     if answer.status != "ok" or candidate is None:

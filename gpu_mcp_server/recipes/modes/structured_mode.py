@@ -2,10 +2,11 @@
 
 from collections import Counter
 
-from gpu_mcp_server.models.recipe import Stage, Verdict
+from gpu_mcp_server.models.recipe import CandidateProfile, Stage, Verdict
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
-from gpu_mcp_server.recipes.agents.prompt_builder import Turn, code_prompt
+from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, code_prompt
 from gpu_mcp_server.recipes.modes.preparation_steps import Prepared, prepared
+from gpu_mcp_server.recipes.run.candidate_profile import profile_text, profiled, score_advice
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 
@@ -21,10 +22,13 @@ async def structured(ground: Ground) -> Ending:
     turns: list[Turn] = []
     failed: Counter[Stage] = Counter()
     looked_up = ""
+    profile: CandidateProfile | None = None
     while True:
         if (over := ground.over()) is not None:
             return over
-        turn = await _turn(ground, handed, turns, looked_up)
+        turn = await _turn(ground, handed, turns, Findings(looked_up, profile_text(profile), ground.memory))
+        if turns:
+            await score_advice(ground, profile, turns[-1].verdict, turn.verdict)
         repeated = any(_same_error(turn.verdict, earlier.verdict) for earlier in turns)
         turns.append(turn)
         stage = turn.verdict.stage
@@ -34,12 +38,13 @@ async def structured(ground: Ground) -> Ending:
         looked_up = ""
         if repeated:
             looked_up = await ground.look_up(f"lookup-{turn.number:03}", turn.verdict.reason)
+        profile = await profiled(ground, f"profile-{turn.number:03}", turn.verdict)
 
 
-async def _turn(ground: Ground, handed: Prepared, turns: list[Turn], looked_up: str) -> Turn:
+async def _turn(ground: Ground, handed: Prepared, turns: list[Turn], found: Findings) -> Turn:
     number = len(turns) + 1
     best = (ground.best, ground.best_source) if ground.best else None
-    prompt = code_prompt(ground.plan, ground.problem, handed.specification, turns, best, looked_up, handed.tests)
+    prompt = code_prompt(ground.plan, ground.problem, handed.specification, turns, best, found, handed.tests)
     step = f"code-{number:03}"
     answer = await ground.ask(step, "code", prompt)
     candidate, why = candidate_of(answer)

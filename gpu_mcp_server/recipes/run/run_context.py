@@ -54,6 +54,8 @@ class Ground:
     cost_usd: float | None = None
     best: Verdict | None = None
     best_source: str = ""
+    memory: str = ""
+    """What earlier attempts at this problem and its kin teach, for the first prompt."""
     prompts: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -207,11 +209,12 @@ class Ground:
             done = self.journal.done(step) or {}
             if step.startswith("judge-a-") and "verdict" in done:
                 verdict = Verdict.model_validate(done["verdict"])
-                await self._consider_attempt(verdict)
+                await self.consider_attempt(verdict)
                 found.append(verdict)
         return found
 
-    async def _consider_attempt(self, verdict: Verdict) -> None:
+    async def consider_attempt(self, verdict: Verdict) -> None:
+        """Keep a recorded attempt as the best if it is."""
         attempt = await self.lab.store.experience.get(str(verdict.attempt_id))
         source = attempt.source_artifact_id
         text = (await self.lab.store.artifacts.read(source)).decode("utf-8", "replace") if source else ""
@@ -232,7 +235,7 @@ class Ground:
         told = {"outcome": verdict.outcome, "speedup": verdict.speedup, "verdict": verdict.model_dump(mode="json")}
         self.journal.finish(step, kind="judge", seconds=0.0, **told)
         self.hand_off(step, verdict)
-        await self._consider_attempt(verdict)
+        await self.consider_attempt(verdict)
         speed = f", speed-up {verdict.speedup:.3g}" if verdict.speedup else ""
         await self.tell(f"{step}: {verdict.outcome}{speed}{self._so_far()}")
         return verdict

@@ -1,6 +1,7 @@
 """The attempts of all problems as a memory: asked by what is known of a new one, such as an error like earlier ones."""
 
 import asyncio
+import itertools
 import json
 import math
 import re
@@ -14,6 +15,7 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import NOBODYS
 from gpu_mcp_server.models.experience import FoundAttempt, FoundAttempts, Lesson, Lessons, NoteResult
+from gpu_mcp_server.services.experience.scored_lessons import mended_failures, scored_advice, scored_hints
 from gpu_mcp_server.services.experience.word_match import FAILURES, OPERATIONS, texts_that_match
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
@@ -35,6 +37,10 @@ FROM = (
 TRIED = "COALESCE(a.note, '') NOT LIKE 'audit of %'"
 """An audit judges what was tried before."""
 STEPS = FROM.replace("WHERE", "JOIN attempts b ON b.attempt_id = a.parent_id WHERE")
+PROBLEM_TEXTS = (
+    "SELECT problem_id, json ->> 'name' AS name, json ->> 'description' AS about, "
+    "json ->> 'reference' AS source FROM problems"
+)
 MATRIX_PRODUCT = re.compile(r"\w\s*@\s*\w|\b(?:matmul|einsum|tensordot|[bm]mm?|linear)\s*\(")
 """In a reference, whatever its problem is called."""
 _NAMED = re.compile(r"[\"'`‘’“”][^\"'`‘’“”]{1,200}[\"'`‘’“”]")  # noqa: RUF001 - compilers' quotation marks
@@ -112,13 +118,83 @@ class ExperienceSearch:
             await self._require("problems", "problem_id", problem_id, "problem")
             where, values = f"{where} AND problems.problem_id = ?", [*values, problem_id]
         own, own_values = _own(where, values)
-        techniques = await self._techniques(own, own_values, limit)
-        failures = await self._failures(own, own_values, limit)
-        notes = await self._notes(where, values, limit)
-        each = max(limit // 3, 1)
-        chosen = [*notes[:each], *techniques[: limit - 2 * each], *failures[:each]]
-        rest = [lesson for lesson in (*techniques, *failures, *notes) if lesson not in chosen]
-        return Lessons(lessons=[*chosen, *rest][:limit])
+        groups = [
+            await self._notes(where, values, limit),
+            await self._techniques(own, own_values, limit),
+            await self._failures(own, own_values, limit),
+            await mended_failures(self._db, f"{STEPS} {own}", VERIFIED, own_values, limit),
+            await scored_advice(self._db, f"{FROM} {own}", own_values, limit),
+            await scored_hints(self._db, f"{FROM} {own}", own_values, limit),
+        ]
+        return Lessons(lessons=[lesson for group in fair_parts(groups, limit) for lesson in group])
+
+    async def kindred(self, problem_id: str, dtype: str | None, bottleneck: str | None, limit: int = 3) -> list[Lesson]:
+        """Return techniques, fixes and notes of other problems with the same operation class.
+
+        Those with the same type and bottleneck come first, then those with the same type, then any. A problem without
+        a known class has no kin.
+
+        Args:
+            problem_id: Whose kin is asked for.
+            dtype: Of its first output.
+            bottleneck: Words of a profile, where one is known.
+            limit: How many.
+        """
+        classes = await self._classes(problem_id)
+        found: list[Lesson] = []
+        for operation, narrowed in itertools.product(classes, ((dtype, bottleneck), (dtype, None), (None, None))):
+            if len(found) >= limit:
+                break
+            where, values = await self._conditions(operation, narrowed[0], None, narrowed[1])
+            where, values = f"{where} AND problems.problem_id != ?", [*values, problem_id]
+            own, own_values = _own(where, values)
+            groups = [
+                await self._techniques(own, own_values, limit),
+                await mended_failures(self._db, f"{STEPS} {own}", VERIFIED, own_values, limit),
+            ]
+            if narrowed == (None, None):
+                noted = await self._notes(where, values, limit)
+                groups.append([note for note in noted if note.problem is not None])
+            found += [lesson for group in fair_parts(groups, limit) for lesson in group if lesson not in found]
+        return found[:limit]
+
+    async def _classes(self, problem_id: str) -> list[str]:
+        """Return the names of the operations that a problem's name, description and reference speak of."""
+        row = await self._db.fetch_one(f"{PROBLEM_TEXTS} WHERE problem_id = ?", (problem_id,))
+        if row is None:
+            return []
+        text = {problem_id: _problem_text(row)}
+
+        def known() -> list[str]:
+            return [group[0] for group in OPERATIONS if texts_that_match(group[0], text, OPERATIONS)]
+
+        return await asyncio.to_thread(known)
+
+    async def recurring(self, problem_id: str, limit: int = 3) -> list[Lesson]:
+        """Return the failures at a problem that came more than once, the most frequent first."""
+        own, values = _own(" AND problems.problem_id = ?", [problem_id])
+        return [lesson for lesson in await self._failures(own, values, limit) if lesson.times > 1]
+
+    async def confirmed_best(self, problem_id: str, **alike: Value) -> list[str]:
+        """Return the correct attempts at a problem that a later run may start from, the fastest first.
+
+        None is voided or unconfirmable, and the current generation of the judge decided each.
+
+        Args:
+            problem_id: The problem; its content must be what it was.
+            alike: Columns of the attempt and their values: host, language, entry, generation ...
+        """
+        generation = alike.pop("generation", 0)
+        conditions = " AND ".join(f"a.{name} = ?" for name in alike)
+        own, own_values = _own(f" AND {conditions}" if conditions else "", [*alike.values()])
+        rows = await self._db.fetch_all(
+            f"SELECT a.attempt_id {FROM} AND {VERIFIED} AND a.problem_id = ? "
+            "AND a.problem_hash = problems.content_hash AND a.evidence ->> 'unconfirmable' IS NULL "
+            f"AND coalesce(a.evidence ->> 'generation', 0) >= ? {own} "
+            "ORDER BY a.speedup IS NULL, a.speedup DESC, a.median_us IS NULL, a.median_us, a.seq LIMIT ?",
+            (problem_id, generation, *own_values, SCANNED),
+        )
+        return [row["attempt_id"] for row in rows]
 
     async def add_note(self, text: str, attempt_id: str | None = None, problem_id: str | None = None) -> NoteResult:
         """Keep a note for who comes later.
@@ -209,10 +285,7 @@ class ExperienceSearch:
         where, values = _conditions(dtype, arch, bottleneck)
         if not operation or not operation.strip():
             return where, values
-        rows = await self._db.fetch_all(
-            "SELECT problem_id, json ->> 'name' AS name, json ->> 'description' AS about, "
-            "json ->> 'reference' AS source FROM problems"
-        )
+        rows = await self._db.fetch_all(PROBLEM_TEXTS)
         texts = {row["problem_id"]: _problem_text(row) for row in rows}
         meant = await asyncio.to_thread(texts_that_match, operation, texts, OPERATIONS)
         chosen = " AND problems.problem_id IN (SELECT value FROM json_each(?))"
@@ -223,6 +296,16 @@ class ExperienceSearch:
         sql = f"SELECT 1 FROM {table} WHERE {column} = ? AND {seen}"  # noqa: S608 - names of this module
         if await self._db.fetch_one(sql, (handle, *values)) is None:
             raise NotFound(what, handle, hint="list_problems and list_attempts show those there are.")
+
+
+def fair_parts(groups: Sequence[Sequence[Lesson]], limit: int) -> list[list[Lesson]]:
+    """Return the beginnings of groups, one more of each in turn, until `limit` lessons are chosen."""
+    lengths = [0] * len(groups)
+    for rank in range(limit):
+        for number, group in enumerate(groups):
+            if rank < len(group) and sum(lengths) < limit:
+                lengths[number] += 1
+    return [list(group[:length]) for group, length in zip(groups, lengths, strict=True)]
 
 
 def size_class(shapes: str) -> str:

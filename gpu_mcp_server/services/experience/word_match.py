@@ -19,6 +19,9 @@ OPERATIONS: Names = (
     ("elementwise", "pointwise"),
     ("quantization", "quantize", "dequantize"),
     ("cross entropy", "crossentropy", "nll"),
+    ("softmax", "log softmax"),
+    ("transpose", "transposition"),
+    ("sort", "argsort", "topk", "top k"),
 )
 """Names of one operation each."""
 FAILURES: Names = (

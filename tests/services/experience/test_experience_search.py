@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.recipe import AdviceScore, HintEffect
 from gpu_mcp_server.services.experience.experience_search import ExperienceSearch, signature, size_class
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.database import Database
@@ -175,3 +176,66 @@ def test_signatures_differ_where_errors_do():
         "large",
         "small",
     ]
+
+
+async def test_a_correct_fix_after_a_failure_is_a_lesson_by_itself(db: Database):
+    broken = await tried(db, "p-1", None, reason="k.c:3: error: 'flaot' undeclared\nmore", note="one loop")
+    fixed = await tried(db, "p-1", "correct", 1.0, parent_id=broken, note="float, as it is written")
+    await tried(db, "p-1", "incorrect", reason="wrong at 0", parent_id=broken, note="float too")
+    voided = await tried(db, "p-1", "correct", 9.0, parent_id=broken, note="nothing at all")
+    await AttemptStore(db).void(voided, "not had twice")
+
+    (fix,) = [one for one in (await ExperienceSearch(db).lessons(problem_id="p-1")).lessons if one.kind == "fix"]
+    assert (fix.attempt_id, fix.says) == (fixed, "k.c:3: error: 'flaot' undeclared -> float, as it is written")
+
+
+async def test_lessons_say_what_advice_of_a_kind_promised_and_brought_on_each_device(db: Database):
+    for measured, device in ((1.5, "NVIDIA H200"), (0.9, "NVIDIA H200"), (None, "NVIDIA H200"), (2.0, "AMD MI300")):
+        attempt = await tried(db, "p-1", "correct" if measured else "incorrect", measured, device=device)
+        score = AdviceScore(topic="spills", predicted=1.25, measured=measured, profiled="a-0")
+        await AttemptStore(db).add_evidence(attempt, "advice", score.model_dump_json())
+    hint = await tried(db, "p-2", "correct", 1.0)
+    effect = HintEffect(text="look at the tail", before="correctness", after="performance", helped=True)
+    await AttemptStore(db).add_evidence(hint, "hint", effect.model_dump_json())
+
+    said = [one.says for one in (await ExperienceSearch(db).lessons()).lessons if one.kind in ("advice", "hint")]
+    assert said == [
+        "advice 'spills' on NVIDIA H200: predicted 1.25x, measured 1.20x (medians); faster in 1 of 3, "
+        "not correct or not timed in 1",
+        "advice 'spills' on AMD MI300: predicted 1.25x, measured 2.00x (medians); faster in 1 of 1",
+        "helped (correctness to performance): look at the tail",
+    ]
+
+
+async def test_kin_is_of_one_operation_and_that_of_one_type_comes_first(db: Database):
+    for problem_id, dtype in (("p-3", "float32"), ("p-4", "float64")):
+        text = PROBLEMS["p-1"].replace("row softmax", f"softmax of {dtype}").replace("float32", dtype)
+        sql = "INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES (?, ?, 'now', ?)"
+        await db.execute(sql, (problem_id, problem_id, text))
+    for problem_id in ("p-1", "p-2", "p-4", "p-3"):
+        slow = await tried(db, problem_id, "correct", 1.0)
+        await tried(db, problem_id, "correct", 2.0 + (problem_id == "p-4"), parent_id=slow, note=f"faster {problem_id}")
+    memory = ExperienceSearch(db)
+
+    assert [one.says for one in await memory.kindred("p-1", "float32", None)] == ["faster p-3", "faster p-4"]
+    assert [one.says for one in await memory.kindred("p-1", "float32", None, limit=1)] == ["faster p-3"]
+    assert await memory.kindred("p-2", "bfloat16", None) == []
+    await tried(db, "p-1", "incorrect", reason="wrong at 7")
+    await tried(db, "p-1", "incorrect", reason="wrong at 9")
+    await tried(db, "p-1", "incorrect", reason="crashed")
+    assert [(one.says, one.times) for one in await memory.recurring("p-1")] == [("wrong at 9", 2)]
+
+
+async def test_a_run_starts_only_from_what_is_confirmed_and_of_the_same_content(db: Database):
+    alike = {"host": "local", "language": "c", "entry": "launch"}
+    made = {**alike, "problem_hash": "p-1", "evidence": {"generation": 1}}
+    good = await tried(db, "p-1", "correct", 2.0, **made)
+    await tried(db, "p-1", "correct", 3.0, **{**made, "evidence": {"generation": 0}})
+    await tried(db, "p-1", "correct", 4.0, **{**made, "evidence": {"generation": 1, "unconfirmable": "busy"}})
+    await tried(db, "p-1", "correct", 5.0, **{**made, "problem_hash": "another"})
+    await tried(db, "p-1", "correct", 6.0, **{**made, "host": "far"})
+    await tried(db, "p-1", "incorrect", 7.0, **made)
+    voided = await tried(db, "p-1", "correct", 8.0, **made)
+    await AttemptStore(db).void(voided, "not had twice")
+
+    assert await ExperienceSearch(db).confirmed_best("p-1", generation=1, **alike) == [good]

@@ -28,27 +28,30 @@ DATA = HERE.parent / "profilers" / "data"
 PROGRAM = (DATA / "programs" / "kernels.cu").read_text()
 
 
+def put_tools(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the laboratory's host the stand-ins, which need no GPU."""
+    tools = lab.settings.data_dir / "tools"
+    shutil.copytree(HERE / "tools", tools)
+    for page in ((DATA / "ncu").glob("*.csv"), (DATA / "sanitizer").glob("*.txt")):
+        for path in page:
+            shutil.copy(path, tools)
+    tools.chmod(0o755)
+    found = {n: Tool(path=str(tools / n), version="2025.3.1", roots=[str(tools)]) for n in ("ncu", "compute-sanitizer")}
+    monkeypatch.setattr(profile_targets, "GPUS", 0)
+    whole = lab.hosts.probe
+
+    async def probe(name: str) -> Any:
+        about = await whole(name)
+        return about.model_copy(update={"toolchains": about.toolchains.model_copy(update={"tools": found})})
+
+    monkeypatch.setattr(lab.hosts, "probe", probe)
+
+
 @pytest.fixture
 async def lab(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
-    """A laboratory whose host has the stand-ins, and needs no GPU for them."""
+    """A laboratory whose host has the stand-ins."""
     async with laboratory() as lab:
-        tools = lab.settings.data_dir / "tools"
-        shutil.copytree(HERE / "tools", tools)
-        for page in ((DATA / "ncu").glob("*.csv"), (DATA / "sanitizer").glob("*.txt")):
-            for path in page:
-                shutil.copy(path, tools)
-        tools.chmod(0o755)
-        found = {
-            n: Tool(path=str(tools / n), version="2025.3.1", roots=[str(tools)]) for n in ("ncu", "compute-sanitizer")
-        }
-        monkeypatch.setattr(profile_targets, "GPUS", 0)
-        whole = lab.hosts.probe
-
-        async def probe(name: str) -> Any:
-            about = await whole(name)
-            return about.model_copy(update={"toolchains": about.toolchains.model_copy(update={"tools": found})})
-
-        monkeypatch.setattr(lab.hosts, "probe", probe)
+        put_tools(lab, monkeypatch)
         yield lab
 
 
