@@ -193,7 +193,17 @@ class RunStep(Model):
     step: str
     """code-003, judge-003 ...: in the journal once as begun, once as done."""
     kind: Literal[
-        "memory", "specification", "plan", "code", "session", "judge", "profile", "lookup", "pipeline", "verify"
+        "memory",
+        "specification",
+        "plan",
+        "code",
+        "session",
+        "reflect",
+        "judge",
+        "profile",
+        "lookup",
+        "pipeline",
+        "verify",
     ]
     seconds: float
     outcome: str

@@ -50,7 +50,8 @@ class AgentCommand(Model):
     memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
     model: str = ""
     models: dict[str, str] = {}
-    """Other models by the beginning of a step's name: specification, build-plan, test-plan, code, session."""
+    """Other models by the beginning of a step's name: specification, build-plan, test-plan, code, session,
+    reflect."""
     turns: int = Field(default=30, ge=1, le=1000)
     """For `{turns}`: how often one call may ask its model, where the command can be told so; in agent mode also how
     often it may call our tools, which then tell it to end."""

@@ -29,7 +29,7 @@ from gpu_mcp_server.services.problems.formats.detect import source_at
 MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
     "structured": structured, "population": population, "agent": sessions, "nccl": nccl,
 }  # fmt: skip
-ASKED = ("specification", "plan", "code", "session")
+ASKED = ("specification", "plan", "code", "session", "reflect")
 """Kinds of steps that call the agent."""
 PLAN_FILE = "plan.json"
 PROBLEM = "problem"
@@ -86,8 +86,13 @@ class Runs:
         folder = self.folder(run_id)
         return state_of(run_id, self.plan(run_id), entries(folder))
 
-    async def go(self, run_id: str, tell: Tell = silent) -> RunState:
+    async def go(self, run_id: str, tell: Tell = silent, jobs: int = 1) -> RunState:
         """Run it for the user who began it, or go on where it was killed; a finished one stays as it is.
+
+        Args:
+            run_id: The run.
+            tell: Told what happens.
+            jobs: Calls of the agent at once, where a population has several children to ask for.
 
         Raises:
             NotFound: If there is no such run, or what it names is not there.
@@ -96,9 +101,9 @@ class Runs:
         """
         self.folder(run_id)
         with acting_as(await self._lab.status.overview.runs_worker(run_id)):
-            return await self._go(run_id, tell)
+            return await self._go(run_id, tell, jobs)
 
-    async def _go(self, run_id: str, tell: Tell) -> RunState:
+    async def _go(self, run_id: str, tell: Tell, jobs: int) -> RunState:
         plan, folder = self.plan(run_id), self.folder(run_id)
         with Journal(folder) as journal:
             if journal.done(END) is None:
@@ -110,7 +115,7 @@ class Runs:
                     stopped = "degenerate" if error.degenerate else "refused"
                     journal.finish(END, stopped=stopped, why=str(error)[:500], best=None)
                     return self.state(run_id)
-                ground = Ground(self._lab, plan, problem, run_id, folder, journal, tell, agents)
+                ground = Ground(self._lab, plan, problem, run_id, folder, journal, tell, agents, jobs=jobs)
                 ending = await recall(ground) or await MODES[plan.mode](ground)
                 kept = await self._keep_best(ground)
                 journal.finish(END, stopped=ending.stopped, why=ending.why, **kept)

@@ -57,6 +57,11 @@ if '"title":"TestPlan"' in prompt:
     cases = [{"sizes": {"n": 1}, "values": "infinities", "catches": "a tail that is skipped"}]
     print("```json\n" + json.dumps({"cases": cases}) + "\n```")
     sys.exit()
+if '"title":"Hint"' in prompt:
+    given = prompt.count("int65_t") and "the type is int64_t"
+    hint = {"kind": "compile" if given else "correctness", "cause": "as it says", "text": given or "look at the offset"}
+    print("```json\n" + json.dumps(hint) + "\n```")
+    sys.exit()
 number = int(re.search(r"This is candidate (\d+)\.", prompt)[1])
 if scenario == "evolves":
     source = prompt.partition("Ancestor 1")[2].partition("```c\n")[2].partition("```")[0]
@@ -77,7 +82,12 @@ if scenario == "hostile":
 if scenario == "builds":
     print("as planned\n```c\n" + GOOD.replace("launch", "begin") + "```")
     sys.exit()
-order = {"learns": [BROKEN, WRONG, SLOW, GOOD], "never": [BROKEN] * 9, "wrong": [WRONG] * 9}[scenario]
+order = {
+    "learns": [BROKEN, WRONG, SLOW, GOOD],
+    "stumbles": [BROKEN, BROKEN, GOOD],
+    "never": [BROKEN] * 9,
+    "wrong": [WRONG] * 9,
+}[scenario]
 source = order[number - 1]
 if number % 2:
     left = {"source": source, "idea": f"idea {number}", "parameters": {"tile": number}}

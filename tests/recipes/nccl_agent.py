@@ -5,6 +5,9 @@ import re
 import sys
 
 prompt = sys.stdin.read()
+if '"title":"Hint"' in prompt:
+    print("```json\n" + json.dumps({"kind": "correctness", "text": "leave the result's line alone"}) + "\n```")
+    sys.exit()
 number = int(re.search(r"This is edit (\d+)\.", prompt)[1])
 CALL = "ncclBroadcast(recv, recv, 1024, ncclFloat, 0, comm, stream);"
 assert CALL in prompt

@@ -9,7 +9,7 @@ from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import ProgramProblem
-from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, TestPlan, Verdict
+from gpu_mcp_server.models.recipe import Candidate, Hint, Specification, Stage, TestPlan, Verdict
 from gpu_mcp_server.models.run_plan import HintKind, Preparer, RunPlan
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.runtime.result_limits import cut_text
@@ -21,6 +21,8 @@ FILE_CHARS = 20_000
 FILES_CHARS = 60_000
 REFERENCE_CHARS = 8_000
 REASON_CHARS = 160
+FAILURE_CHARS = 1_000
+"""Of one failure that the reflector is shown."""
 HEADLESS = (
     "You are called by a program, once for each step. It compiles, judges, measures and looks up; you have no tools "
     "here, so where the procedure below names a tool, its answer stands in this text or comes with the next call."
@@ -135,6 +137,19 @@ def role_prompt(
     parts += [given_files(plan)] if specification is None else [_specified(specification)]
     parts += [f"Your last answer could not be used: {refused}"] if refused else []
     return _joined([*parts, answer_form(kind, plan.language)])
+
+
+def reflection_prompt(
+    plan: RunPlan, about: str, stage: Stage, failures: Sequence[Verdict], earlier: Sequence[str]
+) -> str:
+    """Return the prompt of the reflector: the failures of one stage, and the hints that are given already."""
+    parts = [HEADLESS, recipe("reflector").body.strip(), about, f"The last {len(failures)} failures, stage {stage}:"]
+    for verdict in failures:
+        named = verdict.attempt_id or "not judged"
+        said = "\n".join(filter(None, [verdict.reason, verdict.details]))
+        parts.append(f"{named}: {verdict.outcome}\n{cut_text(said, FAILURE_CHARS)}")
+    parts += ["Hints that are given already:\n" + "\n".join(f"- {hint}" for hint in earlier)] if earlier else []
+    return _joined([*parts, answer_form(Hint, plan.language)])
 
 
 def _specified(specification: Specification) -> str:

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 
 from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
-from gpu_mcp_server.recipes.agents.prompt_builder import about, given_files, hints
+from gpu_mcp_server.recipes.agents.prompt_builder import Findings, about, given_files, hints, told
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.recipes.agents.tool_call_meter import ToolCall
+from gpu_mcp_server.recipes.run.failure_response import FailureResponse
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 
 CONFINED = (
@@ -23,6 +24,17 @@ class Course:
     """What was judged so far."""
 
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
+
+    response: FailureResponse = field(default_factory=FailureResponse)
+    found: Findings = field(default_factory=Findings)
+    told: int = 0
+    """Verdicts that the response has had."""
+
+    async def find_out(self, ground: Ground, number: int) -> None:
+        """Answer the failures since the last session, ahead of a further one."""
+        if number > 1:
+            fresh, self.told = self.verdicts[self.told :], len(self.verdicts)
+            self.found = await self.response.respond(ground, f"{number:03}", fresh, about(ground.problem, ground.plan))
 
     @property
     def target(self) -> Verdict | None:
@@ -41,7 +53,9 @@ async def sessions(ground: Ground) -> Ending:
                 break
             if (over := ground.over()) is not None:
                 return over
+            await course.find_out(ground, number)
         answer = await ground.ask(step, "session", session_prompt(ground, course, number), _heard(ground, course))
+        await course.response.score(ground, f"{number:03}", course.verdicts[course.told :])
         if answer.status != "ok" and not course.verdicts and number == limit:
             return Ending("agent", f"its call ended as {answer.status}: {answer.why}"[:500])
     if course.target is not None:
@@ -71,7 +85,7 @@ def session_prompt(ground: Ground, course: Course, number: int) -> str:
         f"Given:\n\n- problem_id: {ground.problem.problem_id}" + (f"\n- host: {plan.host}" if plan.host else "")
     )
     parts += [given_files(plan), ground.memory] if number == 1 else []
-    parts += hints(plan, "compile", "correctness", "performance", "research")
+    parts += [*told(course.found, plan), *hints(plan, "compile", "correctness", "performance", "research")]
     if course.verdicts:
         rows = [_row(verdict) for verdict in course.verdicts[-SHOWN:]]
         left = len(course.verdicts) - len(rows)

@@ -15,9 +15,18 @@ from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.stages.evolve_markers import add_markers
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 from gpu_mcp_server.recipes.agents.agent_output import handed_over
-from gpu_mcp_server.recipes.agents.prompt_builder import FILE_CHARS, HEADLESS, answer_form, hints
+from gpu_mcp_server.recipes.agents.prompt_builder import (
+    FILE_CHARS,
+    HEADLESS,
+    Findings,
+    answer_form,
+    given_files,
+    hints,
+    told,
+)
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.recipes.modes.structured_mode import SILENT
+from gpu_mcp_server.recipes.run.failure_response import FailureResponse
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 from gpu_mcp_server.runtime.result_limits import cut_text
 from gpu_mcp_server.services.experience.experience_search import signature
@@ -49,13 +58,15 @@ async def nccl(ground: Ground) -> Ending:
         return program
     failed: Counter[Stage] = Counter()
     last: Verdict | None = None
+    response, found = FailureResponse(("compile", "correctness")), Findings()
     number, silent = 0, 0
     while True:
         if (over := ground.over()) is not None:
             return over
         number += 1
-        edited, verdict = await _turn(ground, program, number, last)
+        edited, verdict = await _turn(ground, program, number, last, found)
         last, program = verdict, edited or program
+        await response.score(ground, f"{number:03}", [verdict])
         silent = silent + 1 if verdict.stage == "code" else 0
         if verdict.stage == "target":
             where = _kept(ground, program, number)
@@ -69,6 +80,7 @@ async def nccl(ground: Ground) -> Ending:
             where = _kept(ground, program, number)
             reason = f"{most} edits ended at stage {verdict.stage}; left: {'; '.join(program.left)}; files: {where}"
             return Ending("iterations", reason[:500])
+        found = await response.respond(ground, f"{number:03}", [verdict], about_program(ground, program))
 
 
 async def _fast_path(ground: Ground) -> Program | Ending:
@@ -82,8 +94,8 @@ async def _fast_path(ground: Ground) -> Program | Ending:
         done = await pipeline.run(files, path.name, folder, options, progress=ground.tell)
         return {"outcome": done.status, "result": done.model_dump(mode="json")}
 
-    told = await ground.step("pipeline-001", "pipeline", work)
-    done = NcclPipeline.model_validate(told["result"])
+    noted = await ground.step("pipeline-001", "pipeline", work)
+    done = NcclPipeline.model_validate(noted["result"])
     failed = next((step for step in done.steps if step.status == "failed"), None)
     if done.status == "nothing to transform" or (failed is not None and failed.name == "original"):
         return Ending("refused", done.headline[:500])
@@ -119,17 +131,19 @@ def _left(files: Mapping[str, str], main: str) -> tuple[str, ...]:
     return tuple(f"{site.call.name} {site.call.path}:{site.call.line}" for site in Analysis(files, main).sites)
 
 
-async def _turn(ground: Ground, program: Program, number: int, last: Verdict | None) -> tuple[Program | None, Verdict]:
+async def _turn(
+    ground: Ground, program: Program, number: int, last: Verdict | None, found: Findings
+) -> tuple[Program | None, Verdict]:
     """Ask for an edit and have it verified; returns the program with it, if it may stay."""
     step = f"code-{number:03}"
-    answer = await ground.ask(step, "code", program_prompt(ground, program, number, last))
-    found, why = handed_over(answer, ProgramEdit)
+    answer = await ground.ask(step, "code", program_prompt(ground, program, number, last, found))
+    edit, why = handed_over(answer, ProgramEdit)
     if answer.status != "ok":
-        found, why = None, f"the agent's call ended as {answer.status}: {answer.why}"
-    texts, why = _applied(program.files, found.edits) if found is not None else (None, why)
-    if found is None or texts is None:
+        edit, why = None, f"the agent's call ended as {answer.status}: {answer.why}"
+    texts, why = _applied(program.files, edit.edits) if edit is not None else (None, why)
+    if edit is None or texts is None:
         return None, Verdict(stage="code", outcome="no_candidate", reason=why[:REASON_CHARACTERS])
-    ground.hand_off(step, found)
+    ground.hand_off(step, edit)
 
     async def work() -> dict[str, Any]:
         verdict = await _verified(ground, program, texts)
@@ -195,24 +209,31 @@ def _kept(ground: Ground, program: Program, number: int) -> Path:
     return folder
 
 
-def program_prompt(ground: Ground, program: Program, number: int, last: Verdict | None) -> str:
+def about_program(ground: Ground, program: Program) -> str:
+    """Return what is wanted of a program, and which host calls are left."""
+    wanted = [f"Wanted: {ground.plan.request}"] if ground.plan.request else []
+    head = "Both stages are done as far as the program could. These host calls are left to you:"
+    left = "\n".join(f"- {left}" for left in program.left) or "- none; the last stage was refused, see below"
+    return "\n\n".join([*wanted, head, left])
+
+
+def program_prompt(ground: Ground, program: Program, number: int, last: Verdict | None, found: Findings) -> str:
     """Return what the agent is told: the procedure, what is left, the last refusal, the files."""
     plan = ground.plan
     named = [program.main, *(p for p in program.files if p.endswith((".cu", ".cuh", ".h")) and p != program.main)]
     shown = [p for p in dict.fromkeys(named) if p != program.original or p == program.main]
     parts = [HEADLESS, recipe(plan.procedure).body.strip()]
-    parts += [f"Wanted: {plan.request}"] if plan.request else []
-    parts.append("Both stages are done as far as the program could. These host calls are left to you:")
-    parts.append("\n".join(f"- {left}" for left in program.left) or "- none; the last stage was refused, see below")
+    parts.append(about_program(ground, program))
+    parts += [given_files(plan)] if number == 1 else []
     if program.frozen:
         parts.append("Only lines between EVOLVE-BLOCK-START and EVOLVE-BLOCK-END may change; the calls stand in such.")
     if last is not None:
         route = "It was refused:" if last.stage != "performance" else "It was accepted, and this is left:"
         parts.append(f"Your last edit. {route}\n\n{last.reason}")
-    parts += hints(plan, "correctness", "performance")
+    parts += [*told(found, plan), *hints(plan, "correctness", "performance")]
     parts += [f"{p}:\n\n```cuda\n{cut_text(program.files[p], FILE_CHARS)}\n```" for p in shown if _is_shown(p)]
     parts += [f"This is edit {number}.", answer_form(ProgramEdit, "cuda")]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _is_shown(path: str) -> bool:

@@ -7,16 +7,20 @@ Source:
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpu_mcp_server.models.comparison import Comparison
-from gpu_mcp_server.models.recipe import Candidate, Verdict
+from gpu_mcp_server.models.recipe import Candidate, CandidateProfile, Verdict
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
-from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, offspring_prompt
+from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, about, offspring_prompt
+from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
+from gpu_mcp_server.recipes.run.candidate_profile import profile_text, profiled, score_advice
 from gpu_mcp_server.recipes.run.compile_tier import source_for
+from gpu_mcp_server.recipes.run.failure_response import FailureResponse
 from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt, worth
 from gpu_mcp_server.recipes.run.run_context import JUDGE_WAIT_S, Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
@@ -35,38 +39,88 @@ class Member:
 
 async def population(ground: Ground) -> Ending:
     """Run the rounds to their end."""
-    wishes = ground.plan.population
-    members: list[Member] = []
-    seed = await _seed(ground)
+    rounds, seed = ground.plan.population.rounds, await _seed(ground)
     frozen = _frozen(seed.source) if seed else None
-    if seed is not None:
-        verdicts = await _judged(ground, "judge-000", [("seed", seed)], None)
-        members += [Member(seed, verdict) for verdict in verdicts]
-    if ground.best is not None and ground.best_source and not refusal(ground.best_source, frozen) and not members:
-        members.append(Member(Candidate(source=ground.best_source, idea="the best of earlier runs"), ground.best))
-    for number in range(1, wishes.rounds + 1):
-        if any(member.verdict.stage == "target" for member in members):
+    members = await _founders(ground, seed, frozen)
+    course = Course(FailureResponse(), Findings(memory=ground.memory))
+    for number in range(1, rounds + 1):
+        if _reached(members):
             return Ending("target", "a member of the population reached it")
-        offspring: list[tuple[str, Candidate]] = []
-        silent = 0
-        for child in range(1, wishes.descendant_num + 1):
-            if (over := ground.over()) is not None:
-                return over
-            name = f"code-{number:03}-{child:02}"
-            born = await _born(ground, name, members, (number - 1) * wishes.descendant_num + child - 1, frozen)
-            if isinstance(born, Verdict):
-                silent += 1
-                members.append(Member(Candidate(source=" ", idea="no candidate"), born))
-            else:
-                offspring.append((name, born))
-        if silent == wishes.descendant_num:
+        born = await _offspring(ground, number, members, frozen, course.found)
+        if isinstance(born, Ending):
+            return born
+        offspring = [(name, child) for name, child in born if isinstance(child, Candidate)]
+        silent = [child for _, child in born if isinstance(child, Verdict)]
+        members += [Member(Candidate(source=" ", idea="no candidate"), verdict) for verdict in silent]
+        if not offspring:
             return Ending("agent", f"round {number} has no candidate: {members[-1].verdict.reason}"[:500])
         parent = ancestors(members, 1)
         verdicts = await _judged(ground, f"judge-{number:03}", offspring, parent[0] if parent else None)
         members += [Member(candidate, verdict) for (_, candidate), verdict in zip(offspring, verdicts, strict=True)]
-    if any(member.verdict.stage == "target" for member in members):
+        await course.score(ground, f"{number:03}", verdicts)
+        if number < rounds and not _reached(members):
+            await course.find_out(ground, f"{number:03}", members, verdicts)
+    if _reached(members):
         return Ending("target", "a member of the population reached it")
-    return Ending("rounds", f"{wishes.rounds} rounds are done")
+    return Ending("rounds", f"{rounds} rounds are done")
+
+
+@dataclass
+class Course:
+    """What the run found out for the next round."""
+
+    response: FailureResponse
+    found: Findings
+    profile: CandidateProfile | None = None
+    profiled: Verdict | None = None
+
+    async def score(self, ground: Ground, label: str, verdicts: Sequence[Verdict]) -> None:
+        """Keep what the advice and the hint that a round was told of brought."""
+        fastest = max((v for v in verdicts if v.outcome == "correct"), key=worth, default=verdicts[0])
+        if self.profiled is not None and self.found.profile:
+            await score_advice(ground, self.profile, self.profiled, fastest)
+        await self.response.score(ground, label, verdicts)
+
+    async def find_out(
+        self, ground: Ground, label: str, members: Sequence[Member], verdicts: Sequence[Verdict]
+    ) -> None:
+        """Answer the failures of a round, and profile the fastest if it is a new one."""
+        found = await self.response.respond(ground, label, verdicts, about(ground.problem, ground.plan))
+        best = ancestors(members, 1)
+        if best and (self.profiled is None or self.profiled.attempt_id != best[0].verdict.attempt_id):
+            self.profiled = best[0].verdict
+            self.profile = await profiled(ground, f"profile-{label}", self.profiled)
+        self.found = replace(found, profile=profile_text(self.profile), memory=ground.memory)
+
+
+def _reached(members: Sequence[Member]) -> bool:
+    return any(member.verdict.stage == "target" for member in members)
+
+
+async def _founders(ground: Ground, seed: Candidate | None, frozen: str | None) -> list[Member]:
+    """Return the seed, judged, or without one the best of earlier runs."""
+    if seed is not None:
+        return [Member(seed, verdict) for verdict in await _judged(ground, "judge-000", [("seed", seed)], None)]
+    if ground.best is None or refusal(ground.best_source, frozen):
+        return []
+    return [Member(Candidate(source=ground.best_source, idea="the best of earlier runs"), ground.best)]
+
+
+async def _offspring(
+    ground: Ground, number: int, members: Sequence[Member], frozen: str | None, found: Findings
+) -> list[tuple[str, Candidate | Verdict]] | Ending:
+    """Ask for the children of a round, `ground.jobs` at once; each is told of the members before the round."""
+    count = ground.plan.population.descendant_num
+
+    async def child(rank: int) -> tuple[str, Candidate | Verdict] | Ending:
+        if (over := ground.over()) is not None:
+            return over
+        name = f"code-{number:03}-{rank:02}"
+        return name, await _born(ground, name, members, (number - 1) * count + rank - 1, frozen, found)
+
+    born = await run_bounded(ground.jobs, [partial(child, rank) for rank in range(1, count + 1)])
+    over = next((one for one in born if isinstance(one, Ending)), None)
+    return over or [one for one in born if not isinstance(one, Ending)]
 
 
 def ancestors(members: Sequence[Member], count: int) -> list[Member]:
@@ -103,13 +157,12 @@ async def _seed(ground: Ground) -> Candidate | None:
 
 
 async def _born(
-    ground: Ground, step: str, members: Sequence[Member], number: int, frozen: str | None
+    ground: Ground, step: str, members: Sequence[Member], number: int, frozen: str | None, found: Findings
 ) -> Candidate | Verdict:
     """Ask for one child; a verdict where it cannot be judged."""
     chosen = ancestors(members, ground.plan.population.ancestor_num)
     turns = [Turn(at, member.candidate, member.verdict) for at, member in enumerate(members, 1)]
     shown = [(member.candidate, member.verdict) for member in chosen]
-    found = Findings(memory=ground.memory)
     prompt = offspring_prompt(ground.plan, ground.problem, shown, turns, number, frozen is not None, found)
     answer = await ground.ask(step, "code", prompt)
     candidate, why = candidate_of(answer)

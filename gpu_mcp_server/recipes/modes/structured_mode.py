@@ -1,13 +1,15 @@
 """Structured mode: specification, then candidates one after the other, each failure told to the next."""
 
 from collections import Counter
+from dataclasses import replace
 
 from gpu_mcp_server.models.recipe import CandidateProfile, Stage, Verdict
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
-from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, code_prompt
+from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, about, code_prompt
 from gpu_mcp_server.recipes.modes.preparation_steps import Prepared, prepared
 from gpu_mcp_server.recipes.run.candidate_profile import profile_text, profiled, score_advice
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES
+from gpu_mcp_server.recipes.run.failure_response import FailureResponse
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 
 SILENT = 2
@@ -21,24 +23,25 @@ async def structured(ground: Ground) -> Ending:
         return handed
     turns: list[Turn] = []
     failed: Counter[Stage] = Counter()
-    looked_up = ""
+    response = FailureResponse()
+    found = Findings(memory=ground.memory)
     profile: CandidateProfile | None = None
     while True:
         if (over := ground.over()) is not None:
             return over
-        turn = await _turn(ground, handed, turns, Findings(looked_up, profile_text(profile), ground.memory))
+        turn = await _turn(ground, handed, turns, found)
         if turns:
             await score_advice(ground, profile, turns[-1].verdict, turn.verdict)
-        repeated = any(_same_error(turn.verdict, earlier.verdict) for earlier in turns)
+        label = f"{turn.number:03}"
+        await response.score(ground, label, [turn.verdict])
         turns.append(turn)
         stage = turn.verdict.stage
         failed[stage] += 1
         if (ending := _ended(ground, turns, failed)) is not None:
             return ending
-        looked_up = ""
-        if repeated:
-            looked_up = await ground.look_up(f"lookup-{turn.number:03}", turn.verdict.reason)
-        profile = await profiled(ground, f"profile-{turn.number:03}", turn.verdict)
+        found = await response.respond(ground, label, [turn.verdict], about(ground.problem, ground.plan))
+        profile = await profiled(ground, f"profile-{label}", turn.verdict)
+        found = replace(found, profile=profile_text(profile), memory=ground.memory)
 
 
 async def _turn(ground: Ground, handed: Prepared, turns: list[Turn], found: Findings) -> Turn:
@@ -54,10 +57,6 @@ async def _turn(ground: Ground, handed: Prepared, turns: list[Turn], found: Find
     ground.hand_off(step, candidate)
     parent = next((t.verdict.attempt_id for t in reversed(turns) if t.verdict.attempt_id), None)
     return Turn(number, candidate, await ground.judge(f"judge-{number:03}", candidate, step, parent))
-
-
-def _same_error(one: Verdict, other: Verdict) -> bool:
-    return one.stage in ("compile", "correctness") and bool(one.signature) and one.signature == other.signature
 
 
 def _ended(ground: Ground, turns: list[Turn], failed: Counter[Stage]) -> Ending | None:

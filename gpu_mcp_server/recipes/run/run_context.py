@@ -51,6 +51,10 @@ class Ground:
     agents: Agents
     wall_s: float = 0.0
     agent_calls: int = 0
+    asking: int = 0
+    """Calls of the agent that are under way; they count as made."""
+    jobs: int = 1
+    """How many calls may be under way at once, where a mode asks for several candidates."""
     cost_usd: float | None = None
     best: Verdict | None = None
     best_source: str = ""
@@ -69,8 +73,9 @@ class Ground:
         budget = self.plan.budget
         if budget.wall_s is not None and self.wall_s >= budget.wall_s:
             return Ending("budget", f"{self.wall_s:.0f} s of {budget.wall_s:g} s are spent")
-        if self.agent_calls >= budget.agent_calls:
-            return Ending("budget", f"the agent was called {self.agent_calls} times, which is budget.agent_calls")
+        if self.agent_calls + self.asking >= budget.agent_calls:
+            called = self.agent_calls + self.asking
+            return Ending("budget", f"the agent was called {called} times, which is budget.agent_calls")
         if budget.cost_usd is not None and (self.cost_usd or 0) >= budget.cost_usd:
             return Ending("budget", f"{self.cost_usd:.2f} USD of {budget.cost_usd:g} are spent, as the agent reports")
         return None
@@ -123,7 +128,11 @@ class Ground:
             return {"outcome": answer.status, "why": answer.why[:2000], "prompt_artifact_id": kept, **ids, **told}
 
         fresh = {} if begun else {"job_id": job_id}
-        done = await self.step(step, kind, work, **fresh)
+        self.asking += 1
+        try:
+            done = await self.step(step, kind, work, **fresh)
+        finally:
+            self.asking -= 1
         self.prompts[step] = done["prompt_artifact_id"]
         self.agent_calls += 1
         if "cost_usd" in done:

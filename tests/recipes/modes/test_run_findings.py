@@ -7,7 +7,7 @@ import pytest
 
 from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.profile import Advice
-from gpu_mcp_server.models.recipe import CandidateProfile, Verdict
+from gpu_mcp_server.models.recipe import CandidateProfile, HintEffect, Verdict
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.candidate_profile import gain_of, predicted_gain, profile_text
 from gpu_mcp_server.recipes.run.journal import FILE, entries
@@ -101,3 +101,25 @@ async def test_a_second_run_ends_as_cached_or_starts_from_the_best_and_a_fresh_o
         path.write_bytes(b"".join(lines[:cut]) + lines[cut][:10])
         again = await runs.go(further.run_id)
         assert (again.stopped, again.best, len(again.steps)) == (further.stopped, further.best, len(further.steps))
+
+
+async def test_after_two_failures_the_reflector_is_asked_and_its_hints_effect_is_kept(lab: Lab, begun: Begun):
+    run_id = await begun("stumbles", {"models": {"reflect": "large"}}, iterations={"compile": 5})
+    state = await Runs(lab).go(run_id)
+
+    assert [(s.step, s.kind) for s in state.steps if s.kind == "reflect"] == [("reflect-002", "reflect")]
+    assert state.stopped == "target" and state.spent.agent_calls == 5, state.summary()
+    folder = lab.settings.data_dir / "recipes" / run_id
+    effect = HintEffect.model_validate_json((folder / "handoffs" / "effect-003.json").read_text())
+    assert (effect.before, effect.after, effect.helped) == ("compile", "target", True)
+    assert "int65_t" in await asked(lab, run_id, "reflect-002")
+    said = [one.says for one in (await lab.memory.lessons(problem_id=state.problem_id)).lessons if one.kind == "hint"]
+    assert said == ["helped (compile to target): the type is int64_t"]
+
+    path = folder / FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    remembered = next(n for n, line in enumerate(lines) if b'"memory-001"' in line)
+    for cut in range(remembered + 1, len(lines)):
+        path.write_bytes(b"".join(lines[:cut]) + lines[cut][:10])
+        again = await Runs(lab).go(run_id)
+        assert [s.step for s in again.steps] == [s.step for s in state.steps] and again.best == state.best

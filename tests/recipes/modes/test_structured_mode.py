@@ -90,7 +90,8 @@ async def test_one_that_never_gets_there_ends_with_its_iterations_and_is_given_d
 
     assert state.stopped == "iterations" and "stage compile" in state.why and state.best is None
     kinds = [step.kind for step in state.steps]
-    assert kinds == ["specification", "code", "judge", "code", "judge", "lookup", "code", "judge"]
+    assert kinds == ["specification", "code", "judge", "code", "judge", "lookup", "reflect", "code", "judge"]
+    assert "Hint of the reflector: (compile) the type is int64_t" in await kept_prompt(lab, run_id, 3)
     assert "The same error came twice" in await kept_prompt(lab, run_id, 3) or "nothing" in state.steps[5].outcome
 
 
