@@ -1,9 +1,9 @@
 """`recipe`: headless runs, begun and resumed."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,11 +14,18 @@ from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.models.suite import RepeatReport, SuiteReport
 
+if TYPE_CHECKING:
+    from gpu_mcp_server.recipes.headless_runs import Runs
+
 app = typer.Typer(help="Headless runs of agents: begun, resumed after any kill, shown.", no_args_is_help=True)
 
 suite_app = typer.Typer(help="One plan over many problems.", no_args_is_help=True)
 app.add_typer(suite_app, name="suite")
 
+Jobs = Annotated[
+    int,
+    typer.Option("--jobs", help="Problems, or children of a population, at once.", min=1, max=64),
+]
 RunId = Annotated[str, typer.Argument(help="From `recipe list`.")]
 
 
@@ -46,6 +53,7 @@ class ProgressView:
 def run(
     plan: Annotated[Path, typer.Argument(help="TOML of the run; docs/recipes.md has its keys.")],
     run_id: Annotated[str | None, typer.Option(help="r-...; a new one if absent.")] = None,
+    jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Begin a run and stay with it to its end; a kill costs nothing, `recipe resume` goes on."""
@@ -60,20 +68,20 @@ def run(
             runs = Runs(lab)
             begun = runs.create(chosen, run_id)
             typer.echo(f"run {begun}", err=True)
-            return await _went(runs.go, begun)
+            return await _went(runs, begun, jobs)
 
     _said(in_process_client.run(work), as_json=as_json)
 
 
 @app.command()
-def resume(run_id: RunId, as_json: Json = False) -> None:
+def resume(run_id: RunId, jobs: Jobs = 1, as_json: Json = False) -> None:
     """Go on with a run that was killed or broken off."""
 
     async def work() -> RunState:
         from gpu_mcp_server.recipes.headless_runs import Runs
 
         async with in_process_client.laboratory() as lab:
-            return await _went(Runs(lab).go, run_id)
+            return await _went(Runs(lab), run_id, jobs)
 
     _said(in_process_client.run(work), as_json=as_json)
 
@@ -187,6 +195,7 @@ def kernelbench(
     name: Annotated[
         str | None, typer.Option(help="Of the suite; the same name goes on. PLAN-levelN if absent.")
     ] = None,
+    jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Run a plan over a level of KernelBench; a kill costs nothing, the same command goes on. Prints Markdown."""
@@ -195,7 +204,7 @@ def kernelbench(
 
     chosen = read_plan(plan)
     problems = kernelbench_problems(root.expanduser().absolute(), level, problem or ())
-    report = in_process_client.run(lambda: _over(chosen, name or f"{chosen.name}-level{level}", problems))
+    report = in_process_client.run(lambda: _over(chosen, name or f"{chosen.name}-level{level}", problems, jobs))
     print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
@@ -205,6 +214,7 @@ def hip(
     instructions: Annotated[Path, typer.Option(help="GEAK-HIP instruction file (JSON), its tasks' folders beside it.")],
     task: Annotated[list[str] | None, typer.Option(help="Only these, by name.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the suite; the same name goes on. PLAN-hip if absent.")] = None,
+    jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Run a plan over the tasks of a GEAK-HIP instruction file.
@@ -219,27 +229,27 @@ def hip(
 
     async def work() -> SuiteReport:
         problems = await hip_problems(instructions.expanduser().absolute(), task or ())
-        return await _over(chosen, name or f"{chosen.name}-hip", problems)
+        return await _over(chosen, name or f"{chosen.name}-hip", problems, jobs)
 
     report = in_process_client.run(work)
     print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
-async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path]) -> SuiteReport:
+async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path], jobs: int) -> SuiteReport:
     from gpu_mcp_server.recipes.suites import Suites
 
     async with in_process_client.laboratory() as lab:
         live = ProgressView()
         try:
-            return await Suites(lab).over(plan, name, problems, live)
+            return await Suites(lab).over(plan, name, problems, live, jobs)
         finally:
             live.end()
 
 
-async def _went(go: Callable[[str, ProgressView], Awaitable[RunState]], run_id: str) -> RunState:
+async def _went(runs: "Runs", run_id: str, jobs: int) -> RunState:
     live = ProgressView()
     try:
-        return await go(run_id, live)
+        return await runs.go(run_id, live, jobs)
     except GpuMcpError as error:
         error.hint = f"{error.hint} `gpu-mcp-server recipe resume {run_id}` goes on.".strip()
         raise

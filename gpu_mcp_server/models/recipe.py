@@ -181,6 +181,8 @@ class RunCost(Model):
     agent_calls: int = 0
     cost_usd: float | None = None
     """As agents reported it."""
+    tokens: int | None = None
+    """As agents reported them."""
     tool_calls: int | None = None
     """In agent mode: of our tools."""
     tool_characters: int | None = None

@@ -97,6 +97,18 @@ class Budget(Model):
     """As agents report it; one that reports nothing counts as nothing."""
 
 
+class SuiteBudget(Model):
+    """What all runs of a suite may cost: no further problem is begun once one of these is spent."""
+
+    agent_calls: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
+    """As agents report them; one that reports nothing counts as nothing."""
+    cost_usd: float | None = Field(default=None, gt=0)
+    """Likewise."""
+    gpu_s: float | None = Field(default=None, gt=0)
+    """Seconds times GPUs of the jobs that judge and profile."""
+
+
 class Population(Model):
     """Of population mode, with GEAK's names."""
 
@@ -140,6 +152,7 @@ class RunPlan(Model):
     iterations: Iterations = Iterations()
     target: PlanTarget = PlanTarget()
     budget: Budget = Budget()
+    suite: SuiteBudget = SuiteBudget()
     population: Population = Population()
     nccl: NcclPipelineOptions = NcclPipelineOptions()
     """How the program is started and how far each stage is verified."""

@@ -53,6 +53,7 @@ class SuiteRow(Model):
     agent_calls: int = 0
     wall_s: float = 0.0
     cost_usd: float | None = None
+    tokens: int | None = None
 
 
 class SuiteReport(ResultModel):
@@ -65,6 +66,9 @@ class SuiteReport(ResultModel):
     fast: dict[str, Proportion]
     """fast_p of KernelBench: share of problems whose best is correct and more than p times as fast as the reference."""
 
+    ended: str = ""
+    """Why no further problem was begun."""
+
     def left_out(self) -> list[str]:
         """Say which problems count nowhere, if there are any."""
         names = [row.name for row in self.rows if row.degenerate]
@@ -73,6 +77,7 @@ class SuiteReport(ResultModel):
     def summary(self) -> str:
         """Say the metrics, then a table as Markdown."""
         lines = [f"# {self.suite}", "", f"{len(self.rows)} of {self.problems} problems are done.", ""]
+        lines += [f"No further problem was begun: {self.ended}", ""] if self.ended else []
         lines += [f"- {name}: {rate.text()}" for name, rate in self.fast.items()]
         lines += [f"- {said}" for said in self.left_out()]
         compiled = sum(row.stopped == "compiled" for row in self.rows)

@@ -68,6 +68,13 @@ class Runs:
         """
         return RunPlan.model_validate_json((self.folder(run_id) / PLAN_FILE).read_text(encoding="utf-8"))
 
+    async def gpu_seconds(self, run_id: str) -> float:
+        """Return the seconds times GPUs of the jobs that judged and profiled a run's candidates so far."""
+        journal = entries(self._root / run_id)
+        profiles = [entry["profile"]["profile_id"] for entry in journal if "profile" in entry]
+        judged = [verdict.attempt_id for verdict in verdicts_of(journal)]
+        return await self._lab.jobs.table.gpu_seconds([one for one in (*judged, *profiles) if one is not None])
+
     def begun(self, run_id: str) -> bool:
         """Say whether anything was done of a run."""
         return bool(entries(self._root / run_id))
@@ -182,6 +189,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
             wall_s=sum(step.seconds for step in steps),
             agent_calls=sum(step.kind in ASKED for step in steps),
             cost_usd=sum(costs) if costs else None,
+            tokens=_sum(done, "tokens"),
             tool_calls=_sum(done, "calls"),
             tool_characters=_sum(done, "characters"),
         ),

@@ -10,15 +10,17 @@ import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import RunState
-from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.models.run_plan import RunPlan, SuiteBudget
 from gpu_mcp_server.models.suite import Proportion, RepeatReport, SuiteReport, SuiteRow
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.headless_runs import Runs, silent
 from gpu_mcp_server.recipes.reports.suite_page import repeat_page, suite_page
+from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
 from gpu_mcp_server.recipes.run.run_context import Tell
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats import geak
@@ -89,19 +91,54 @@ class Suites:
     def __init__(self, lab: Lab) -> None:
         self._lab, self._runs = lab, Runs(lab)
 
-    async def over(self, plan: RunPlan, suite: str, problems: Mapping[str, Path], tell: Tell = silent) -> SuiteReport:
-        """Run it for every problem that is not done yet, one after the other; a report is written after each.
+    async def over(
+        self, plan: RunPlan, suite: str, problems: Mapping[str, Path], tell: Tell = silent, jobs: int = 1
+    ) -> SuiteReport:
+        """Run it for every problem that is not done yet, `jobs` at once; a report is written after each.
+
+        No further problem is begun once `plan.suite` is spent; those that are running go on to their end.
 
         Raises:
-            HostError, BadRequest: If a run cannot go on; the same command continues.
+            HostError, BadRequest: If a run cannot go on; the others are broken off, and the same command continues.
         """
         Agents(self._lab, plan.agent).check()
         states: dict[str, RunState] = {}
-        for name, path in problems.items():
+        ended = ""
+
+        def report() -> SuiteReport:
+            return suite_report(suite, {n: states[n] for n in problems if n in states}, len(problems), ended)
+
+        async def one(name: str, path: Path) -> None:
+            nonlocal ended
+            run_id = _run_id(suite, name)
+            if not self._runs.begun(run_id):
+                ended = ended or await self._spent(plan.suite, [_run_id(suite, other) for other in problems])
+                if ended:
+                    return
             await tell(f"{name}: begun, {len(states) + 1} of {len(problems)}")
-            states[name] = await self._one(plan, _run_id(suite, name), path, tell)
-            self._write(suite, suite_report(suite, states, len(problems)))
-        return suite_report(suite, states, len(problems))
+
+            async def named(message: str) -> None:
+                await tell(f"{name} {message}" if jobs > 1 else message)
+
+            states[name] = await self._one(plan, run_id, path, named)
+            self._write(suite, report())
+
+        await run_bounded(jobs, [partial(one, name, path) for name, path in problems.items()])
+        self._write(suite, report())
+        return report()
+
+    async def _spent(self, budget: SuiteBudget, run_ids: Sequence[str]) -> str:
+        """Say which part of a suite's budget its runs have used up, those that go on included; empty if none."""
+        begun = [run_id for run_id in run_ids if self._runs.begun(run_id)]
+        spent = [self._runs.state(run_id).spent for run_id in begun]
+        gpu_s = [await self._runs.gpu_seconds(run_id) for run_id in begun] if budget.gpu_s is not None else []
+        used = {
+            "agent_calls": sum(one.agent_calls for one in spent), "tokens": sum(one.tokens or 0 for one in spent),
+            "cost_usd": sum(one.cost_usd or 0 for one in spent), "gpu_s": sum(gpu_s),
+        }  # fmt: skip
+        limits = budget.model_dump(exclude_none=True)
+        over = [name for name, limit in limits.items() if used[name] >= limit]
+        return "; ".join(f"{used[name]:g} of suite.{name} {limits[name]:g} are spent" for name in over)
 
     async def _one(self, plan: RunPlan, run_id: str, path: Path, tell: Tell) -> RunState:
         """Run one problem; what is no problem is a row that is refused, and is tried again by the next call."""
@@ -154,7 +191,7 @@ class Suites:
             new.replace(path)
 
 
-def suite_report(suite: str, states: Mapping[str, RunState], problems: int) -> SuiteReport:
+def suite_report(suite: str, states: Mapping[str, RunState], problems: int, ended: str = "") -> SuiteReport:
     """Return what is done of a suite; a problem that is not done yet, or is degenerate, counts nowhere."""
     rows = [row_of(name, state) for name, state in states.items()]
     judged = [row for row in rows if row.stopped != "compiled" and not row.degenerate]
@@ -163,7 +200,7 @@ def suite_report(suite: str, states: Mapping[str, RunState], problems: int) -> S
         return row.correct and (times == 0 or (row.speedup is not None and row.speedup > times))
 
     fast = {f"fast_{p}": Proportion.from_counts(sum(faster(row, p) for row in judged), len(judged)) for p in FAST}
-    return SuiteReport(suite=suite, rows=rows, problems=problems, fast=fast)
+    return SuiteReport(suite=suite, rows=rows, problems=problems, fast=fast, ended=ended)
 
 
 def row_of(name: str, state: RunState) -> SuiteRow:
@@ -174,7 +211,7 @@ def row_of(name: str, state: RunState) -> SuiteRow:
         degenerate=state.degenerate or state.stopped == "degenerate",
         correct=best is not None and best.outcome == "correct",
         speedup=best.speedup if best else None, attempt_id=best.attempt_id if best else None,
-        agent_calls=spent.agent_calls, wall_s=spent.wall_s, cost_usd=spent.cost_usd,
+        agent_calls=spent.agent_calls, wall_s=spent.wall_s, cost_usd=spent.cost_usd, tokens=spent.tokens,
     )  # fmt: skip
 
 

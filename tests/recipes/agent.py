@@ -95,4 +95,5 @@ if number % 2:
     print("done")
 else:
     text = f"idea {number}\n```c\n{source}```\n"
-    print(json.dumps({"result": text, "total_cost_usd": 0.25}))
+    usage = {"input_tokens": 100, "output_tokens": 20, "service_tier": "standard"}
+    print(json.dumps({"result": text, "total_cost_usd": 0.25, "usage": usage}))

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.recipe import RunState, Verdict
+from gpu_mcp_server.models.run_plan import SuiteBudget
 from gpu_mcp_server.models.suite import Proportion
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.suites import Suites, difference, kernelbench_problems, suite_report
@@ -80,6 +82,48 @@ async def test_repetitions_are_counted_once_and_a_problem_that_is_refused_is_a_r
     assert (row.stopped, row.degenerate, report.fast["fast_0"].of) == ("iterations", True, 0), row.why
     written = lab.settings.data_dir / "recipes" / "suites" / "refusing.json"
     assert json.loads(written.read_text())["rows"][0]["name"] == "bad"
+
+
+async def test_problems_run_side_by_side_and_a_spent_budget_begins_no_further_one(
+    lab: Lab, begun: Begun, tmp_path: Path
+):
+    plan = Runs(lab).plan(await begun("never", iterations={"compile": 1}))
+    problems = {f"p{n}": tmp_path / f"p{n}.toml" for n in range(4)}
+    for name, path in problems.items():
+        path.write_text(TWICE.replace("twice plus one", f"twice plus one of {name}"))
+    told: list[str] = []
+
+    async def tell(message: str) -> None:
+        told.append(message)
+
+    suites = Suites(lab)
+    limited = plan.model_copy(update={"suite": SuiteBudget(agent_calls=2, gpu_s=1)})
+    first = await suites.over(limited, "limited", problems, tell)
+    assert [row.name for row in first.rows] == ["p0"] and "2 of suite.agent_calls 2 are spent" in first.summary()
+    rest = await suites.over(plan, "limited", problems, tell, jobs=4)
+    assert [(row.name, row.agent_calls) for row in rest.rows] == [(name, 2) for name in problems] and not rest.ended
+    assert rest.rows[0] == first.rows[0] and any(line.startswith("p3 judge-001: compile_failed") for line in told)
+    begins = [n for n, line in enumerate(told) if ": begun, " in line and not line.startswith("p0")]
+    ends = [n for n, line in enumerate(told) if "judge-001: compile_failed" in line and line.startswith("p")]
+    assert max(begins) < min(ends), "all were begun before any was judged"
+
+
+async def test_gpu_seconds_are_gpus_times_the_time_of_finished_jobs(lab: Lab):
+    rows: list[tuple[str, str, dict[str, Any] | None]] = [
+        ("j-1", "a-1", {"gpus": ["G0", "G1"], "wall_s": 3.0}), ("j-2", "a-1", {"gpus": [], "wall_s": 9.0}),
+        ("j-3", "a-2", {"gpus": ["G0"], "wall_s": 1.5}), ("j-4", "a-3", {"gpus": ["G0"], "wall_s": 50.0}),
+        ("j-5", "a-2", None),
+    ]  # fmt: skip
+    for job_id, attempt_id, record in rows:
+        await lab.store.db.execute(
+            "INSERT INTO jobs (job_id, host, purpose, attempt_id, submitted_at, context, record) "
+            "VALUES (?, 'local', 'run', ?, 'now', '{}', ?)",
+            (job_id, attempt_id, json.dumps(record) if record else None),
+        )
+    try:
+        assert await lab.jobs.table.gpu_seconds(["a-1", "a-2"]) == 7.5 and await lab.jobs.table.gpu_seconds([]) == 0
+    finally:
+        await lab.store.db.execute("DELETE FROM jobs WHERE submitted_at = 'now'")
 
 
 PLAN = """

@@ -31,6 +31,10 @@ MAX_FILE_BYTES = 8 << 20
 STDIN_BYTES = 1 << 20
 """What a job can be given there; a longer prompt is in its file."""
 SAID = 1500
+TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+"""Of `usage` in an answer of Claude Code: they exclude each other."""
+MOST_TOKENS = 10**12
+"""What one call may report; more is a mistake."""
 AGAIN = ("cancelled", "caller_lost", "broken", "refused", "no_gpu")
 """Ends of a job that are not the agent's doing: the call is made again."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -47,6 +51,8 @@ class Answer:
     handoff: str | None = None
     """Content of handoff.json."""
     cost_usd: float | None = None
+    tokens: int | None = None
+    """That its model read and wrote, as it reports them."""
     calls: int | None = None
     """Of our tools, where it had them."""
     characters: int | None = None
@@ -173,13 +179,13 @@ class Agents:
         record = done.record
         left = [output for output in record.outputs if output.path == HANDOFF_FILE and output.size <= MAX_FILE_BYTES]
         handoff = (await self._lab.jobs.runner.fetch(HOST, left[0].sha256)).decode("utf-8", "replace") if left else None
-        text, cost = reported(done.stdout.decode("utf-8", "replace"))
+        text, cost, tokens = reported(done.stdout.decode("utf-8", "replace"))
         if record.stdout_bytes > record.stdout_kept and handoff is None:
             limit = f"it wrote {record.stdout_bytes} bytes; {self._command.output_bytes} are kept (agent.output_bytes)"
-            return Answer("output_limit", limit, text, handoff, cost)
+            return Answer("output_limit", limit, text, handoff, cost, tokens)
         if record.status == "ok":
-            return Answer("ok", "", text, handoff, cost)
-        return Answer(record.status or "failed", _why(record, safe_text(done.stderr)), text, handoff, cost)
+            return Answer("ok", "", text, handoff, cost, tokens)
+        return Answer(record.status or "failed", _why(record, safe_text(done.stderr)), text, handoff, cost, tokens)
 
 
 class Interrupted(HostError):
@@ -196,12 +202,12 @@ def filled(template: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), template)
 
 
-def reported(text: str) -> tuple[str, float | None]:
-    """Return an agent's words and what it says it cost.
+def reported(text: str) -> tuple[str, float | None, int | None]:
+    """Return an agent's words, and what it says it cost in USD and in tokens.
 
     Source:
-        `claude -p` with `--output-format json` or `stream-json`: an object with `result` and `total_cost_usd`, alone
-        or as the last line.
+        `claude -p` with `--output-format json` or `stream-json`: an object with `result`, `total_cost_usd` and
+        `usage`, alone or as the last line.
     """
     for part in (text, *reversed(text.strip().rsplit("\n", 3))):
         try:
@@ -212,8 +218,16 @@ def reported(text: str) -> tuple[str, float | None]:
             found = cast("dict[str, Any]", said)
             cost: Any = found.get("total_cost_usd")
             usable = isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0
-            return str(found["result"]), float(cost) if usable else None
-    return text, None
+            return str(found["result"]), float(cost) if usable else None, _tokens(found.get("usage"))
+    return text, None, None
+
+
+def _tokens(usage: Any) -> int | None:
+    if not isinstance(usage, dict):
+        return None
+    counts = [cast("dict[str, Any]", usage).get(name) for name in TOKENS]
+    found = [n for n in counts if isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= MOST_TOKENS]
+    return sum(found) if found else None
 
 
 def _strength(level: str) -> int:

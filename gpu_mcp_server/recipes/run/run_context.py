@@ -123,7 +123,7 @@ class Ground:
                 for name, text in said.items()
                 if text
             }
-            counted = {"cost_usd": answer.cost_usd, "calls": answer.calls, "characters": answer.characters}
+            counted = {name: getattr(answer, name) for name in ("cost_usd", "tokens", "calls", "characters")}
             told = {name: value for name, value in counted.items() if value is not None}
             return {"outcome": answer.status, "why": answer.why[:2000], "prompt_artifact_id": kept, **ids, **told}
 

@@ -4,7 +4,7 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -146,6 +146,15 @@ class JobTable:
             (*values, limit),
         )
         return [_job(row) for row in rows]
+
+    async def gpu_seconds(self, attempt_ids: Sequence[str]) -> float:
+        """Return the seconds times GPUs that the finished jobs of some attempts took."""
+        row = await self._db.fetch_one(
+            "SELECT coalesce(sum(json_array_length(record, '$.gpus') * coalesce(record ->> 'wall_s', 0)), 0) AS gpu_s "
+            "FROM jobs WHERE record IS NOT NULL AND attempt_id IN (SELECT value FROM json_each(?))",
+            (json.dumps([*attempt_ids]),),
+        )
+        return float(row["gpu_s"]) if row is not None else 0.0
 
     async def recent(self, limit: int = 20) -> list[JobRow]:
         """Return the jobs submitted last, newest first."""

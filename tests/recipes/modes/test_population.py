@@ -43,6 +43,25 @@ async def test_offspring_change_blocks_alone_and_a_killed_round_is_judged_once(l
     assert len(recent.attempts) == 2
 
 
+async def test_children_are_asked_for_side_by_side_within_the_budget_and_with_the_same_result(lab: Lab, begun: Begun):
+    wishes = {"seed": "seed.c", "descendant_num": 3, "rounds": 2, "ancestor_num": 1}
+    told: list[str] = []
+
+    async def tell(message: str) -> None:
+        told.append(message)
+
+    run_id = await begun("evolves", mode="population", population=wishes, budget={"agent_calls": 3})
+    state = await Runs(lab).go(run_id, tell, jobs=3)
+    asked = [line for line in told if line.startswith("code-001-")][:6]
+    assert [line.endswith(": begun") for line in asked] == [True] * 3 + [False] * 3, asked
+    assert (state.stopped, state.spent.agent_calls) == ("target", 3), state.summary()
+
+    budget = {"agent_calls": 2}
+    run_id = await begun("evolves", mode="population", population=wishes, budget=budget, fresh=True)
+    state = await Runs(lab).go(run_id, jobs=3)
+    assert (state.stopped, state.spent.agent_calls) == ("budget", 2) and await Runs(lab).go(run_id) == state
+
+
 def test_what_may_not_change_is_told_from_what_may():
     seed = (HERE / "seed.c").read_text()
     frozen = frozen_text(seed)
