@@ -182,14 +182,14 @@ def code_prompt(
             last.verdict.stage
         )  # type: ignore[assignment]  # the stages that have hints are kinds of hints
         parts += hints(plan, stage) if stage else []
-    parts += told(found, plan)
+    parts += findings_text(found, plan)
     if len(turns) > 1 or (last and last.verdict.stage == "correctness"):
         parts.append(history(turns, plan.history))
     parts += diversity(plan, len(turns))
     return _joined([*parts, f"This is candidate {len(turns) + 1}.", answer_form(Candidate, plan.language)])
 
 
-def told(found: Findings, plan: RunPlan) -> list[str]:
+def findings_text(found: Findings, plan: RunPlan) -> list[str]:
     """Return what the run found out after the last candidate, with the hints that go with it."""
     parts = [found.profile] if found.profile else []
     if found.looked_up:
@@ -212,7 +212,7 @@ def offspring_prompt(
     """Return the prompt for a child: ancestors in ascending latency with their analysis, then what was tried."""
     parts = [HEADLESS, recipe(plan.procedure).body.strip(), about(problem, plan)]
     parts += [given_files(plan)] if not turns else []
-    parts += told(found, plan)
+    parts += findings_text(found, plan)
     for rank, (candidate, verdict) in enumerate(ancestors, 1):
         speed = f"speed-up {verdict.speedup:.3g}" if verdict.speedup else verdict.outcome
         said = "\n".join(filter(None, [candidate.idea, candidate.analysis, verdict.reason, verdict.details]))

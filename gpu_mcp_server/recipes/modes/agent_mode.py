@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
-from gpu_mcp_server.recipes.agents.prompt_builder import Findings, about, given_files, hints, told
+from gpu_mcp_server.recipes.agents.prompt_builder import Findings, about, findings_text, given_files, hints
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.recipes.agents.tool_call_meter import ToolCall
 from gpu_mcp_server.recipes.run.failure_response import FailureResponse
@@ -85,7 +85,7 @@ def session_prompt(ground: Ground, course: Course, number: int) -> str:
         f"Given:\n\n- problem_id: {ground.problem.problem_id}" + (f"\n- host: {plan.host}" if plan.host else "")
     )
     parts += [given_files(plan), ground.memory] if number == 1 else []
-    parts += [*told(course.found, plan), *hints(plan, "compile", "correctness", "performance", "research")]
+    parts += [*findings_text(course.found, plan), *hints(plan, "compile", "correctness", "performance", "research")]
     if course.verdicts:
         rows = [_row(verdict) for verdict in course.verdicts[-SHOWN:]]
         left = len(course.verdicts) - len(rows)

@@ -20,9 +20,9 @@ from gpu_mcp_server.recipes.agents.prompt_builder import (
     HEADLESS,
     Findings,
     answer_form,
+    findings_text,
     given_files,
     hints,
-    told,
 )
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.recipes.modes.structured_mode import SILENT
@@ -230,7 +230,7 @@ def program_prompt(ground: Ground, program: Program, number: int, last: Verdict 
     if last is not None:
         route = "It was refused:" if last.stage != "performance" else "It was accepted, and this is left:"
         parts.append(f"Your last edit. {route}\n\n{last.reason}")
-    parts += [*told(found, plan), *hints(plan, "correctness", "performance")]
+    parts += [*findings_text(found, plan), *hints(plan, "correctness", "performance")]
     parts += [f"{p}:\n\n```cuda\n{cut_text(program.files[p], FILE_CHARS)}\n```" for p in shown if _is_shown(p)]
     parts += [f"This is edit {number}.", answer_form(ProgramEdit, "cuda")]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -18,7 +18,7 @@ from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, froze
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
 from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, about, offspring_prompt
 from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
-from gpu_mcp_server.recipes.run.candidate_profile import profile_text, profiled, score_advice
+from gpu_mcp_server.recipes.run.candidate_profile import profile_candidate, profile_text, score_advice
 from gpu_mcp_server.recipes.run.compile_tier import source_for
 from gpu_mcp_server.recipes.run.failure_response import FailureResponse
 from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt, worth
@@ -42,7 +42,7 @@ async def population(ground: Ground) -> Ending:
     rounds, seed = ground.plan.population.rounds, await _seed(ground)
     frozen = _frozen(seed.source) if seed else None
     members = await _founders(ground, seed, frozen)
-    course = Course(FailureResponse(), Findings(memory=ground.memory))
+    course = RoundFindings(FailureResponse(), Findings(memory=ground.memory))
     for number in range(1, rounds + 1):
         if _reached(members):
             return Ending("target", "a member of the population reached it")
@@ -66,7 +66,7 @@ async def population(ground: Ground) -> Ending:
 
 
 @dataclass
-class Course:
+class RoundFindings:
     """What the run found out for the next round."""
 
     response: FailureResponse
@@ -89,7 +89,7 @@ class Course:
         best = ancestors(members, 1)
         if best and (self.profiled is None or self.profiled.attempt_id != best[0].verdict.attempt_id):
             self.profiled = best[0].verdict
-            self.profile = await profiled(ground, f"profile-{label}", self.profiled)
+            self.profile = await profile_candidate(ground, f"profile-{label}", self.profiled)
         self.found = replace(found, profile=profile_text(self.profile), memory=ground.memory)
 
 

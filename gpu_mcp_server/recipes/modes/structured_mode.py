@@ -7,7 +7,7 @@ from gpu_mcp_server.models.recipe import CandidateProfile, Stage, Verdict
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
 from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, about, code_prompt
 from gpu_mcp_server.recipes.modes.preparation_steps import Prepared, prepared
-from gpu_mcp_server.recipes.run.candidate_profile import profile_text, profiled, score_advice
+from gpu_mcp_server.recipes.run.candidate_profile import profile_candidate, profile_text, score_advice
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES
 from gpu_mcp_server.recipes.run.failure_response import FailureResponse
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
@@ -40,7 +40,7 @@ async def structured(ground: Ground) -> Ending:
         if (ending := _ended(ground, turns, failed)) is not None:
             return ending
         found = await response.respond(ground, label, [turn.verdict], about(ground.problem, ground.plan))
-        profile = await profiled(ground, f"profile-{label}", turn.verdict)
+        profile = await profile_candidate(ground, f"profile-{label}", turn.verdict)
         found = replace(found, profile=profile_text(profile), memory=ground.memory)
 
 

@@ -27,7 +27,7 @@ FLOOR_ADVICE = {
 }
 
 
-async def profiled(ground: Ground, step: str, verdict: Verdict) -> CandidateProfile | None:
+async def profile_candidate(ground: Ground, step: str, verdict: Verdict) -> CandidateProfile | None:
     """Profile a correct candidate that was timed, once; None of any other.
 
     Counters are asked for first, then a timeline. Where neither can be had, the judge's time and floor stand alone.

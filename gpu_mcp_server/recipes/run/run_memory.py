@@ -82,8 +82,8 @@ async def _lessons(ground: Ground) -> str:
     """Return recurring failures of the problem and lessons of kindred problems as text; empty without any."""
     memory, problem = ground.lab.memory, ground.problem
     dtype = problem.outputs[0].dtype if problem.outputs else None
-    recurring = await memory.recurring(problem.problem_id, RECURRING)
-    kindred = await memory.kindred(problem.problem_id, dtype, None, KINDRED)
+    recurring = await memory.recurring_failures(problem.problem_id, RECURRING)
+    kindred = await memory.kindred_lessons(problem.problem_id, dtype, None, KINDRED)
     parts: list[str] = []
     if recurring:
         parts.append("Failures that recur at this problem:\n" + "\n".join(f"- {one.line_text()}" for one in recurring))

@@ -15,7 +15,7 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import NOBODYS
 from gpu_mcp_server.models.experience import FoundAttempt, FoundAttempts, Lesson, Lessons, NoteResult
-from gpu_mcp_server.services.experience.scored_lessons import mended_failures, scored_advice, scored_hints
+from gpu_mcp_server.services.experience.scored_lessons import find_fixes, hint_effects, score_summaries
 from gpu_mcp_server.services.experience.word_match import FAILURES, OPERATIONS, texts_that_match
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
@@ -122,13 +122,15 @@ class ExperienceSearch:
             await self._notes(where, values, limit),
             await self._techniques(own, own_values, limit),
             await self._failures(own, own_values, limit),
-            await mended_failures(self._db, f"{STEPS} {own}", VERIFIED, own_values, limit),
-            await scored_advice(self._db, f"{FROM} {own}", own_values, limit),
-            await scored_hints(self._db, f"{FROM} {own}", own_values, limit),
+            await find_fixes(self._db, f"{STEPS} {own}", VERIFIED, own_values, limit),
+            await score_summaries(self._db, f"{FROM} {own}", own_values, limit),
+            await hint_effects(self._db, f"{FROM} {own}", own_values, limit),
         ]
         return Lessons(lessons=[lesson for group in fair_parts(groups, limit) for lesson in group])
 
-    async def kindred(self, problem_id: str, dtype: str | None, bottleneck: str | None, limit: int = 3) -> list[Lesson]:
+    async def kindred_lessons(
+        self, problem_id: str, dtype: str | None, bottleneck: str | None, limit: int = 3
+    ) -> list[Lesson]:
         """Return techniques, fixes and notes of other problems with the same operation class.
 
         Those with the same type and bottleneck come first, then those with the same type, then any. A problem without
@@ -150,7 +152,7 @@ class ExperienceSearch:
             own, own_values = _own(where, values)
             groups = [
                 await self._techniques(own, own_values, limit),
-                await mended_failures(self._db, f"{STEPS} {own}", VERIFIED, own_values, limit),
+                await find_fixes(self._db, f"{STEPS} {own}", VERIFIED, own_values, limit),
             ]
             if narrowed == (None, None):
                 noted = await self._notes(where, values, limit)
@@ -170,7 +172,7 @@ class ExperienceSearch:
 
         return await asyncio.to_thread(known)
 
-    async def recurring(self, problem_id: str, limit: int = 3) -> list[Lesson]:
+    async def recurring_failures(self, problem_id: str, limit: int = 3) -> list[Lesson]:
         """Return the failures at a problem that came more than once, the most frequent first."""
         own, values = _own(" AND problems.problem_id = ?", [problem_id])
         return [lesson for lesson in await self._failures(own, values, limit) if lesson.times > 1]

@@ -17,7 +17,7 @@ FAILURE_CHARACTERS = 120
 SHOWN = 240
 
 
-async def mended_failures(db: Database, steps: str, verified: str, values: Sequence[Value], limit: int) -> list[Lesson]:
+async def find_fixes(db: Database, steps: str, verified: str, values: Sequence[Value], limit: int) -> list[Lesson]:
     """Return steps from a failed parent to a verified child: what failed, and what the child did.
 
     Args:
@@ -42,7 +42,7 @@ async def mended_failures(db: Database, steps: str, verified: str, values: Seque
     ]  # fmt: skip
 
 
-async def scored_advice(db: Database, attempts: str, values: Sequence[Value], limit: int) -> list[Lesson]:
+async def score_summaries(db: Database, attempts: str, values: Sequence[Value], limit: int) -> list[Lesson]:
     """Return for each kind of advice on each device what it promised and what it brought, the most tried first.
 
     Args:
@@ -77,7 +77,7 @@ def _advice_lesson(topic: str, device: str, scores: Sequence[dict[str, float | N
     return Lesson(kind="advice", says=said[:SHOWN], times=len(scores))
 
 
-async def scored_hints(db: Database, attempts: str, values: Sequence[Value], limit: int) -> list[Lesson]:
+async def hint_effects(db: Database, attempts: str, values: Sequence[Value], limit: int) -> list[Lesson]:
     """Return hints of the reflector and whether the attempt that followed got further, newest first.
 
     Args:

@@ -217,13 +217,13 @@ async def test_kin_is_of_one_operation_and_that_of_one_type_comes_first(db: Data
         await tried(db, problem_id, "correct", 2.0 + (problem_id == "p-4"), parent_id=slow, note=f"faster {problem_id}")
     memory = ExperienceSearch(db)
 
-    assert [one.says for one in await memory.kindred("p-1", "float32", None)] == ["faster p-3", "faster p-4"]
-    assert [one.says for one in await memory.kindred("p-1", "float32", None, limit=1)] == ["faster p-3"]
-    assert await memory.kindred("p-2", "bfloat16", None) == []
+    assert [one.says for one in await memory.kindred_lessons("p-1", "float32", None)] == ["faster p-3", "faster p-4"]
+    assert [one.says for one in await memory.kindred_lessons("p-1", "float32", None, limit=1)] == ["faster p-3"]
+    assert await memory.kindred_lessons("p-2", "bfloat16", None) == []
     await tried(db, "p-1", "incorrect", reason="wrong at 7")
     await tried(db, "p-1", "incorrect", reason="wrong at 9")
     await tried(db, "p-1", "incorrect", reason="crashed")
-    assert [(one.says, one.times) for one in await memory.recurring("p-1")] == [("wrong at 9", 2)]
+    assert [(one.says, one.times) for one in await memory.recurring_failures("p-1")] == [("wrong at 9", 2)]
 
 
 async def test_a_run_starts_only_from_what_is_confirmed_and_of_the_same_content(db: Database):
