@@ -58,9 +58,11 @@ class TimingOptions(Model):
     """cold: a round's calls take turns on more data than the cache holds. warm: only as many calls a round as fit half
     the cache, whose data was just written; each still with inputs of its own, as what repeats could be answered once.
     Warm times stand beside and never count for the speed-up that ranks."""
-    mode: Literal["plain", "graph"] = "plain"
+    mode: Literal["plain", "graph", "gated"] = "plain"
     """graph: on CUDA also with the launcher's work recorded as a CUDA graph and replayed, so that launching is out of
-    the time; stands beside the plain time, for kernels that are bound by launches."""
+    the time; stands beside the plain time, for kernels that are bound by launches. gated: on CUDA also with all
+    calls of a round launched before its inputs are there, and the host stopped: the time on the GPU alone. It stands
+    beside the plain time; it never ran on a GPU so far."""
     baseline: Literal["later", "compiled", "eager"] = "later"
     """later: where the reference is PyTorch, torch.compile of it stands beside eager once it is known. It is measured
     once for each problem, device and torch, behind the answer on the first candidate that is correct, and gives way
@@ -69,6 +71,30 @@ class TimingOptions(Model):
     """Judge an identical request anew; else it is answered at once by the verdict that it got, which says so."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)
     """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
+
+
+class GatedTimes(Model):
+    """Times on the GPU alone: calls are launched behind a gate that the judge opens while the host stands still."""
+
+    candidate: Timing | None = None
+    reference: Timing | None = None
+    """Where the reference runs on the GPU and does not wait for it within a call."""
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    isolated_us: float | None = None
+    """Of a call with a gate behind each one, so that no two overlap; some 5 us more than in a row."""
+    unconfirmable: str = ""
+    """Why there is no such time, or why the judge could not confirm it."""
+
+    def text(self) -> str:
+        """Say the time, and the speed-up where the reference was timed so too."""
+        if self.candidate is None:
+            return f"no time on the GPU alone: {self.unconfirmable}"
+        text = f"on the GPU alone {self.candidate.text()}"
+        if self.speedup:
+            text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
+        return text + (", unconfirmable" if self.unconfirmable else "")
 
 
 class ShapeVerdict(Model):
@@ -99,6 +125,8 @@ class ShapeVerdict(Model):
     warm_speedup: float | None = None
     graph: Timing | None = None
     """The same calls replayed as one CUDA graph, where that was asked for."""
+    gated: GatedTimes | None = None
+    """On the GPU alone, where that was asked for."""
     events_us: float | None = None
     """Advice alone: what CUDA events in the candidate's own process said of a call, in rounds of their own."""
     floor_us: float | None = None
@@ -136,6 +164,8 @@ class ShapeVerdict(Model):
             text += f" at {self.warm_speedup:.3g} times the reference's speed" if self.warm_speedup else ""
         if self.graph:
             text += f", as a graph {self.graph.text()}"
+        if self.gated:
+            text += f", {self.gated.text()}"
         if self.events_us is not None:
             text += f", the candidate's own events say {format_time(self.events_us / 1e6)}"
         if self.cache:

@@ -463,6 +463,55 @@ def test_a_launcher_that_cannot_be_recorded_has_its_plain_time_and_a_note(court,
     assert any(note == f"not timed as a graph: {why}" for note in shape["notes"]), shape["notes"]
 
 
+GATED = {**GRAPH, "calls_as": "gated"}
+
+
+def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
+    shape = court(on_stream(), **GATED).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["gated"]["candidate"]["rounds"] >= 7, shape
+    assert len(shape["gated_samples"]["fenced_us"]) >= 6
+    assert len(shape["gated_samples"]["isolated_us"]) >= 16
+    assert shape["gated_samples"]["ungated"] == "the reference runs on the processor"
+
+
+def test_work_on_a_stream_that_no_gate_holds_back_sees_old_inputs(court):
+    source = on_stream().replace("push(stream, run, work)", "push(calls++ > 400 ? (void *)1 : stream, run, work)")
+    got = court(source.replace("struct work {", "static int calls; struct work {", 1), **GATED).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"]
+    assert "outputs changed while the gate was closed" in got["reason"]
+
+
+EARLY_WORD = """
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+static volatile unsigned *page;
+static void find(void) {
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        sscanf(line, "%lx-%lx", &from, &to);
+        if (to - from == 4096 && strstr(line, "rw-s") && strstr(line, "memfd:judge")) page = (volatile unsigned *)from;
+    }
+    if (maps) fclose(maps);
+}
+static void say_done(void *p) { if (page) { page[48] = page[32]; usleep(3000); } }
+"""
+
+
+def test_a_last_word_that_is_written_early_is_contradicted_by_the_fence(court):
+    source = on_stream().replace("struct work {", EARLY_WORD + "struct work {", 1)
+    source = source.replace("push(stream, run, work)", "find(); push(stream, say_done, 0); push(stream, run, work)")
+    got = court(source, **GATED).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"]
+    assert "finished after it said done" in got["reason"]
+
+
 def test_a_graph_whose_first_call_answers_all_others_is_a_cheat(court):
     got = court(on_stream(whole_batch=True), **GRAPH).verdict
 

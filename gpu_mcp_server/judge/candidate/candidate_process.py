@@ -90,6 +90,8 @@ class Candidate:
         self.task: Dict[str, Any] = {}
         self.memory: Any = None
         self.kind: Any = None
+        self.gate: Any = None
+        """Behind which calls are launched that the owner times on the GPU alone."""
 
     def serve(self) -> None:
         """Answer until the owner closes the link."""
@@ -100,7 +102,9 @@ class Candidate:
             "prepare": self.prepare,
             "capture": self.capture,
             "close": self.close,
+            "gate": self.take_gate,
             "go": self.go,
+            "finish": self.finish,
         }
         while True:
             try:
@@ -144,9 +148,20 @@ class Candidate:
         self.memory.close()
         return {}
 
+    def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Map the page with the words of gates."""
+        self.gate = self.memory.gate(descriptors[0], message["offsets"])
+        return {}
+
+    def finish(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Wait for calls that were launched behind gates."""
+        return {"error": self.memory.finish()}
+
     def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Switch in, and call once for each set."""
         self.memory.ping()
+        if "gate" in message:
+            return self.launched(message["calls"], message["gate"], each=message.get("each") is True)
         if "spin_s" in message:
             return {"spun_s": self.memory.spin(float(message["spin_s"]))}  # nothing but this file is loaded yet
         if "rehearse" in message:
@@ -181,6 +196,22 @@ class Candidate:
             return reply
         error = self.memory.finish()
         return {"error": error} if error else dict(reply, ran_ns=time.perf_counter_ns() - begin_ns)
+
+    def launched(self, calls: int, value: int, *, each: bool) -> Reply:
+        """Launch calls behind one closed gate, or each behind one of its own; return while nothing has run."""
+        self.gate.enter(value)
+        if not each:
+            self.gate.close(value)
+            reply: Reply = self.kind.run(calls) if calls else {}
+            self.gate.end(value)
+            return reply
+        for number in range(calls):
+            self.gate.close(value + number)
+            reply = self.kind.run(1, number)
+            self.gate.end(value + number)
+            if reply.get("error") or reply.get("code"):
+                return reply
+        return {}
 
     def one_by_one(self, calls: int, first: int) -> Reply:
         """Call for some sets from `first` on; say what that took until what was begun had to be waited for."""

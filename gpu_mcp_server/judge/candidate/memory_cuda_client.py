@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from ..devices.cuda_driver import CudaError, Driver, Shared
 from ..memory.mapped_file import Mapping
 from ..timing.gpu_context_switch import GpuTurns
+from ..timing.stream_gate import StreamGate
 from .stream_copies import Separators, separators
 
 
@@ -65,6 +66,10 @@ class CudaMemory:
         """Run kernels of a known time with copies behind so many of them, and wait."""
         self.turns.rehearse(kernels, each_s, copies)
         return {}
+
+    def gate(self, descriptor: int, offsets: Dict[str, int]) -> StreamGate:
+        """Return gates by words of the owner's page."""
+        return StreamGate(self.driver, self.turns, descriptor, offsets)
 
     def finish(self) -> str:
         """Wait for the work and return its error."""

@@ -25,6 +25,8 @@ MOST_SHARE = 0.6
 STAGED_BYTES = 1 << 30
 """With a reference on the CPU, whose inputs and answers travel through files each round; a job's files are limited."""
 SPARE_CORES = 4
+SWEPT = 2
+"""Times the L2 cache that is written to sweep it."""
 IDLE_SETS = 256
 
 
@@ -53,6 +55,8 @@ class CudaDevice(Device):
         self.label = driver.name()
         self.spins = len(os.sched_getaffinity(0)) >= SPARE_CORES
         self.nvml = Nvml(driver.uuid())
+        self.swept = 0
+        """Memory whose writing sweeps the cache, once it was asked for."""
         self.contexts = 3 if self.framework == "torch" else 2
         self.scratch = driver.allocate(IDLE_SETS * 4096)
         driver.call("cuMemsetD8_v2", self.scratch, 0, IDLE_SETS * 4096)
@@ -124,6 +128,21 @@ class CudaDevice(Device):
     def lead_in(self) -> None:
         """Copy a little, as inputs are copied last."""
         self.tools.driver.copy(self.scratch, self.scratch + IDLE_SETS * 2048, IDLE_SETS * 2048)
+
+    def sweep_cache(self) -> None:
+        """Write twice the L2 cache's size, so that calls find nothing of theirs there, and wait."""
+        size = SWEPT * self.cache_bytes()
+        if size and not self.swept:
+            self.swept = self.tools.driver.allocate(size)
+        if size:
+            self.tools.driver.call("cuMemsetD8_v2", self.swept, 0, size)
+        self.tools.driver.synchronize()
+
+    def probe_s(self) -> float:
+        """Return what one empty fence takes: milliseconds as soon as another context's kernel runs."""
+        begin = time.perf_counter()
+        self.idle_fence.passes()
+        return time.perf_counter() - begin
 
     def stop_idle(self, player: Player) -> None:
         """Run a fence over nothing for the candidate."""

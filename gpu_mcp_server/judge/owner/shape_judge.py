@@ -9,24 +9,25 @@ from ..checks.distribution_rounds import Elsewhere
 from ..checks.fp64_check import InDouble
 from ..checks.interrupted_rounds import Interruption, stops
 from ..checks.robustness import Robustness
-from ..checks.stream_order_rounds import Separation, expose
+from ..checks.stream_order_rounds import Separation
 from ..checks.strict_precision import Strict
 from ..correctness.replay_detector import History
 from ..devices.device import Buffers, Device
 from ..numerics.error_location import ordinal
 from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
-from ..numerics.stats import half_width, median, median_interval, speedup, timing, wide
+from ..numerics.stats import median
 from ..numerics.tensors import symbols, tensors
 from ..timing.clock_overhead import Cost, empty_pass
-from ..timing.machine_state import Watch, summary
+from ..timing.machine_state import Watch
 from ..timing.rounds import Round, Rounds
 from ..timing.serial_calls import OneByOne
 from ..timing.series import LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..timing.time_accounting import Ledger
-from ..timing.time_floor import floor_of, hold_against_floor
 from ..verdicts import Judged, TooLarge, megabytes, where_of
+from .gated_times import GatedTimes
+from .shape_times import ShapeTimes
 
 SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on
@@ -90,12 +91,14 @@ class Shape:
         self.elsewhere = Elsewhere(task, (self.inputs, self.outputs), self.rounds, well, robustness)
         self.warm: Optional[Series] = None
         self.graph: Optional[Series] = None
+        self.gated: Optional[GatedTimes] = None
         self.events_us: List[float] = []
         self.shortest_s = costs["candidate"].shortest_s(calibrates=self.calibrates)
         self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * self.shortest_s, LONGEST_S))
         self.least_s, self.gap_s = self.round_s, LONGEST_S
         """The least that the owner's clock covered besides a round's calls so far."""
         self.notes: Dict[str, None] = {}
+        self.times = ShapeTimes(task, number, device, costs, self.shortest_s, self.notes)
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
         self.where: Optional[Dict[str, Any]] = None
@@ -122,6 +125,8 @@ class Shape:
                     self._advice(buffers)
                     if self.task.get("calls_as") == "graph":
                         self._graph(buffers, progress)
+                    if self.task.get("calls_as") == "gated":
+                        buffers = self._gate(buffers, progress)
                 self.rounds.close(buffers)
                 if wanted != "cold" and not untimed:
                     self._warm(progress)
@@ -222,7 +227,7 @@ class Shape:
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
-        if not self._too_short(series) and not self.device.stops_calls:
+        if not self.times.is_too_short(series) and not self.device.stops_calls:
             shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
             series.doubt = series.sharing.doubt(whole_s, shorten, again) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
@@ -262,6 +267,18 @@ class Shape:
         self._play(buffers)
         self.graph = self._series(buffers, progress, None)
         self.rounds.more = {}
+
+    def _gate(self, buffers: Buffers, progress: Progress) -> Buffers:
+        """Time the calls behind gates as well; return the buffers that are open then."""
+        if self.device.kind != "cuda" or self.series is None:
+            self.notes["not timed behind gates: this is a processor"] = None
+            return buffers
+        call_s, kept = median(self.series.samples_us()[0]) / 1e6, self.sets
+        self.gated = GatedTimes(self.rounds, self.well, self.ledger, call_s)
+        buffers = self.gated.measure(buffers, self._open, progress)
+        self.gated.close()
+        self.sets = kept
+        return buffers
 
     def _advice(self, buffers: Buffers) -> None:
         """Ask for what events inside the candidate's process say, in rounds of their own that are not timed."""
@@ -312,83 +329,19 @@ class Shape:
             "where": self.where,
         }
         if verdict == "correct" and self.series and self.series.played:
-            self._add_times(self.series, result)
+            self.times.add(self.series, result, self.looking)
+            result["cache"] = self._cache()
         if verdict == "correct" and self.events_us:
             result["events_us"] = min(self.events_us)
         if verdict == "correct" and self.graph and self.graph.played:
-            samples_us, _ = self.graph.samples_us()
-            result["graph_samples"] = {"candidate_us": samples_us, **self._clock(self.graph, "as a graph: ")}
-            if not self._no_time(self.graph, "as a graph: "):
-                result["graph"] = timing(samples_us, self.sets, self.graph.unsure().candidate_us)
+            self.times.add_graph(self.graph, result)
+        if verdict == "correct" and self.gated:
+            result["gated"], result["gated_samples"] = self.gated.result(), self.gated.samples()
+            self.notes.update(dict.fromkeys(filter(None, [self.gated.remark()])))
         if verdict == "correct" and self.warm and self.warm.played:
-            self._add_warm(self.warm, result)
+            self.times.add_warm(self.warm, result)
         doubts = self.device.remarks()
         if doubts:
             result["speedup"] = None
         result["notes"] = [*self.notes, *self.rounds.notes, *doubts]
         return result
-
-    def _add_times(self, series: Series, result: Dict[str, Any]) -> None:
-        """Add the times of cold rounds, and the speed-up where they are times of a call's."""
-        (candidate, reference), clock = series.samples_us(), series.unsure()
-        result["candidate"] = timing(candidate, self.sets, clock.candidate_us)
-        result["reference"] = timing(reference, self.sets, clock.reference_us)
-        result["half_width"] = half_width(candidate, clock.candidate_us)
-        result["stopped_by"] = series.stopped_by
-        states = [played.state for played in series.played]
-        result["conditions"], marked = summary(states)
-        samples: Dict[str, Any] = {
-            "candidate_us": candidate,
-            "reference_us": reference,
-            "calls_per_round": self.sets,
-        }
-        result["samples"] = dict(samples, states=states, marks=marked, looking=self.looking)
-        result["samples"].update(self._clock(series))
-        result["cache"] = self._cache()
-        unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
-        if self._no_time(series):
-            result["candidate"] = None
-        else:
-            result["unconfirmable"] = series.unconfirmable()
-            found = speedup(reference, candidate, clock.ratio)
-            result["speedup"], result["speedup_low"], result["speedup_high"] = found
-            self._doubt(result, series.exposed_s)
-            floor = floor_of(self.task, self.device.label, self.number, self.sets)
-            said = hold_against_floor(result, floor, self.sets) if floor else ""
-            self.notes.update({said: None} if said else {})
-            if unsure > 0.02 * result["candidate"]["median_us"]:
-                self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
-
-    def _doubt(self, result: Dict[str, Any], exposed_s: float) -> None:
-        """Say what makes the speed-up less sure."""
-        said = expose(result, exposed_s), wide(result["half_width"])
-        self.notes.update(dict.fromkeys(filter(None, said)))
-
-    def _clock(self, series: Series, which: str = "") -> Dict[str, Any]:
-        """Return what was taken off for the clock, and say so where empty passes between the rounds took much more."""
-        most_s, passes_s = self.costs["candidate"].high_s, series.empty_s()
-        if passes_s and median(passes_s) > most_s:
-            text = "an empty pass between rounds takes %.0f us; no more than %.0f us are taken off"
-            self.notes[which + text % (median(passes_s) * 1e6, most_s * 1e6)] = None
-        return series.clock()
-
-    def _no_time(self, series: Series, which: str = "") -> bool:
-        """Say, in a note too, whether rounds are too short for the clock, or no time of their calls."""
-        why = series.doubt
-        if self._too_short(series):
-            text = "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"
-            why = text % (self.shortest_s * 1e6 / series.sets)
-        if why:
-            self.notes[which + why] = None
-        return bool(why)
-
-    def _too_short(self, series: Series) -> bool:
-        return median_interval(series.samples_us()[0])[1] < self.shortest_s * 1e6 / series.sets
-
-    def _add_warm(self, warm: Series, result: Dict[str, Any]) -> None:
-        candidate, reference = warm.samples_us()
-        result["warm_samples"] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": warm.sets}
-        result["warm_samples"].update(self._clock(warm, "warm: "))
-        if not self._no_time(warm, "warm: "):
-            result["warm"] = timing(candidate, warm.sets, warm.unsure().candidate_us)
-            result["warm_speedup"] = speedup(reference, candidate)[0]

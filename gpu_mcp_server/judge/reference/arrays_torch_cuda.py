@@ -8,6 +8,7 @@ from ..devices.cuda_driver import Driver, Shared
 from ..memory.torch_views import tensors_at
 from ..numerics.tensors import Tensor
 from ..timing.gpu_context_switch import GpuTurns
+from ..timing.stream_gate import StreamGate
 from ..verdicts import JudgeFailed
 from .arrays_torch import accepted, torch
 from .bad_result import BadResult
@@ -92,6 +93,10 @@ class TorchCudaArrays:
     def answers(self, call: int) -> Tuple[Any, ...]:
         """Return what a call's answers are."""
         return self.targets[call]
+
+    def gate(self, descriptor: int, offsets: Dict[str, int]) -> StreamGate:
+        """Return gates by words of the owner's page; torch launches on the legacy default stream."""
+        return StreamGate(self.driver, self.turns, descriptor, offsets)
 
     def ping(self) -> None:
         """Switch in."""

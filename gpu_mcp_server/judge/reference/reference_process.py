@@ -13,15 +13,15 @@ from ..channel.packet_link import Link, LinkClosed
 from ..folders import WORK
 from ..memory import malloc_tuning
 from ..numerics.input_views import View, input_memories, input_views, lay_views
-from ..numerics.tensors import FLOATS, Tensor, tensors
+from ..numerics.tensors import Tensor, tensors
+from .array_copies import has_same_bytes, own_copy
 from .bad_result import BadResult
+from .double_precision import DoublePrecision
 
 Reply = Dict[str, Any]
 
 SOURCE = os.path.join(WORK, "reference.py")
 ERROR_CHARACTERS = 2000
-NUDGES = 4
-"""Times that the inputs are moved at random: by one alone an answer may stay where it is by chance."""
 
 
 def last_words(error: BaseException) -> str:
@@ -32,19 +32,6 @@ def last_words(error: BaseException) -> str:
     text = "".join(traceback.format_exception(type(error), error, frames)).strip()
     half = ERROR_CHARACTERS // 2
     return text if len(text) <= ERROR_CHARACTERS else "%s ... %s" % (text[:half], text[-half:])
-
-
-def own_copy(array: Any) -> Any:
-    """Return a copy of an array of either framework that may be written to."""
-    return array.clone() if hasattr(array, "clone") else array.copy()
-
-
-def has_same_bytes(one: Any, other: Any) -> bool:
-    """Say whether two arrays of either framework are the same to the bit."""
-    if not hasattr(one, "clone"):
-        return bool(one.tobytes() == other.tobytes())
-    torch: Any = importlib.import_module("torch")
-    return bool(torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (one, other))))
 
 
 def arrays_of(task: Dict[str, Any]) -> Any:
@@ -83,20 +70,25 @@ class Reference:
         """Whether it does, once it was called at a shape."""
         self.module: Any = None
         """A module problem; its model answers instead of a function."""
+        self.gate: Any = None
+        """Behind which calls are launched that the owner times on the GPU alone."""
 
     def serve(self) -> None:
         """Answer until the owner closes the link."""
+        double = DoublePrecision(self)
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
             "hello": self.hello,
             "start": self.start,
             "load": self.load,
             "open": self.open,
             "close": self.close,
+            "gate": self.take_gate,
             "go": self.go,
+            "finish": self.finish,
             "store": self.store,
-            "oracle": self.oracle,
-            "sensitivity": self.sensitivity,
-            "decide": self.decide,
+            "oracle": double.oracle,
+            "sensitivity": double.sensitivity,
+            "decide": double.decide,
             "describe": self.describe,
             "specify": self.specify,
             "make": self.make,
@@ -195,7 +187,7 @@ class Reference:
         self.memories, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
         self.views = input_views(self.task, dims)
         self.arrays.open(self.memories, outputs, message, descriptors)
-        self.given = [self._laid_inputs(each) for each in self.arrays.inputs]
+        self.given = [self.laid_inputs(each) for each in self.arrays.inputs]
         if not self.writes:
             self.writes = None  # what it does may depend on the shape
         return {}
@@ -206,6 +198,31 @@ class Reference:
         self.arrays.close()
         return {}
 
+    def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Map the page with the words of gates."""
+        self.gate = self.arrays.gate(descriptors[0], message["offsets"])
+        return {}
+
+    def launched(self, calls: int, value: int) -> Reply:
+        """Launch calls behind a closed gate; return while nothing has run."""
+        if self.writes is not False:
+            return {"ungated": "the reference writes to its inputs, and works on copies"}
+        self.kept = []
+        self.gate.enter(value)
+        self.gate.close(value)
+        self.kept = [self._answer(number) for number in range(calls)]
+        self.gate.end(value)
+        return {}
+
+    def finish(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Wait for calls that were launched behind a gate."""
+        self.arrays.finish()
+        return {}
+
+    def _answer(self, number: int) -> Any:
+        given = self.given[number]
+        return self.entry(given) if self.module else self.entry(*given)
+
     def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Switch in and call the function once for each set, in as many passes as are asked for; the last one's count.
 
@@ -215,13 +232,14 @@ class Reference:
         self.arrays.ping()
         if "spin_s" in message:
             return {"spun_s": self.arrays.spin(float(message["spin_s"]))}
+        if "gate" in message:
+            return self.launched(message["calls"], message["gate"])
         storing, begin_ns = 0, time.perf_counter_ns()
         for left in reversed(range(message.get("passes", 1))):
             self.kept = []
             storing += self._renew(message["calls"])
             for number in range(message["calls"]):
-                given = self.given[number]
-                result = self.entry(given) if self.module else self.entry(*given)
+                result = self._answer(number)
                 if self.arrays.store_later:
                     self.kept.append(result)
                 elif not left:
@@ -252,7 +270,7 @@ class Reference:
             else:
                 for mine, theirs in zip(self.own[number], given):
                     mine[...] = theirs
-            self.given[number] = self._laid_inputs(self.own[number])
+            self.given[number] = self.laid_inputs(self.own[number])
         self.arrays.finish()
         return time.perf_counter_ns() - begin
 
@@ -266,7 +284,7 @@ class Reference:
         if self.writes:
             self.arrays.said["the reference writes to its inputs: it works on copies, whose making is not timed"] = None
         else:
-            self.own, self.given = [], [self._laid_inputs(each) for each in self.arrays.inputs]
+            self.own, self.given = [], [self.laid_inputs(each) for each in self.arrays.inputs]
         return time.perf_counter_ns() - begin
 
     def store(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
@@ -277,87 +295,7 @@ class Reference:
         self.arrays.finish()
         return {"notes": self.arrays.notes()}
 
-    def _wide(self, *, nudge: bool, call: int = 0) -> Sequence[Any]:
-        """Answer a call's inputs once more in double precision."""
-        from ..correctness import fp64_reference
-
-        specs, given = self.memories, self.arrays.inputs[call]
-        rest = nudge and fp64_reference.at_rest(specs, given)
-        wide = [fp64_reference.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)]
-        return self._in_double([own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, given)])
-
-    def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Write of elements of some outputs how far the answer is from the exact one, and what half a last place moves.
-
-        The file has their positions, output by output.
-        """
-        import numpy as np
-
-        from ..correctness import fp64_reference
-
-        begin, call = time.perf_counter(), int(message.get("call", 0))
-        try:
-            picked = fp64_reference.positions(descriptors[0], message["picked"])
-            exact, answers = self._wide(nudge=False, call=call), self.arrays.answers(call)
-            nudged = [self._wide(nudge=True, call=call) for _ in range(NUDGES)]
-        except BaseException:
-            os.close(descriptors[0])
-            raise
-        found: List[Any] = []
-        for number, at in picked.items():
-            found.append(fp64_reference.apart(answers[number], exact[number], at))
-            found.append(np.maximum.reduce([fp64_reference.apart(one[number], exact[number], at) for one in nudged]))
-        fp64_reference.write(descriptors[0], found)
-        return {"ran_s": time.perf_counter() - begin}
-
-    def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Answer a call's inputs once more in double precision, into a memory file: all of it, `some`, or `picked`."""
-        from ..correctness import fp64_reference
-
-        begin = time.perf_counter()
-        try:
-            wanted = message.get("picked")
-            picked = fp64_reference.positions(descriptors[0], wanted) if wanted else {}
-            found = self._wide(nudge=False, call=int(message.get("call", 0)))
-        except BaseException:
-            os.close(descriptors[0])
-            raise
-        ran_s = time.perf_counter() - begin
-        if picked:
-            exact = [fp64_reference.doubles_at(found[number], at) for number, at in picked.items()]
-            fp64_reference.write(descriptors[0], exact)
-            return {"ran_s": ran_s}
-        some = message.get("some") or [[0, 1]] * len(found)
-        fp64_reference.write(descriptors[0], [fp64_reference.doubles(result, *of) for result, of in zip(found, some)])
-        return {"ran_s": ran_s}
-
-    def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
-        from ..correctness import fp64_reference
-
-        specs, outputs = self.memories, tensors(self.task["outputs"], self.dims)
-        try:
-            if self.task["framework"] == "numpy" and any(item.dtype in fp64_reference.SHORT for item in specs):
-                raise BadResult("NumPy does not have the inputs' types")
-            whole: List[Any] = []
-            for call in message["calls"]:
-                inputs = self.arrays.inputs[call]
-                given = enumerate(zip(specs, inputs), call * len(specs))
-                wide = [fp64_reference.moved(*pair, message, number) for number, pair in given]
-                wide = [own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, inputs)]
-                found = zip(outputs, self._in_double(wide))
-                whole += [fp64_reference.whole(result) for item, result in found if item.dtype not in FLOATS]
-        except BaseException:
-            os.close(descriptors[0])
-            raise
-        fp64_reference.write(descriptors[0], whole)
-        return {}
-
-    def _in_double(self, wide: List[Any]) -> Sequence[Any]:
-        given = self._laid_inputs(wide)
-        return self.results(self.module.call_wide(given) if self.module else self.entry(*given))
-
-    def _laid_inputs(self, memories: Sequence[Any]) -> Sequence[Any]:
+    def laid_inputs(self, memories: Sequence[Any]) -> Sequence[Any]:
         """Return the inputs that lie in some memories, which without layouts are the inputs."""
         if not self.task.get("layouts"):
             return memories

@@ -47,8 +47,12 @@ class GpuTurns:
 
     def ping(self) -> None:
         """Switch in by a kernel: a small memset goes another way and leaves the multiprocessors to the owner."""
-        self.kernels.launch("touch", 1, [c_uint64(self.scratch)])
+        self.launch_touch()
         self.driver.synchronize()
+
+    def launch_touch(self) -> None:
+        """Launch the kernel that switches in, without a wait for it."""
+        self.kernels.launch("touch", 1, [c_uint64(self.scratch)])
 
     def rehearse(self, kernels: int, each_s: float, copies: int) -> None:
         """Keep the GPU busy by so many kernels, the first ones followed by a copy of a few bytes, and wait for it."""

@@ -1,0 +1,106 @@
+"""The reference's answers in double precision, for what is a matter of rounding."""
+
+import os
+import time
+from typing import Any, Dict, List, Sequence
+
+from ..numerics.tensors import FLOATS, tensors
+from .array_copies import own_copy
+from .bad_result import BadResult
+
+Reply = Dict[str, Any]
+
+NUDGES = 4
+"""Times that the inputs are moved at random: by one alone an answer may stay where it is by chance."""
+
+
+class DoublePrecision:
+    """Answers a reference process's requests for them."""
+
+    def __init__(self, reference: Any) -> None:
+        """Take the process's `Reference`, whose buffers are open when it is asked."""
+        self.reference = reference
+
+    def _wide(self, *, nudge: bool, call: int = 0) -> Sequence[Any]:
+        """Answer a call's inputs once more in double precision."""
+        from ..correctness import fp64_reference
+
+        specs, given = self.reference.memories, self.reference.arrays.inputs[call]
+        rest = nudge and fp64_reference.at_rest(specs, given)
+        wide = [fp64_reference.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)]
+        return self._in_double([own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, given)])
+
+    def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Write of elements of some outputs how far the answer is from the exact one, and what half a last place moves.
+
+        The file has their positions, output by output.
+        """
+        import numpy as np
+
+        from ..correctness import fp64_reference
+
+        begin, call = time.perf_counter(), int(message.get("call", 0))
+        try:
+            picked = fp64_reference.positions(descriptors[0], message["picked"])
+            exact, answers = self._wide(nudge=False, call=call), self.reference.arrays.answers(call)
+            nudged = [self._wide(nudge=True, call=call) for _ in range(NUDGES)]
+        except BaseException:
+            os.close(descriptors[0])
+            raise
+        found: List[Any] = []
+        for number, at in picked.items():
+            found.append(fp64_reference.apart(answers[number], exact[number], at))
+            found.append(np.maximum.reduce([fp64_reference.apart(one[number], exact[number], at) for one in nudged]))
+        fp64_reference.write(descriptors[0], found)
+        return {"ran_s": time.perf_counter() - begin}
+
+    def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Answer a call's inputs once more in double precision, into a memory file: all of it, `some`, or `picked`."""
+        from ..correctness import fp64_reference
+
+        begin = time.perf_counter()
+        try:
+            wanted = message.get("picked")
+            picked = fp64_reference.positions(descriptors[0], wanted) if wanted else {}
+            found = self._wide(nudge=False, call=int(message.get("call", 0)))
+        except BaseException:
+            os.close(descriptors[0])
+            raise
+        ran_s = time.perf_counter() - begin
+        if picked:
+            exact = [fp64_reference.doubles_at(found[number], at) for number, at in picked.items()]
+            fp64_reference.write(descriptors[0], exact)
+            return {"ran_s": ran_s}
+        some = message.get("some") or [[0, 1]] * len(found)
+        fp64_reference.write(descriptors[0], [fp64_reference.doubles(result, *of) for result, of in zip(found, some)])
+        return {"ran_s": ran_s}
+
+    def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
+        from ..correctness import fp64_reference
+
+        specs, outputs = self.reference.memories, tensors(self.reference.task["outputs"], self.reference.dims)
+        try:
+            if self.reference.task["framework"] == "numpy" and any(
+                item.dtype in fp64_reference.SHORT for item in specs
+            ):
+                raise BadResult("NumPy does not have the inputs' types")
+            whole: List[Any] = []
+            for call in message["calls"]:
+                inputs = self.reference.arrays.inputs[call]
+                given = enumerate(zip(specs, inputs), call * len(specs))
+                wide = [fp64_reference.moved(*pair, message, number) for number, pair in given]
+                wide = [own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, inputs)]
+                found = zip(outputs, self._in_double(wide))
+                whole += [fp64_reference.whole(result) for item, result in found if item.dtype not in FLOATS]
+        except BaseException:
+            os.close(descriptors[0])
+            raise
+        fp64_reference.write(descriptors[0], whole)
+        return {}
+
+    def _in_double(self, wide: List[Any]) -> Sequence[Any]:
+        reference = self.reference
+        given = reference.laid_inputs(wide)
+        answer = reference.module.call_wide(given) if reference.module else reference.entry(*given)
+        return reference.results(answer)  # type: ignore[no-any-return]

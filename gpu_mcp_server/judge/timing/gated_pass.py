@@ -1,0 +1,113 @@
+"""A player's calls launched behind closed gates: the owner stops the player, opens a gate and waits for the last word.
+
+The host cannot act while the clock runs, so that neither its jitter nor what its threads do is in the time. A round's
+inputs are written after the launch: nothing exists that could be worked on ahead.
+"""
+
+import time
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from ..channel.supervisor_client import Player
+from ..devices.gate_words import END, ENTERED, FIRST, TIMED, GateWords
+from ..numerics.stats import median
+from ..verdicts import JudgeFailed
+
+GATE_S = 60.0
+OFFSETS = {"first": FIRST, "entered": ENTERED, "timed": TIMED, "end": END}
+EMPTY_PASSES = 9
+LATE_S = 5.0
+"""For a stream that is ready to do the least."""
+
+
+class Blocked(Exception):
+    """The launch did not return while the gate was closed: a call waits for the device, or the queue is full."""
+
+
+class Opened(NamedTuple):
+    """What was seen when gates were opened."""
+
+    elapsed_s: float
+    """From the opening of the first timed gate to the last word."""
+    each_s: Tuple[float, ...]
+    """The same, gate by gate."""
+    begin_s: float
+    """When the first timed gate was opened, on the clock of `time.perf_counter`."""
+
+
+class GatedPlayer:
+    """A player with gates."""
+
+    def __init__(self, player: Player, timeout_s: float) -> None:
+        self.player, self.timeout_s = player, timeout_s
+        self.words = GateWords()
+        self.calls = 0
+
+    def prepare(self) -> str:
+        """Show the player the page of words; return why it cannot use it, if so."""
+        self.player.thaw()
+        reply = self.player.ask("gate", GATE_S, [self.words.descriptor], offsets=OFFSETS)
+        self.player.freeze()
+        return str(reply.get("error") or "")[:300]
+
+    def launch(self, calls: int, wait_s: float, *, each: bool = False) -> Dict[str, Any]:
+        """Have it launch calls behind a closed gate, or each behind one of its own, and freeze it; return its reply.
+
+        Raises:
+            Blocked: If the reply did not come in `wait_s`; everything has run by then.
+            Judged: If the candidate died or did not end.
+        """
+        player, self.calls = self.player, calls
+        value = self.words.begin(calls if each else 1)
+        player.tell("go", calls=calls, gate=value, each=each)
+        player.thaw()
+        if player.link.pending(wait_s):
+            reply = player.hear(self.timeout_s)
+            player.freeze()
+            return reply
+        self.words.open_all()
+        reply = player.hear(self.timeout_s)
+        self.finish(reply)
+        raise Blocked()
+
+    def open(self, limit_s: float, *, each: bool = False) -> Opened:
+        """Open the gates of a launch, one after the other, and wait for the last word.
+
+        Raises:
+            JudgeFailed: If the GPU does not come to this process's work, or not to its end in `limit_s`.
+        """
+        words = self.words
+        words.open(FIRST)
+        if words.wait(ENTERED, 0, LATE_S) is None:
+            raise JudgeFailed("the GPU did not begin with the %s's launch in %.0f s" % (self.player.role, LATE_S))
+        taken: List[float] = []
+        first = time.perf_counter()
+        for number in range(self.calls if each else 1):
+            begin = time.perf_counter()
+            words.open(TIMED, number)
+            end = words.wait(END, number, limit_s)
+            if end is None:
+                raise TimeoutError
+            taken.append(end - begin)
+        return Opened(time.perf_counter() - first, tuple(taken), first)
+
+    def finish(self, launched: Dict[str, Any]) -> Dict[str, Any]:
+        """Have it wait for what it launched, freeze it, and return its reply to the launch with an error that came."""
+        self.words.open_all()
+        self.player.thaw()
+        reply = self.player.ask("finish", self.timeout_s)
+        self.player.freeze()
+        error = launched.get("error") or reply.get("error")
+        return dict(launched, error=error) if error else launched
+
+    def empty_s(self) -> float:
+        """Return what the gate itself takes: the median of passes without a call, of which the first warms up."""
+        taken: List[float] = []
+        for _ in range(EMPTY_PASSES + 1):
+            reply = self.launch(0, LATE_S)
+            taken.append(self.open(LATE_S).elapsed_s)
+            self.finish(reply)
+        return median(taken[1:])
+
+    def close(self) -> None:
+        """Give the page back."""
+        self.words.close()

@@ -1,0 +1,291 @@
+"""Rounds behind gates: what a call takes on the GPU alone, and what it takes when nothing may overlap it.
+
+The candidate launches a round's calls behind a closed gate while old inputs lie there, and is stopped. Then the owner
+writes other draws of the inputs, the real ones last, and looks after each whether anything of the candidate ran. It
+opens the gate and waits for the word that the candidate's stream writes behind the calls. In some rounds, drawn after
+the launch, the clock stops at the fence instead: a candidate that writes the word early is found by the difference.
+"""
+
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..devices.device import Buffers, RoundCheck
+from ..numerics.random_inputs import Well
+from ..numerics.stats import half_width, median
+from ..verdicts import JudgeFailed, cheat
+from .gated_pass import Blocked, GatedPlayer, Opened
+from .rounds import Round, Rounds, named
+
+DECOYS = (2, 6)
+"""Draws of the inputs before the real ones, from and to."""
+FENCE_ROUNDS = 6
+"""That end at the fence, at least: below 6 samples no interval of a median reaches 95 %."""
+FENCED = 3
+"""One of so many rounds is."""
+EACH_ROUNDS, EACH_CALLS = 3, 24
+"""With a gate behind each call, and of so many calls at most."""
+BUSY_S = 1e-3
+"""An empty fence takes 20 to 300 us while nothing of the candidate runs, and a time slice of 2.4 ms as soon as one
+sleeping thread does (measured on an H100, driver 580)."""
+BUSY_ROUNDS = 2
+"""In so many rounds the GPU must be busy when it should not be, as another process may have been at work in one."""
+LEAST_LIMIT_S, SLOWER = 1.0, 20.0
+"""A pass may take so long, or so many times what its calls took in ungated rounds."""
+HOST_TIMES, HOST_S = 4.0, 0.5
+"""Times what ungated rounds took, and besides, that launching behind a gate may take before the call is said to wait
+for the device."""
+MOST_BLOCKED = 5
+AGREE = 0.1
+"""Part of a call's time by which the word and the fence may differ."""
+EMPTY_S = 10e-6
+"""What an empty pass takes, where no reference says so; 6 us on an H100."""
+DEARER = 1.5
+"""Times the reference's empty pass that the candidate's own may take off: its code could be slow in it."""
+
+
+class GatedRounds:
+    """Plays rounds behind gates at one shape."""
+
+    def __init__(self, rounds: Rounds, well: Well, call_s: float) -> None:
+        """Begin.
+
+        Args:
+            rounds: Of the shape; they draw, check and judge.
+            well: Of secret words.
+            call_s: What a call takes in ungated rounds.
+        """
+        self.rounds, self.well, self.call_s = rounds, well, call_s
+        self.device: Any = rounds.device
+        timeout_s = rounds.timeout_s
+        self.candidate = GatedPlayer(rounds.candidate, timeout_s)
+        self.reference: Optional[GatedPlayer] = None
+        """The reference with gates, where it runs on the GPU and can be launched behind them."""
+        if self.device.framework == "torch":
+            self.reference = GatedPlayer(rounds.reference, timeout_s * 6)
+        self.pages = [self.candidate, *filter(None, [self.reference])]
+        self.empty_s: Dict[str, float] = {}
+        self.fence_s = 0.0
+        """What the fence takes behind an empty pass."""
+        self.fenced_s: List[float] = []
+        """Of a call, in rounds that ended at the fence."""
+        self.each_s: List[float] = []
+        """Of calls with a gate behind each."""
+        self.ungated = ""
+        """Why the reference is not timed behind gates, if so."""
+        if self.reference is None:
+            self.ungated = "the reference runs on the processor"
+        self.blocked = 0
+        """Launches that did not return behind their gate though one had: the host was busy."""
+        self.busy: Dict[str, int] = {}
+        """Rounds in which the GPU was busy, by when."""
+
+    def prepare(self) -> str:
+        """Show both players their words and time the empty passes; return why that cannot be had here, if so."""
+        for gated in self.pages:
+            why = gated.prepare()
+            if why:
+                return why
+        self.empty_s["candidate"] = self.candidate.empty_s()
+        if self.reference is not None:
+            self.empty_s["reference"] = self.reference.empty_s()
+        most_s = DEARER * self.empty_s.get("reference", EMPTY_S)
+        self.empty_s["candidate"] = min(self.empty_s["candidate"], most_s)
+        self.fence_s = median([self._empty_fence() for _ in range(FENCE_ROUNDS + 1)][1:])
+        return ""
+
+    def _empty_fence(self) -> float:
+        reply = self.candidate.launch(0, HOST_S)
+        begin = self.candidate.open(LEAST_LIMIT_S).begin_s
+        self.device.stop_idle(self.rounds.candidate)
+        elapsed_s = time.perf_counter() - begin
+        self.candidate.finish(reply)
+        return elapsed_s - self.empty_s["candidate"]
+
+    def try_launch(self, buffers: Buffers) -> bool:
+        """Say whether as many calls as the buffers hold can be launched behind a gate."""
+        buffers.poison()
+        buffers.publish()
+        try:
+            reply = self.candidate.launch(buffers.sets, self._patience_s(buffers.sets))
+        except Blocked:
+            return False
+        self.candidate.finish(reply)
+        return True
+
+    def _patience_s(self, calls: int) -> float:
+        return HOST_S + HOST_TIMES * self.call_s * calls
+
+    def _limit_s(self, calls: int) -> float:
+        return LEAST_LIMIT_S + SLOWER * self.call_s * calls
+
+    def play(self, buffers: Buffers) -> Round:
+        """Play rounds until one ends at the word; return it, with the times of all calls together.
+
+        Raises:
+            Judged: If the candidate did not pass.
+        """
+        while True:
+            fenced = len(self.fenced_s) < 2 * FENCE_ROUNDS and self.well.word() % FENCED == 0
+            try:
+                played = self._play(buffers, fenced=fenced)
+            except Blocked:
+                self.blocked += 1
+                if self.blocked >= MOST_BLOCKED:
+                    raise JudgeFailed(
+                        "%d launches did not return behind a gate, though one had" % MOST_BLOCKED
+                    ) from None
+                continue
+            if not fenced:
+                return played
+
+    def complete(self, buffers: Buffers) -> None:
+        """Play the rounds to the fence that are still owed.
+
+        Raises:
+            Judged: As `play`.
+        """
+        while len(self.fenced_s) < FENCE_ROUNDS:
+            self._play(buffers, fenced=True)
+
+    def isolate(self, buffers: Buffers) -> None:
+        """Play rounds with a gate behind each call; calls that share work or run beside each other are slower here.
+
+        Raises:
+            Judged: As `play`.
+        """
+        for _ in range(EACH_ROUNDS):
+            try:
+                reply = self._launch(buffers, each=True)
+            except Blocked:
+                return  # a queue that holds all calls may not hold their gates as well
+            self._lay_inputs(buffers)
+            self.rounds.solve(buffers)
+            buffers.publish()
+            opened = self._open(self._limit_s(1), each=True)
+            reply = self.candidate.finish(reply)
+            self.rounds.judge(buffers, reply, buffers.check_first(self.candidate.calls), True, 0.0)
+            if opened is not None:
+                self.each_s += [each - self.empty_s["candidate"] for each in opened.each_s]
+
+    def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
+        reply = self._launch(buffers, each=False)
+        self._lay_inputs(buffers)
+        reference_s = self._solve(buffers)
+        buffers.publish()
+        if not buffers.untouched():
+            raise cheat("worked on calls before they were called: outputs changed while the gate was closed")
+        self._probe("before the gate was opened")
+        self.device.sweep_cache()
+        elapsed_s, finished = self._time(buffers, fenced=fenced)
+        check = self._judge(buffers, self.candidate.finish(reply), finished)
+        if elapsed_s is None:
+            raise JudgeFailed("calls behind the gate did not end in %.0f s" % self._limit_s(buffers.sets))
+        candidate_s = max(elapsed_s - self.empty_s["candidate"], 1e-9)
+        if fenced:
+            self.fenced_s.append(max(candidate_s - self.fence_s, 1e-9) / buffers.sets)
+        return Round(candidate_s, reference_s, check)
+
+    def _launch(self, buffers: Buffers, *, each: bool) -> Dict[str, Any]:
+        """Have the candidate launch while the round before's inputs lie there."""
+        with self.rounds.ledger.part("fill"):
+            buffers.poison()
+            buffers.publish()
+        calls = min(buffers.sets, EACH_CALLS) if each else buffers.sets
+        return self.candidate.launch(calls, self._patience_s(calls), each=each)
+
+    def _lay_inputs(self, buffers: Buffers) -> None:
+        """Write decoys, with a look behind each at whether somebody works on them, and draw the real inputs."""
+        least, most = DECOYS
+        for _ in range(least + self.well.word() % (most - least + 1)):
+            self.rounds.draw(buffers)
+            buffers.publish()
+            self._probe("while inputs were laid out")
+        self.rounds.draw(buffers)
+
+    def _solve(self, buffers: Buffers) -> float:
+        """Have the reference answer, behind its own gate where that can be; return its time."""
+        gated = self.reference
+        if gated is not None:
+            try:
+                reply = gated.launch(buffers.sets, self._patience_s(buffers.sets) * 6)
+            except Blocked:
+                self.reference, self.ungated = None, "the reference waits for the device in its calls"
+            else:
+                if not reply.get("ungated"):
+                    return self._time_reference(buffers, gated, reply)
+                self.reference, self.ungated = None, str(reply["ungated"])[:200]
+        return self.rounds.solve(buffers)
+
+    def _time_reference(self, buffers: Buffers, gated: GatedPlayer, reply: Dict[str, Any]) -> float:
+        self.device.sweep_cache()
+        opened = gated.open(self._limit_s(buffers.sets) * 6)
+        named(gated.finish(reply), "compute")
+        player = self.rounds.reference
+        player.thaw()
+        named(player.ask("store", self.rounds.timeout_s * 6), "store its results")
+        player.freeze()
+        buffers.collect_expected()
+        return max(opened.elapsed_s - self.empty_s["reference"], 1e-9)
+
+    def _time(self, buffers: Buffers, *, fenced: bool) -> Tuple[Optional[float], bool]:
+        """Open the gate; return the seconds until the word or the fence, and whether outputs were there by then."""
+        opened = self._open(self._limit_s(buffers.sets))
+        if opened is None:
+            return None, True
+        if not fenced:
+            self._probe("behind the last word")
+            return opened.elapsed_s, True
+        finished = buffers.stop(self.rounds.candidate)
+        return time.perf_counter() - opened.begin_s, finished
+
+    def _open(self, limit_s: float, *, each: bool = False) -> Optional[Opened]:
+        try:
+            return self.candidate.open(limit_s, each=each)
+        except TimeoutError:
+            return None
+
+    def _judge(self, buffers: Buffers, reply: Dict[str, Any], finished: bool) -> RoundCheck:
+        with self.rounds.ledger.part("check"):
+            check = buffers.check()
+            self.rounds.judge(buffers, reply, check, finished, 0.0)
+        self.rounds.calls_checked += buffers.sets
+        return check
+
+    def _probe(self, when: str) -> None:
+        """Look whether the GPU is busy; one kernel of the owner's takes a hundred times as long then."""
+        if self.device.probe_s() >= BUSY_S:
+            self.busy[when] = self.busy.get(when, 0) + 1
+
+    def doubt(self, samples_s: List[float]) -> str:
+        """Say why the times are not confirmed; empty if they are.
+
+        Args:
+            samples_s: Of a call, in rounds that ended at the word.
+        """
+        for when, rounds in self.busy.items():
+            if rounds >= BUSY_ROUNDS:
+                return "the GPU was busy %s, in %d rounds" % (when, rounds)
+        word_s, fence_s = median(samples_s), median(self.fenced_s)
+        gap, spread = fence_s / word_s - 1, half_width(self.fenced_s)
+        if gap > AGREE or spread > AGREE:
+            text = (
+                "the fence reads %.0f %% more than the candidate's last word (+/- %.0f %%), and may read %.0f %% more"
+            )
+            return text % (100 * gap, 100 * spread, 100 * AGREE)
+        return ""
+
+    def evidence(self) -> Dict[str, Any]:
+        """Return what was taken off, and what special rounds took, in microseconds."""
+        return {
+            "empty_us": {role: round(each * 1e6, 2) for role, each in self.empty_s.items()},
+            "fence_us": round(self.fence_s * 1e6, 1),
+            "fenced_us": [round(each * 1e6, 4) for each in self.fenced_s],
+            "isolated_us": [round(each * 1e6, 3) for each in self.each_s],
+            "busy": self.busy,
+            "ungated": self.ungated,
+        }
+
+    def close(self) -> None:
+        """Give the pages of words back."""
+        for gated in self.pages:
+            gated.close()

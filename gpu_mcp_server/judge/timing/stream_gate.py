@@ -1,0 +1,57 @@
+"""A player's side of gates: its stream waits for words of the owner's page, and writes when it has come so far."""
+
+from ctypes import byref, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+
+from ..devices.cuda_driver import Driver
+from ..memory.mapped_file import Mapping
+from .gpu_context_switch import GpuTurns
+
+DEVICE_MAP = 2
+AT_LEAST = 0
+"""Source: cuda.h, CU_MEMHOSTREGISTER_DEVICEMAP, CU_STREAM_WAIT_VALUE_GEQ; writes have no flags."""
+LEGACY_STREAM = c_void_p()
+
+
+class StreamGate:
+    """Gates on the legacy default stream, for which every blocking stream waits."""
+
+    def __init__(self, driver: Driver, turns: GpuTurns, descriptor: int, offsets: "dict[str, int]") -> None:
+        """Map the page and show it to the GPU.
+
+        Args:
+            driver: Whose context is current.
+            turns: With a kernel that does nearly nothing.
+            descriptor: Of the owner's page; it is closed.
+            offsets: Of the words `first`, `entered`, `timed`, `end`.
+
+        Raises:
+            CudaError: If the driver does not take host memory, as in some virtual machines.
+        """
+        self.driver, self.turns, self.offsets = driver, turns, offsets
+        self.page = Mapping(descriptor, writable=True)
+        driver.call("cuMemHostRegister_v2", c_void_p(self.page.address), c_size_t(self.page.size), c_uint(DEVICE_MAP))
+        address = c_uint64()
+        driver.call("cuMemHostGetDevicePointer_v2", byref(address), c_void_p(self.page.address), c_uint(0))
+        self.base = int(address.value)
+
+    def _wait(self, word: str, value: int) -> None:
+        at = c_uint64(self.base + self.offsets[word])
+        self.driver.call("cuStreamWaitValue32_v2", LEGACY_STREAM, at, c_uint32(value), c_uint(AT_LEAST))
+
+    def _write(self, word: str, value: int) -> None:
+        at = c_uint64(self.base + self.offsets[word])
+        self.driver.call("cuStreamWriteValue32_v2", LEGACY_STREAM, at, c_uint32(value), c_uint(0))
+
+    def enter(self, value: int) -> None:
+        """Wait for the first gate, have the GPU change to this context by a kernel, and say so."""
+        self._wait("first", value)
+        self.turns.launch_touch()
+        self._write("entered", value)
+
+    def close(self, value: int) -> None:
+        """Hold back what is launched from now on."""
+        self._wait("timed", value)
+
+    def end(self, value: int) -> None:
+        """Say when all that was launched so far is done."""
+        self._write("end", value)
