@@ -46,8 +46,8 @@ class Turn:
 class JudgeSide:
     """The judge in one laboratory, for one candidate after the other."""
 
-    def __init__(self, lab: Any, device: str, lock: asyncio.Lock, limit_s: float) -> None:
-        self._lab, self._device, self._lock, self._limit_s = lab, device, lock, limit_s
+    def __init__(self, lab: Any, device: str, lock: asyncio.Lock, limit_s: float, mode: str = "plain") -> None:
+        self._lab, self._device, self._lock, self._limit_s, self._mode = lab, device, lock, limit_s, mode
 
     async def judged(self, candidate: Candidate, wish: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the judge says of a candidate, or why it says nothing."""
@@ -73,7 +73,7 @@ class JudgeSide:
         async with turn.held("import"):
             info = await self._lab.evaluation.registry.import_file(problem)
         source = CandidateSource(as_model_new(candidate.source), "python", name)
-        timing = TimingOptions(baseline="eager", fresh=True)
+        timing = TimingOptions(baseline="eager", fresh=True, mode=self._mode)  # pyright: ignore[reportArgumentType]
         result = await self._lab.evaluation.evaluator.evaluate(
             info.problem_id, source, device=self._device, timing=timing, slots=turn
         )
@@ -88,6 +88,7 @@ class JudgeSide:
             "speedup": result.speedup,
             "range": result.speedup_range(),
             "notes": info.notes,
+            "gated": [shape.gated.model_dump() for shape in result.shapes if shape.gated],
             "summary": result.summary()[:6000],
             "seconds": await self._parts(result.evidence_artifact_id),
         }

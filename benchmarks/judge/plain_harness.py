@@ -135,7 +135,9 @@ class Pair:
             for side, call in enumerate(calls):
                 taken[side].append(clock.seconds(call))
         reference, candidate = (statistics.median(side) for side in taken)
+        queued = [queued_seconds(call) * 1e6 for call in calls] if self.device == "cuda" else None
         return {
+            "queued_us": queued,
             "reference_us": reference * 1e6,
             "candidate_us": candidate * 1e6,
             "speedup": reference / max(candidate, 1e-9),
@@ -149,6 +151,35 @@ def written_to(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
 
     pairs = [(i, a, b) for i, (a, b) in enumerate(zip(before, after, strict=True)) if torch.is_tensor(a)]
     return [i for i, a, b in pairs if not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))]
+
+
+QUEUED_CALLS, CLOCK_HZ = 60, 1.9e9
+"""Timed one by one; the clock that a GPU's `_sleep` counts cycles of, about."""
+
+
+def queued_seconds(call: Callable[[], Any]) -> float:
+    """Return the median device time of a call whose launch waits behind other work, an empty pair's time off."""
+    import torch
+
+    cuda: Any = torch.cuda
+    begin = time.perf_counter()
+    call()
+    cuda.synchronize()
+    ahead_s = min(max(3 * (time.perf_counter() - begin), 3e-4), 5e-3)
+
+    def measured(what: Callable[[], Any]) -> float:
+        taken: list[float] = []
+        for _ in range(QUEUED_CALLS):
+            first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            cuda._sleep(int(ahead_s * CLOCK_HZ))
+            first.record()
+            what()
+            last.record()
+            cuda.synchronize()
+            taken.append(float(first.elapsed_time(last)) / 1e3)
+        return statistics.median(taken)
+
+    return measured(call) - measured(lambda: None)
 
 
 class HostClock:

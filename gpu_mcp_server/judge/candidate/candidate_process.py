@@ -161,7 +161,7 @@ class Candidate:
         """Switch in, and call once for each set."""
         self.memory.ping()
         if "gate" in message:
-            return self.launched(message["calls"], message["gate"], each=message.get("each") is True)
+            return self.launch_behind_gate(message["calls"], message["gate"], each=message.get("each") is True)
         if "spin_s" in message:
             return {"spun_s": self.memory.spin(float(message["spin_s"]))}  # nothing but this file is loaded yet
         if "rehearse" in message:
@@ -197,7 +197,7 @@ class Candidate:
         error = self.memory.finish()
         return {"error": error} if error else dict(reply, ran_ns=time.perf_counter_ns() - begin_ns)
 
-    def launched(self, calls: int, value: int, *, each: bool) -> Reply:
+    def launch_behind_gate(self, calls: int, value: int, *, each: bool) -> Reply:
         """Launch calls behind one closed gate, or each behind one of its own; return while nothing has run."""
         self.gate.enter(value)
         if not each:

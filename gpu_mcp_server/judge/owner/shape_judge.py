@@ -26,7 +26,7 @@ from ..timing.series import LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..timing.time_accounting import Ledger
 from ..verdicts import Judged, TooLarge, megabytes, where_of
-from .gated_times import GatedTimes
+from .gated_series import GatedSeries
 from .shape_times import ShapeTimes
 
 SURE = 1.5
@@ -91,7 +91,7 @@ class Shape:
         self.elsewhere = Elsewhere(task, (self.inputs, self.outputs), self.rounds, well, robustness)
         self.warm: Optional[Series] = None
         self.graph: Optional[Series] = None
-        self.gated: Optional[GatedTimes] = None
+        self.gated: Optional[GatedSeries] = None
         self.events_us: List[float] = []
         self.shortest_s = costs["candidate"].shortest_s(calibrates=self.calibrates)
         self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * self.shortest_s, LONGEST_S))
@@ -274,7 +274,7 @@ class Shape:
             self.notes["not timed behind gates: this is a processor"] = None
             return buffers
         call_s, kept = median(self.series.samples_us()[0]) / 1e6, self.sets
-        self.gated = GatedTimes(self.rounds, self.well, self.ledger, call_s)
+        self.gated = GatedSeries(self.rounds, self.well, self.ledger, call_s)
         buffers = self.gated.measure(buffers, self._open, progress)
         self.gated.close()
         self.sets = kept

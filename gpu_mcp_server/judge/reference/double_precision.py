@@ -54,7 +54,7 @@ class DoublePrecision:
         fp64_reference.write(descriptors[0], found)
         return {"ran_s": time.perf_counter() - begin}
 
-    def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+    def answer_fp64(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer a call's inputs once more in double precision, into a memory file: all of it, `some`, or `picked`."""
         from ..correctness import fp64_reference
 

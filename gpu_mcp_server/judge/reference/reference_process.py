@@ -86,7 +86,7 @@ class Reference:
             "go": self.go,
             "finish": self.finish,
             "store": self.store,
-            "oracle": double.oracle,
+            "oracle": double.answer_fp64,
             "sensitivity": double.sensitivity,
             "decide": double.decide,
             "describe": self.describe,
@@ -203,7 +203,7 @@ class Reference:
         self.gate = self.arrays.gate(descriptors[0], message["offsets"])
         return {}
 
-    def launched(self, calls: int, value: int) -> Reply:
+    def launch_behind_gate(self, calls: int, value: int) -> Reply:
         """Launch calls behind a closed gate; return while nothing has run."""
         if self.writes is not False:
             return {"ungated": "the reference writes to its inputs, and works on copies"}
@@ -233,7 +233,7 @@ class Reference:
         if "spin_s" in message:
             return {"spun_s": self.arrays.spin(float(message["spin_s"]))}
         if "gate" in message:
-            return self.launched(message["calls"], message["gate"])
+            return self.launch_behind_gate(message["calls"], message["gate"])
         storing, begin_ns = 0, time.perf_counter_ns()
         for left in reversed(range(message.get("passes", 1))):
             self.kept = []

@@ -23,7 +23,7 @@ LAUNCH_BOUND = 1.5
 """Times its time on the GPU, that a call must take with its launch for the launch to be what it waits for."""
 
 
-class GatedTimes:
+class GatedSeries:
     """Plays gated rounds behind a shape's others."""
 
     def __init__(self, rounds: Rounds, well: Well, ledger: Ledger, call_s: float) -> None:
