@@ -19,7 +19,7 @@ from ..protocol import BOXED, LEVELS, JobSpec, Limits
 from ..sandbox import apptainer, cgroup, descriptors, landlock
 from ..sandbox.confinement import SYSTEM_FOLDERS, Sandbox, SandboxSpec
 from ..sandbox.mounts import RUN, can_access
-from ..sandbox.processes import ask_to_end, descendants, runs_as
+from ..sandbox.processes import ask_to_end, descendants, uids_of_processes
 from . import orphan_cleanup
 from .job_store import JobStore
 
@@ -197,7 +197,10 @@ class Host:
         if os.geteuid() != 0:
             return [Account(None, os.dup(self.null)) for _ in range(count)]
         found: List[Account] = []
-        for fd, uid in self._free_uids():
+        for fd, uid in self._unlocked_uids():
+            if os.fstat(fd).st_size and uid in uids_of_processes():
+                os.close(fd)  # supervisor and keepers were killed, and something of theirs still dies
+                continue
             found.append(Account(uid, fd))
             if len(found) == count:
                 for account in found:
@@ -207,7 +210,7 @@ class Host:
             os.close(account.lock)
         return []
 
-    def _free_uids(self) -> Iterator[Tuple[int, int]]:
+    def _unlocked_uids(self) -> Iterator[Tuple[int, int]]:
         """Lock one uid after the other, and yield the lock and the uid."""
         folder = self._uids_folder()
         uids = self.job_uids[: min(len(self.job_uids) - 1, int(os.environ.get(FEWER_UIDS, len(self.job_uids))))]
@@ -221,19 +224,17 @@ class Host:
             except OSError:
                 os.close(fd)
                 continue
-            if os.fstat(fd).st_size and runs_as(uid):
-                os.close(fd)  # supervisor and keepers were killed, and something of theirs still dies
-                continue
             yield fd, uid
 
     def free_uids(self) -> Optional[Tuple[int, int]]:
         """Return how many uids for jobs are free, and how many there are; None where jobs have hostd's own."""
         if os.geteuid() != 0:
             return None
-        locks = [fd for fd, _ in self._free_uids()]
-        for fd in locks:
+        free, taken = 0, uids_of_processes()  # once for all: 256 looks at every process took a second
+        for fd, uid in self._unlocked_uids():
+            free += uid not in taken
             os.close(fd)
-        return len(locks), len(self.job_uids) - 1
+        return free, len(self.job_uids) - 1
 
     def _uids_folder(self) -> str:
         """Return where uids are locked: one place for every hostd of this host, whatever its state folder."""

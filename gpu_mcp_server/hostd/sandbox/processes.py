@@ -55,8 +55,9 @@ def still_alive(known: Iterable[Any]) -> List[Identity]:
     return found
 
 
-def runs_as(uid: int) -> bool:
-    """Say whether any process has a uid, as its own or to regain. Source: proc_pid_status(5), Uid."""
+def uids_of_processes() -> Set[int]:
+    """Return the uids that any process has, as its own or to regain. Source: proc_pid_status(5), Uid."""
+    found: Set[int] = set()
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -64,9 +65,8 @@ def runs_as(uid: int) -> bool:
                     line = next(line for line in text if line.startswith(b"Uid:"))
             except (OSError, StopIteration):
                 continue
-            if b"%d" % uid in line.split()[1:]:
-                return True
-    return False
+            found.update(int(each) for each in line.split()[1:])
+    return found
 
 
 def descendants(*roots: int) -> List[int]:

@@ -253,6 +253,8 @@ async def test_several_jobs_at_once_are_spread_over_the_hosts(lab):
 async def test_a_detached_job_keeps_its_place_when_the_server_is_gone_and_is_found_by_the_next_one(folder):
     async with opened(folder) as lab:
         holder = await lab.commands.run(["sleep", "60"], host="local", gpus=1, detach=True)
+        while (await lab.commands.status(holder.job_id)).state != "running":  # else the next one may come first
+            await asyncio.sleep(0.01)
         waiting = await lab.commands.run(["true"], host="local", gpus=1, detach=True)
         while not (await lab.status.gpus.status("local")).hosts[0].waiting:
             await asyncio.sleep(0.01)
