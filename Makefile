@@ -76,7 +76,7 @@ test-slurm: setup ## every way to run that needs a Slurm cluster, which the test
 	$(BIN)/python -m pytest tests/backends -m slurm
 
 test-real: setup .venv/.toolchains ## what needs npm or a GPU
-	$(BIN)/python -m pytest tests/real
+	$(BIN)/python -m pytest tests/real -n 2 --dist loadgroup
 
 bench: setup ## timings of the server itself, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

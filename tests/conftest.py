@@ -28,6 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {*TOGETHER} & {*item.path.relative_to(item.config.rootpath).parts}:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.xdist_group("gpu"))  # one after the other: they time it
         if not is_quick(item.nodeid):
             item.add_marker(pytest.mark.slow)
 
