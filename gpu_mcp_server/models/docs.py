@@ -38,14 +38,17 @@ class DocHit(Model):
 class DocSearch(ResultModel):
     """What was found, best first."""
 
+    missing: list[str] = []
+    """Names of the query that nothing indexed has, a sentence each; the hits are look-alikes then."""
     hits: list[DocHit] = []
     did_you_mean: list[str] = []
     """Names that exist, for a name that does not."""
     notes: list[str] = []
 
     def summary(self) -> str:
-        """Say what was found, then what else the name may have meant."""
-        lines = [f"{len(self.hits)} found" if self.hits else "nothing found"]
+        """Say which names are missing, what was found, then what else the name may have meant."""
+        what = "look-alikes" if self.missing else "found"
+        lines = [*self.missing, f"{len(self.hits)} {what}" if self.hits else "nothing found"]
         if self.did_you_mean:
             lines.append(f"did you mean: {', '.join(self.did_you_mean)}")
         lines += [f"note: {note}" for note in self.notes]

@@ -14,8 +14,9 @@ from gpu_mcp_server.knowledge.readers.reader_dispatch import read_place
 from gpu_mcp_server.knowledge.readers.sources import known_sources, place_at
 from gpu_mcp_server.mcp_api.server import server_from_settings
 from gpu_mcp_server.runtime.result_limits import json_size
-from gpu_mcp_server.services.documentation.doc_search import ANSWER_CHARS
+from gpu_mcp_server.services.documentation.doc_search import ANSWER_CHARS, BUILD_COMMAND
 from gpu_mcp_server.settings.server_settings import Settings
+from tests.commands import Commands
 from tests.knowledge.conftest import BOXES, GUIDE, HEADER, HOSTILE, MANUAL, edition
 
 ROOT = Path(__file__).parents[2]
@@ -188,3 +189,17 @@ async def test_a_compilers_message_and_a_programs_error_carry_what_explains_them
 
     assert "    see doc://boxes/2.1/function/boxesMoveAsync" in text(built)
     assert "see doc://messages/0.1.0/error/cudaErrorIllegalAddress" in text(ran)
+
+
+def test_the_server_builds_the_index_by_a_command_that_there_is(commands: Commands, tmp_path: Path):
+    done = commands.run(*BUILD_COMMAND, "--help", env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "Index what is installed" in done.stdout
+
+
+async def test_a_name_that_is_not_indexed_is_said_to_be_missing_first(client: Client, indexed: Storage):
+    said = text(await client.call_tool("search_docs", {"query": "cudnnCreate"}))
+
+    assert said.startswith("nothing indexed is called cudnnCreate; cuDNN is not indexed here: gpu-mcp-server docs add")
+    assert "found" not in said.splitlines()[1] or said.splitlines()[1] == "nothing found"

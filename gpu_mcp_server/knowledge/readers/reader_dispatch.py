@@ -83,6 +83,8 @@ def _documents(place: InstalledSource, reading: DocumentReading) -> Iterator[Ent
             continue
         if source.format == "messages":
             yield from message_entries(text, name)
+        elif source.format == "variables":
+            yield from variable_entries(text, name)
         elif source.format == "instructions":
             yield instruction_entry(text, name)
         elif source.format == "readmes":
@@ -131,4 +133,19 @@ def message_entries(text: str, place: str) -> list[Entry]:
         line = next((n for n, row in enumerate(lines, 1) if said[:30] in row), 1)
         body = f"{each['means']}\n\n{each.get('mends', '')}\n\nSee also: {', '.join(each.get('see', []))}".strip()
         entries.append(Entry("error", tuple(each.get("symbols", [])), said, body, "", place, line, line))
+    return entries
+
+
+def variable_entries(text: str, place: str) -> list[Entry]:
+    """Return an entry for each environment variable that a file of `knowledge_base/environment` explains."""
+    content = tomllib.loads(text)
+    lines = text.split("\n")
+    entries: list[Entry] = []
+    for each in cast("list[dict[str, Any]]", content.get("variable", [])):
+        name = str(each["name"])
+        line = next((n for n, row in enumerate(lines, 1) if row == f'name = "{name}"'), 1)
+        default = f" Default: {each['default']}." if "default" in each else ""
+        body = f"{each['means']}{default}\n\nEnvironment variable of {content['of']}. Source: {content['source']}"
+        signature = f"{name}={each['values']}"
+        entries.append(Entry("env", (name,), name, body, signature, place, line, line))
     return entries

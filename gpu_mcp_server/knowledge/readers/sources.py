@@ -18,7 +18,10 @@ from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.package_files import content_path
 
-FORMATS = ("headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages", "classes")
+FORMATS = (
+    "headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages", "variables",
+    "classes",
+)  # fmt: skip
 MOST_FILES = 5_000
 """Of one source; the largest, Open MPI's pages, has about 1,000."""
 

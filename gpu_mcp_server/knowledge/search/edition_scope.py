@@ -7,9 +7,12 @@ from gpu_mcp_server.errors import BadRequest
 
 RELATED = {
     "blas": ("blas", "cublas", "rocblas", "cusolver", "lapack"),
-    "mpi": ("mpi", "openmpi"),
+    "mpi": ("mpi", "openmpi", "environment"),
+    "nccl": ("nccl", "environment"),
+    "openmp": ("openmp", "environment"),
+    "torch": ("torch", "environment"),
     "ptx": ("cccl", "cutlass", "cuda-device"),
-    "cuda": ("cuda", "guides", "messages"),
+    "cuda": ("cuda", "guides", "messages", "environment"),
     "hip": ("hip", "rocm", "guides"),
     "rocm": ("rocm", "guides"),
 }
@@ -22,7 +25,7 @@ FAMILY_WORDS = {
     "thrust": ("cccl",), "cublas": ("cublas",), "cufft": ("cufft",), "cusparse": ("cusparse",), "cupti": ("cupti",),
 }  # fmt: skip
 """Words in a question that say which families or libraries are meant."""
-OURS = ("guides", "messages")
+OURS = ("guides", "messages", "environment")
 """Libraries of our own text."""
 
 

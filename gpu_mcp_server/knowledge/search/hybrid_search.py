@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores, cited_entries
 from gpu_mcp_server.knowledge.search.edition_scope import EditionRow, Scope
+from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name
 from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, fuse_ranks, rank_by_bm25, sort_by_score
 from gpu_mcp_server.knowledge.search.symbols import Symbols
 
@@ -22,6 +23,8 @@ CERTAIN = ("symbol", "code", "similar")
 """Reasons that a name gave."""
 SURE = 0.80
 """Similarity from which a misspelt name is taken to mean the nearest one."""
+NAMES_TOLD = 2
+"""Of the names in a question that nothing here has."""
 QUERY_CHARS = 2_000
 """Of a question that are looked at."""
 GROUPS = {
@@ -66,6 +69,8 @@ class SearchAnswer:
     hits: list[Hit] = field(default_factory=list[Hit])
     did_you_mean: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
+    missing: list[str] = field(default_factory=list[str])
+    """Of names that nothing here has, a sentence each; other hits are then no more than look-alikes."""
 
 
 class Search:
@@ -91,31 +96,36 @@ class Search:
         query = query[:QUERY_CHARS]
         named, _, missed = self.symbols.entries_named_in(query, scope)
         coded = self.symbols.entries_of_codes(query, scope)
-        suggestions, similar, notes = self._of_missed(missed, scope, bool(named))
+        suggestions, similar, notes, missing = self._of_missed(missed, scope, bool(named))
         first = dict.fromkeys(coded, "code") | dict.fromkeys(named, "symbol") | dict.fromkeys(similar, "similar")
         allowed = {kind for group in kinds for kind in GROUPS.get(group, (group,))}
         ranked = self._ranked(query, scope, allowed, dense)
         order = [*first, *(entry for entry in ranked if entry not in first)]
         hits = self._collapsed(order, {**ranked, **first}, allowed)
         hits = limit_own_guides(hits) if scope.whole and not kinds else hits
-        return SearchAnswer(hits[:limit], suggestions, [*scope.notes, *notes])
+        return SearchAnswer(hits[:limit], suggestions, [*scope.notes, *notes], [] if named or coded else missing)
 
-    def _of_missed(self, missed: Sequence[str], scope: Scope, found: bool) -> tuple[list[str], list[int], list[str]]:
-        """Return for names that are not there: what they may have meant, entries that are surely meant, notes."""
+    def _of_missed(
+        self, missed: Sequence[str], scope: Scope, found: bool
+    ) -> tuple[list[str], list[int], list[str], list[str]]:
+        """Return for names that are not there: likely ones, entries that are surely meant, notes, what is missing."""
         suggestions: list[str] = []
+        missing: list[str] = []
         similar: list[int] = []
         notes: list[str] = []
-        for name in missed[:2]:
+        for name in missed[:NAMES_TOLD]:
             versions = [self._editions[e] for e in self.symbols.editions_with_name(name, scope)]
             if versions:
                 there = ", ".join(f"{e.library} {e.version}" for e in versions[:3])
                 here = next((e.version for e in scope.editions if e.source == versions[0].source), "the version here")
                 notes.append(f"{name} exists in {there}, not in {here}.")
+            else:
+                missing.append(describe_missing_name(name, [*self._editions.values()]))
             near = self.symbols.similar_names(name, scope)
             suggestions += [other for other, _, _ in near if other not in suggestions]
             if not found:
                 similar += [entry for _, entry, likeness in near[:2] if likeness >= SURE]
-        return suggestions[:5], similar, notes
+        return suggestions[:5], similar, notes, missing
 
     def _ranked(self, query: str, scope: Scope, kinds: Set[str], dense: Dense | None) -> dict[int, str]:
         """Return entries by fused rank, each with the channel that ranked it best, or `cited`."""

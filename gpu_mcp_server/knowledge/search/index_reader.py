@@ -100,7 +100,7 @@ class IndexReader:
             near += [self._uri(entry) for _, entry, _ in self._search.symbols.similar_names(name, scope, 3)]
             listed = ", ".join(dict.fromkeys(near))
             raise NotFound(
-                "document", uri[:300], hint=f"There is: {listed}." if listed else "search_docs gives addresses."
+                "document", uri[:300], hint=f"Look-alikes: {listed}." if listed else "search_docs gives addresses."
             )
         return Page(*row[:5], zlib.decompress(row[5]).decode(), *row[6:9], self._edition(row[9]))
 

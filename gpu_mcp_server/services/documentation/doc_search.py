@@ -35,6 +35,8 @@ PAGE_CHARS = 6_000
 ADD_MORE = "Only our own guides are indexed: no toolkit was found. Add yours: gpu-mcp-server docs add PATH --library X."
 BEING_BUILT = "The index of what is installed is being built; ask again in a few seconds for more."
 
+BUILD_COMMAND = ("docs", "build", "--vectors", "--json")
+"""Of our own command line."""
 BUILD_LOOK_S = 0.5
 """Between two looks whether a build has ended."""
 
@@ -80,11 +82,18 @@ class Documents:
             )
             hits = [_hit(hit) for hit in answer.hits]
             notes = [*answer.notes]
-            if all(each.source in ("guides", "messages") for each in found.editions):
+            if all(each.is_own_text for each in found.editions):
                 notes.append(BEING_BUILT if self._builder is not None else ADD_MORE)
             if dense is None and not any(hit.match in ("symbol", "code") for hit in hits):
                 notes.append(self._without_meaning())
-            return _fitting(DocSearch(hits=hits, did_you_mean=answer.did_you_mean, notes=[n for n in notes if n]))
+            return _fitting(
+                DocSearch(
+                    missing=answer.missing,
+                    hits=hits,
+                    did_you_mean=answer.did_you_mean,
+                    notes=[n for n in notes if n],
+                )
+            )
 
         return await self._with_library(find)
 
@@ -207,8 +216,9 @@ class Documents:
         if folder is None:
             from gpu_mcp_server.knowledge.index.build import build
             from gpu_mcp_server.knowledge.index.index_store import Storage
+            from gpu_mcp_server.knowledge.search.edition_scope import OURS
 
-            build(Storage(self._settings.data_dir), only={"guides", "messages"})
+            build(Storage(self._settings.data_dir), only={*OURS})
             folder = self._current()
             assert folder is not None
         opened = IndexReader(folder)
@@ -234,7 +244,7 @@ class Documents:
         task.add_done_callback(self._tasks.discard)
 
     async def _build(self) -> None:
-        arguments = ["-m", "gpu_mcp_server", "knowledge", "build", "--vectors", "--json"]
+        arguments = ["-m", "gpu_mcp_server", *BUILD_COMMAND]
         environment = {**os.environ, "GPU_MCP_DATA_DIR": str(self._settings.data_dir)}
         with contextlib.suppress(OSError):
             self._builder = await asyncio.to_thread(_builder, [sys.executable, *arguments], environment)

@@ -44,6 +44,26 @@ def test_a_wrong_name_is_told_from_a_right_one(library: IndexReader):
     assert library.ask("boxesFree").did_you_mean == []
 
 
+@pytest.mark.parametrize(
+    ("query", "missing"),
+    [
+        ("cudnnCreate", "cuDNN is not indexed here: gpu-mcp-server docs add PATH --library cudnn"),
+        ("what does NCCL_P2P_DISABLE do?", "NCCL is not indexed here: gpu-mcp-server docs add PATH --library nccl"),
+        ("boxes_frobnicate", "nothing indexed is called boxes_frobnicate"),
+    ],
+)
+def test_a_name_that_nothing_has_is_said_to_be_missing(library: IndexReader, query: str, missing: str):
+    (said,) = library.ask(query).missing
+
+    assert said.startswith("nothing indexed is called ")
+    assert said.endswith(missing)
+
+
+@pytest.mark.parametrize("query", ["boxesFree", "boxesSeal", "boxes error 700", "move bytes without blocking"])
+def test_what_some_entry_has_is_not_said_to_be_missing(library: IndexReader, query: str):
+    assert library.ask(query).missing == []
+
+
 def test_the_preferred_version_answers_and_the_other_is_named(library: IndexReader):
     answer = library.ask("boxesSeal")
 

@@ -1,0 +1,59 @@
+"""Environment variables that people set most are there without any toolkit."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.knowledge.index.build import build
+from gpu_mcp_server.knowledge.index.index_store import Storage
+from gpu_mcp_server.knowledge.search.edition_scope import OURS
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
+from gpu_mcp_server.package_files import content_path
+
+FILES = sorted((content_path("knowledge_base") / "environment").glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IndexReader]:
+    storage = Storage(tmp_path_factory.mktemp("data"))
+    build(storage, only={*OURS})
+    folder = storage.current()
+    assert folder is not None
+    reader = IndexReader(folder)
+    yield reader
+    reader.close()
+
+
+@pytest.mark.parametrize("kinds", [("env",), ()])
+@pytest.mark.parametrize(
+    "name", ["NCCL_P2P_DISABLE", "NCCL_IB_HCA", "CUDA_VISIBLE_DEVICES", "OMP_PROC_BIND", "UCX_TLS", "MASTER_PORT"]
+)
+def test_a_variable_is_found_by_its_name(ours: IndexReader, name: str, kinds: tuple[str, ...]):
+    answer = ours.ask(name, kinds=kinds)
+
+    assert (answer.hits[0].name, answer.hits[0].kind, answer.hits[0].match) == (name, "env", "symbol")
+    assert answer.missing == []
+
+
+def test_a_variable_is_found_with_its_library(ours: IndexReader):
+    assert ours.ask("NCCL_ALGO", library="nccl").hits[0].name == "NCCL_ALGO"
+
+
+def test_a_variable_that_nobody_wrote_about_is_missing(ours: IndexReader):
+    assert (
+        ours.ask("NCCL_FROBNICATE", kinds=("env",)).missing[0].startswith("nothing indexed is called NCCL_FROBNICATE")
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_says_of_each_variable_what_it_takes_and_does(path: Path):
+    content = tomllib.loads(path.read_text())
+
+    assert re.match(r"https://", content["source"])
+    names = [each["name"] for each in content["variable"]]
+    assert len(names) == len(set(names))
+    assert all(set(each) - {"default"} == {"name", "values", "means"} for each in content["variable"])
+    assert all(re.fullmatch(r"[A-Z][A-Za-z0-9_]+", name) for name in names)
