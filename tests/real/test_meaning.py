@@ -21,7 +21,7 @@ FLOOR = Path(__file__).parent / "meaning.toml"
 @pytest.mark.timeout(600)  # a minute of the processor for some 1,500 texts
 def test_no_score_with_meaning_is_below_the_floor(tmp_path: Path):
     storage = Storage(tmp_path)
-    build(storage, only={"guides", "messages", "environment", "nccl"})
+    build(storage, only={"guides", "messages", "environment", "builtins", "nccl"})
     install_model(tmp_path)
     build_vectors(storage, tmp_path)
 

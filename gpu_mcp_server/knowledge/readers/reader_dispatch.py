@@ -83,8 +83,8 @@ def _documents(place: InstalledSource, reading: DocumentReading) -> Iterator[Ent
             continue
         if source.format == "messages":
             yield from message_entries(text, name)
-        elif source.format == "variables":
-            yield from variable_entries(text, name)
+        elif source.format == "names":
+            yield from name_entries(text, name)
         elif source.format == "instructions":
             yield instruction_entry(text, name)
         elif source.format == "readmes":
@@ -136,16 +136,17 @@ def message_entries(text: str, place: str) -> list[Entry]:
     return entries
 
 
-def variable_entries(text: str, place: str) -> list[Entry]:
-    """Return an entry for each environment variable that a file of `knowledge_base/environment` explains."""
+def name_entries(text: str, place: str) -> list[Entry]:
+    """Return an entry for each name that a file of `knowledge_base/environment` or `builtins` explains."""
     content = tomllib.loads(text)
     lines = text.split("\n")
     entries: list[Entry] = []
-    for each in cast("list[dict[str, Any]]", content.get("variable", [])):
-        name = str(each["name"])
-        line = next((n for n, row in enumerate(lines, 1) if row == f'name = "{name}"'), 1)
+    for each in cast("list[dict[str, Any]]", content.get("entry", [])):
+        names = tuple(each["names"])
+        line = next((n for n, row in enumerate(lines, 1) if row.startswith(f'names = ["{names[0]}"')), 1)
         default = f" Default: {each['default']}." if "default" in each else ""
-        body = f"{each['means']}{default}\n\nEnvironment variable of {content['of']}. Source: {content['source']}"
-        signature = f"{name}={each['values']}"
-        entries.append(Entry("env", (name,), name, body, signature, place, line, line))
+        body = f"{each['means']}{default}\n\nOf {content['of']}. Source: {content['source']}"
+        kind = str(content["kind"])
+        signature = f"{names[0]}={each['values']}" if kind == "env" else str(each["values"])
+        entries.append(Entry(kind, names, ", ".join(names), body, signature, place, line, line))
     return entries

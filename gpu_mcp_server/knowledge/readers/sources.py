@@ -19,7 +19,7 @@ from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.package_files import content_path
 
 FORMATS = (
-    "headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages", "variables",
+    "headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages", "names",
     "classes",
 )  # fmt: skip
 MOST_FILES = 5_000

@@ -7,12 +7,12 @@ from gpu_mcp_server.errors import BadRequest
 
 RELATED = {
     "blas": ("blas", "cublas", "rocblas", "cusolver", "lapack"),
-    "mpi": ("mpi", "openmpi", "environment"),
+    "mpi": ("mpi", "openmpi", "environment", "builtins"),
     "nccl": ("nccl", "environment"),
     "openmp": ("openmp", "environment"),
     "torch": ("torch", "environment"),
     "ptx": ("cccl", "cutlass", "cuda-device"),
-    "cuda": ("cuda", "guides", "messages", "environment"),
+    "cuda": ("cuda", "guides", "messages", "environment", "builtins"),
     "hip": ("hip", "rocm", "guides"),
     "rocm": ("rocm", "guides"),
 }
@@ -25,7 +25,10 @@ FAMILY_WORDS = {
     "thrust": ("cccl",), "cublas": ("cublas",), "cufft": ("cufft",), "cusparse": ("cusparse",), "cupti": ("cupti",),
 }  # fmt: skip
 """Words in a question that say which families or libraries are meant."""
-OURS = ("guides", "messages", "environment")
+GUIDES = ("guides", "messages")
+"""Libraries of our own that answer questions; our others explain one name each, as a reference does."""
+BUILTINS = "builtins"
+OURS = (*GUIDES, "environment", BUILTINS)
 """Libraries of our own text."""
 
 
@@ -46,6 +49,11 @@ class EditionRow:
     built_at: str
     first_piece: int
     last_piece: int
+
+    @property
+    def is_guide(self) -> bool:
+        """Whether it is our own text that answers questions, and not one that explains names."""
+        return self.library in GUIDES
 
     @property
     def is_own_text(self) -> bool:

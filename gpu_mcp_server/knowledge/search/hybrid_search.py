@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores, cited_entries
-from gpu_mcp_server.knowledge.search.edition_scope import EditionRow, Scope
+from gpu_mcp_server.knowledge.search.edition_scope import BUILTINS, EditionRow, Scope
 from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name
 from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, fuse_ranks, rank_by_bm25, sort_by_score
 from gpu_mcp_server.knowledge.search.symbols import Symbols
@@ -139,7 +139,15 @@ class Search:
             near = [[entry for entry in each if entry in inside][:CANDIDATES] for each in found]
         scores, why = fuse_ranks(rank_by_bm25(self._db, query, scope, kinds), near)
         scores = add_citation_scores(scores, cited_entries(self._db, sort_by_score(scores), scope))
-        return {entry: why.get(entry, "cited") for entry in sort_by_score(scores)}
+        by_name = self._found_by_name() if scope.whole and not kinds else frozenset[int]()
+        return {entry: why.get(entry, "cited") for entry in sort_by_score(scores) if entry not in by_name}
+
+    def _found_by_name(self) -> frozenset[int]:
+        """Return the built-ins: their short texts have the words of a question, and crowded its answer out."""
+        editions = [each.id for each in self._editions.values() if each.library == BUILTINS]
+        marks = ", ".join("?" * len(editions))
+        rows = self._db.execute(f"SELECT id FROM entry WHERE edition IN ({marks})", editions)  # noqa: S608
+        return frozenset(number for (number,) in rows)
 
     def _collapsed(self, order: Sequence[int], why: dict[int, str], kinds: Set[str]) -> list[Hit]:
         """Return hits: what has the same name is one, and a file of sections gives no more than a few."""
@@ -184,9 +192,7 @@ def limit_own_guides(hits: Sequence[Hit]) -> list[Hit]:
     rest: list[Hit] = []
     for hit in hits:
         crowding = (
-            hit.edition.is_own_text
-            and hit.match not in CERTAIN
-            and sum(h.edition.is_own_text for h in top) >= OURS_IN_TOP
+            hit.edition.is_guide and hit.match not in CERTAIN and sum(h.edition.is_guide for h in top) >= OURS_IN_TOP
         )
         (rest if crowding or len(top) >= TOP else top).append(hit)
     return top + rest

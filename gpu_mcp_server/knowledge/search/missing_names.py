@@ -8,6 +8,9 @@ from gpu_mcp_server.knowledge.search.edition_scope import EditionRow
 LIBRARIES = (
     ("cudnn", "cudnn", "cuDNN"),
     ("curand", "curand", "cuRAND"),
+    ("cublas", "cublas", "cuBLAS"),
+    ("cufft", "cufft", "cuFFT"),
+    ("cusparse", "cusparse", "cuSPARSE"),
     ("cusolver", "cusolver", "cuSOLVER"),
     ("cutensor", "cutensor", "cuTENSOR"),
     ("cufile", "cufile", "cuFile"),

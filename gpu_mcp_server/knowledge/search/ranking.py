@@ -55,7 +55,7 @@ def rank_by_bm25(db: sqlite3.Connection, query: str, scope: Scope, kinds: Set[st
         "JOIN piece p ON p.id = w.number JOIN entry e ON e.id = p.entry ORDER BY w.score",
         (expression, *(bound for pair in ranges for bound in pair), PIECES if not kinds else PIECES_NARROW),
     )
-    meant, ours = _meant(query, scope), {each.id for each in scope.editions if each.is_own_text}
+    meant, ours = _meant(query, scope), {each.id for each in scope.editions if each.is_guide}
     scores: dict[int, float] = {}
     for entry, edition, kind, name, score in rows:
         if kinds and kind not in kinds:
@@ -71,7 +71,7 @@ def _meant(query: str, scope: Scope) -> set[int]:
     words = set(re.findall(r"[a-z]+", query.lower()))
     families = {family for word, named in FAMILY_WORDS.items() if word in words for family in named}
     return {e.id for e in scope.editions if e.family in families or e.library in families} | (
-        {e.id for e in scope.editions if e.is_own_text} if families else set[int]()
+        {e.id for e in scope.editions if e.is_guide} if families else set[int]()
     )
 
 

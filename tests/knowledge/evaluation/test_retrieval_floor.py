@@ -12,7 +12,7 @@ from gpu_mcp_server.knowledge.index.index_store import Storage
 
 ASKED = {
     *("cuda-runtime", "cuda-driver", "cuda-device", "nvrtc", "nccl", "triton", "hip", "mpi-header", "openmpi-man"),
-    *("guides", "messages", "environment", "cccl", "cooperative-groups"),
+    *("guides", "messages", "environment", "builtins", "cccl", "cooperative-groups"),
 }
 """Sources that questions are about; the others would only take time."""
 FLOOR = Path(__file__).parents[1] / "floor.toml"

@@ -1,4 +1,4 @@
-"""Environment variables that people set most are there without any toolkit."""
+"""Environment variables and built-in names that people ask for are there without any toolkit."""
 
 import re
 import tomllib
@@ -13,7 +13,8 @@ from gpu_mcp_server.knowledge.search.edition_scope import OURS
 from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.package_files import content_path
 
-FILES = sorted((content_path("knowledge_base") / "environment").glob("*.toml"))
+BASE = content_path("knowledge_base")
+FILES = sorted([*(BASE / "environment").glob("*.toml"), *(BASE / "builtins").glob("*.toml")])
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,16 @@ def test_a_variable_is_found_by_its_name(ours: IndexReader, name: str, kinds: tu
     assert answer.missing == []
 
 
+@pytest.mark.parametrize(
+    "name", ["__syncthreads", "threadIdx", "__launch_bounds__", "MPI_ERR_TRUNCATE", "MPI_FLOAT", "MPI_IN_PLACE"]
+)
+def test_a_built_in_name_is_found(ours: IndexReader, name: str):
+    hit = ours.ask(name).hits[0]
+
+    assert (hit.match, hit.edition.library) == ("symbol", "builtins")
+    assert name in hit.title
+
+
 def test_a_variable_is_found_with_its_library(ours: IndexReader):
     assert ours.ask("NCCL_ALGO", library="nccl").hits[0].name == "NCCL_ALGO"
 
@@ -49,11 +60,11 @@ def test_a_variable_that_nobody_wrote_about_is_missing(ours: IndexReader):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_says_of_each_variable_what_it_takes_and_does(path: Path):
+def test_a_file_says_of_each_name_what_it_takes_and_does(path: Path):
     content = tomllib.loads(path.read_text())
 
     assert re.match(r"https://", content["source"])
-    names = [each["name"] for each in content["variable"]]
+    names = [name for each in content["entry"] for name in each["names"]]
     assert len(names) == len(set(names))
-    assert all(set(each) - {"default"} == {"name", "values", "means"} for each in content["variable"])
-    assert all(re.fullmatch(r"[A-Z][A-Za-z0-9_]+", name) for name in names)
+    assert all(set(each) - {"default"} == {"names", "values", "means"} for each in content["entry"])
+    assert all(re.fullmatch(r"\w+", name) for name in names)
