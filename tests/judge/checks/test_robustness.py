@@ -37,6 +37,8 @@ def product(terms: str) -> str:
     return HEAD + ROUNDED + f"{head} {loop} {kind} s = 0; {body.replace('TERMS', text)} return 0; }}"
 
 
+DRAWS = 3
+"""Evaluations in which what is drawn shows it at least once: of hidden shapes few have sums that are long enough."""
 TF32 = "float: s += tf32(u) * tf32(v);"
 FLOAT16 = "_Float16: s += (_Float16)(u * v);"
 
@@ -52,9 +54,12 @@ FLOAT16 = "_Float16: s += (_Float16)(u * v);"
     ids=["float32", "TF32", "float16", "float16 in long sums"],
 )
 def test_a_lower_precision_within_the_tolerance_is_correct_and_told(court, terms, robust):
-    verdict = court(product(terms), **PRODUCT).verdict
+    for _ in range(DRAWS):
+        verdict = court(product(terms), **PRODUCT).verdict
+        assert verdict["verdict"] == "correct", verdict["reason"]
+        if robust in verdict["robust"]:
+            break
 
-    assert verdict["verdict"] == "correct", verdict["reason"]
     assert robust in verdict["robust"]
     assert verdict["robust"].startswith("yes" if "yes" in robust else "no; ")
     assert verdict["covers"].startswith("1 declared shape, ") and "hidden shapes" in verdict["covers"]
@@ -97,11 +102,11 @@ def norm(x):
 def test_what_was_right_once_and_is_wrong_with_the_same_inputs_later_is_incorrect(court):
     body = "static int calls; if (calls++ < 200) softmax(x, y, rows, cols); else {" + NAIVE + "}"
     longer = {
-        "max_rounds": 40,
+        "max_rounds": 150,
         "round_ms": 2,
-        "budget_s": 6.0,
+        "budget_s": 12.0,
         "half_width": 1e-6,
-    }  # most distributions are drawn again
+    }  # behind one round of six: every distribution is drawn again
     verdict = court(launcher(body), shapes=SMALL, **longer).verdict
 
     assert verdict["verdict"] == "incorrect"

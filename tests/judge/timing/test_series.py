@@ -4,7 +4,7 @@ import time
 
 import pytest
 from gpu_mcp_judge.devices import device
-from gpu_mcp_judge.owner import shape_judge
+from gpu_mcp_judge.owner.shape_times import ShapeTimes
 from gpu_mcp_judge.timing import clock_overhead, machine_state, rounds, series, time_accounting
 
 US = 1e-6
@@ -138,11 +138,11 @@ def test_rounds_that_were_not_followed_by_one_count_all_the_same():
     ],
 )
 def test_passes_that_are_much_slower_between_the_rounds_are_told(empty, said):
-    shape = shape_judge.Shape.__new__(shape_judge.Shape)
-    shape.costs, shape.notes = COSTS, {}
+    notes: dict[str, None] = {}
+    times = ShapeTimes({}, 0, device.Device(), COSTS, 0.0, notes)
 
-    told = shape._clock(played(lambda count: 1e-3, empty=lambda count: (empty,)), "warm: ")
-    assert list(shape.notes) == said
+    told = times.clock(played(lambda count: 1e-3, empty=lambda count: (empty,)), "warm: ")
+    assert list(notes) == said
     assert set(told) == {
         "clock_us",
         "empty_passes_us",
