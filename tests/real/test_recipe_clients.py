@@ -15,7 +15,7 @@ from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.services.lab import Lab
 from tests.real.clients import installer
 from tests.real.clients.model import ScriptedModel, Step, Use
-from tests.recipes.conftest import HERE, registered
+from tests.recipes.conftest import HERE, register_anew
 
 pytestmark = [
     pytest.mark.clients,
@@ -103,7 +103,7 @@ async def test_a_model_behind_https_is_reached_by_the_proxy_alone(lab: Lab, tmp_
         agent["files"] = {"ca.pem": str(certificate)}
         agent["environment"] |= {"NODE_EXTRA_CA_CERTS": "/job/ca.pem"}
         agent["timeout_s"] = 40
-        values = {"name": name, "mode": "agent", "problem": await registered(lab), "language": "c", "tier": "smoke"}
+        values = {"name": name, "mode": "agent", "problem": await register_anew(lab), "language": "c", "tier": "smoke"}
         state = await Runs(lab).go(Runs(lab).create(plan_of({**values, "agent": agent}, HERE)))
 
     assert state.spent.tool_calls == 1, state.summary()
@@ -113,7 +113,7 @@ async def test_a_model_behind_https_is_reached_by_the_proxy_alone(lab: Lab, tmp_
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_a_real_agent_runs_a_recipe_to_its_end(lab: Lab, name: str):
     client = CLIENTS[name]
-    problem_id = await registered(lab)
+    problem_id = await register_anew(lab)
 
     def judge(source: str) -> Step:
         given = {"problem_id": problem_id, "source": source, "language": "c", "timing": {"tier": "smoke"}}

@@ -30,15 +30,20 @@ Begun = Callable[..., Awaitable[str]]
 @pytest.fixture
 def registered(lab: Lab) -> Callable[[], Awaitable[str]]:
     """Registers the problem once a test: what another test had judged is not remembered."""
-    name, known = f"twice plus one {secrets.token_hex(4)}", list[str]()
+    known: list[str] = []
 
     async def register() -> str:
         if not known:
-            source = ProblemSource("p.toml", TWICE.replace("twice plus one", name))
-            known.append((await lab.evaluation.registry.import_file(source)).problem_id)
+            known.append(await register_anew(lab))
         return known[0]
 
     return register
+
+
+async def register_anew(lab: Lab) -> str:
+    """Register the problem under a name of its own, of which no attempt is remembered; return its id."""
+    text = TWICE.replace("twice plus one", f"twice plus one {secrets.token_hex(4)}")
+    return (await lab.evaluation.registry.import_file(ProblemSource("p.toml", text))).problem_id
 
 
 @pytest.fixture
