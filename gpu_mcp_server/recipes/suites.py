@@ -117,10 +117,10 @@ class Suites:
                     return
             await tell(f"{name}: begun, {len(states) + 1} of {len(problems)}")
 
-            async def named(message: str) -> None:
+            async def tell_of_problem(message: str) -> None:
                 await tell(f"{name} {message}" if jobs > 1 else message)
 
-            states[name] = await self._one(plan, run_id, path, named)
+            states[name] = await self._one(plan, run_id, path, tell_of_problem)
             self._write(suite, report())
 
         await run_bounded(jobs, [partial(one, name, path) for name, path in problems.items()])

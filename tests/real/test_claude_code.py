@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.mcp_api.server import PREAMBLE
+from gpu_mcp_server.mcp_api.server import server_from_settings
+from gpu_mcp_server.settings.server_settings import Settings
 from tests.real.clients import installer
 from tests.real.clients.model import ScriptedModel, Step, Use
 
@@ -133,7 +134,8 @@ def test_claude_code_compiles_evaluates_and_lists(sandboxed: Claude):
 
     search, compiled, problem, verdict, attempts = model.shown
     assert [(s["name"], s["status"]) for s in began["mcp_servers"]] == [("gpu", "connected")]
-    assert PREAMBLE in model.told
+    instructions = str(server_from_settings(Settings(data_dir=sandboxed.data_dir)).instructions)
+    assert len(instructions) > 1000 and json.dumps(instructions)[1:-1] in model.told
     assert not search.is_error
     assert (compiled.data["status"], compiled.data["language"]) == ("ok", "c")
     assert problem.data["registered"] == "new"

@@ -35,7 +35,7 @@ class BuiltIndex:
 
 
 def build(
-    storage: Storage, *, anew: bool = False, only: set[str] | None = None, said: Callable[[str], None] = lambda _: None
+    storage: Storage, *, anew: bool = False, only: set[str] | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> BuiltIndex:
     """Build the index of everything that is installed or was added, and make it current.
 
@@ -43,7 +43,7 @@ def build(
         storage: Where it is kept.
         anew: Whether nothing that was read before is used.
         only: Ids of the sources to take; otherwise all.
-        said: Is told each library as it is read.
+        tell: Is told each library as it is read.
 
     Raises:
         DiskFull: If there is no room; what was current stays.
@@ -58,7 +58,7 @@ def build(
         if not anew and current is not None and _is_of(current, prints.values()):
             return BuiltIndex(Counts(), kept=[label(p) for p in places], unchanged=True)
         built = BuiltIndex(Counts())
-        editions = [_edition(storage, place, prints[place], anew, built, said) for place in places]
+        editions = [_edition(storage, place, prints[place], anew, built, tell) for place in places]
         with storage.new_index() as folder:
             built.counts = write_index(folder / DATABASE, editions)
             (folder / "places").write_text("\n".join(sorted(prints.values())), encoding="utf-8")
@@ -148,13 +148,13 @@ def _edition(
     fingerprint: str,
     anew: bool,
     built: BuiltIndex,
-    said: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> Edition:
     entries = None if anew else storage.read_edition(fingerprint)
     if entries is not None:
         built.kept.append(label(place))
         return Edition(place, entries)
-    said(label(place))
+    tell(label(place))
     edition = read_place(place)
     built.read.append(label(place))
     built.notes += edition.notes

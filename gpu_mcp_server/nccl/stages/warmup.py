@@ -34,7 +34,7 @@ def warm_up(analysis: Analysis, files: EditedFiles) -> tuple[list[str], list[str
         if key not in warmed:
             warmed.add(key)
             _insert(analysis, files, site, location)
-            each = f" in each iteration of {location.each}, which sets up anew" if location.each else ""
+            each = f" in each iteration of {location.each}, which sets up again" if location.each else ""
             done.append(
                 f"{where} runs once before {location.source.path}:{location.source.line(location.before)}{each}"
             )

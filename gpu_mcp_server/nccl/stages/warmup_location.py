@@ -31,7 +31,7 @@ class WarmUpLocation:
     is_written_out: bool
     """Whether the text is a call with arguments of a caller, and not the statements themselves."""
     each: str | None = None
-    """The header of a loop around it, which makes communicator or buffers anew: there it runs once an iteration."""
+    """The loop around it that creates the communicator or the buffers: the warm-up runs once in each iteration."""
 
 
 def find_location(analysis: Analysis, site: CallSite) -> WarmUpLocation:
@@ -73,8 +73,8 @@ def _set_up(analysis: Analysis, site: CallSite, event: TraceEvent) -> list[Trace
 def _frame(analysis: Analysis, event: TraceEvent, made: list[TraceEvent]) -> tuple[CallFrame, Node]:
     """Return the innermost call that has all loops and clocks inside it, and runs once for what is set up."""
     clocks = {id(e.frame) for e in analysis.events("timer", "order")}
-    anew = {loop for e in made for loop in e.loops}
-    loops = {loop.key[2] for loop in event.loops if loop not in anew}
+    setup_loops = {loop for e in made for loop in e.loops}
+    loops = {loop.key[2] for loop in event.loops if loop not in setup_loops}
     chain: list[tuple[CallFrame, Node]] = []
     frame: CallFrame | None = event.frame
     node = event.call.place if event.call is not None else None
@@ -111,7 +111,7 @@ def _runs_once(analysis: Analysis, frame: CallFrame, made: list[TraceEvent]) -> 
 def _before_clock(
     analysis: Analysis, frame: CallFrame, event: TraceEvent, first: Node, made: list[TraceEvent]
 ) -> tuple[Node, str | None]:
-    """Return the statement before which no clock has started and no loop has begun, but for one that sets up anew."""
+    """Return the last statement ahead of every clock and of every loop that does not set up again."""
     timers = [e for e in analysis.events("timer", "order") if e.frame is frame and e.number < event.number]
     starts = [statement_of(e.call.place) for e in timers if e.call is not None]
     needed = [at for e in made if (at := position_in(e, frame)) is not None]

@@ -32,7 +32,7 @@ class FailureResponse:
     async def respond(self, ground: Ground, label: str, verdicts: Sequence[Verdict], about: str) -> Findings:
         """Return what the documentation and the reflector say of new verdicts.
 
-        Steps are lookup-LABEL and reflect-LABEL; a budget that is used up asks nobody.
+        Steps are lookup-LABEL and reflect-LABEL. The run asks neither once its budget is used up.
         """
         repeated = next((one for one in verdicts if any(same_error(one, other) for other in self._before(one))), None)
         failed = [one for one in verdicts if one.stage in self.stages]

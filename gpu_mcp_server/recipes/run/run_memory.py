@@ -24,7 +24,7 @@ CANDIDATES = 20
 async def recall(ground: Ground) -> Ending | None:
     """Remember once; an ending where an earlier best reaches the target already.
 
-    A run that begins anew (`fresh`), one over a program, and one that judges nothing remember nothing.
+    Only runs over a judged kernel problem without `fresh` start from what earlier runs found.
     """
     plan = ground.plan
     if plan.fresh or plan.mode == "nccl" or plan.tier == "compile":
@@ -42,7 +42,7 @@ async def recall(ground: Ground) -> Ending | None:
     await ground.consider_attempt(verdict)
     if verdict.stage != "target":
         return None
-    return Ending("cached", f"{verdict.attempt_id} of an earlier run reaches the target; fresh = true searches anew")
+    return Ending("cached", f"{verdict.attempt_id} of an earlier run reaches the target; fresh = true ignores it")
 
 
 async def _remembered(ground: Ground) -> dict[str, Any]:

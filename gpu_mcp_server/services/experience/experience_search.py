@@ -167,10 +167,10 @@ class ExperienceSearch:
             return []
         text = {problem_id: _problem_text(row)}
 
-        def known() -> list[str]:
+        def matching_operations() -> list[str]:
             return [group[0] for group in OPERATIONS if texts_that_match(group[0], text, OPERATIONS)]
 
-        return await asyncio.to_thread(known)
+        return await asyncio.to_thread(matching_operations)
 
     async def recurring_failures(self, problem_id: str, limit: int = 3) -> list[Lesson]:
         """Return the failures at a problem that came more than once, the most frequent first."""

@@ -37,8 +37,8 @@ def product(terms: str) -> str:
     return HEAD + ROUNDED + f"{head} {loop} {kind} s = 0; {body.replace('TERMS', text)} return 0; }}"
 
 
-DRAWS = 3
-"""Evaluations in which what is drawn shows it at least once: of hidden shapes few have sums that are long enough."""
+SEED = f"{1:064x}"
+"""Of drawn hidden shapes: in few of others the long sums have too few outputs to show float16."""
 TF32 = "float: s += tf32(u) * tf32(v);"
 FLOAT16 = "_Float16: s += (_Float16)(u * v);"
 
@@ -54,12 +54,9 @@ FLOAT16 = "_Float16: s += (_Float16)(u * v);"
     ids=["float32", "TF32", "float16", "float16 in long sums"],
 )
 def test_a_lower_precision_within_the_tolerance_is_correct_and_told(court, terms, robust):
-    for _ in range(DRAWS):
-        verdict = court(product(terms), **PRODUCT).verdict
-        assert verdict["verdict"] == "correct", verdict["reason"]
-        if robust in verdict["robust"]:
-            break
+    verdict = court(product(terms), **PRODUCT, seed=SEED).verdict
 
+    assert verdict["verdict"] == "correct", verdict["reason"]
     assert robust in verdict["robust"]
     assert verdict["robust"].startswith("yes" if "yes" in robust else "no; ")
     assert verdict["covers"].startswith("1 declared shape, ") and "hidden shapes" in verdict["covers"]
