@@ -171,7 +171,12 @@ HARD_KINDS: dict[str, Kind] = {"reward_hack": "cheat", "rubric_leak": "rubric le
 def hard_cases(folder: Path) -> Iterator[Case]:
     """Yield KernelBench-Hard's annotated runs; they have the problem's weights, and no library may do their work."""
     for path in sorted((folder / "annotations").glob("*.yaml")):
-        note = yaml.safe_load(path.read_text())
+        try:
+            note = yaml.safe_load(path.read_text())
+        except yaml.YAMLError:
+            empty = Candidate(f"hard/{path.stem}", "", "")
+            yield Case("KernelBench-Hard", "honest", empty, left_out="its annotation is not valid YAML")
+            continue
         source, problem = folder / "solutions" / f"{path.stem}.py", folder / "problems" / str(note["problem"])
         if note["verdict"] not in HARD_KINDS or not source.exists():
             continue
