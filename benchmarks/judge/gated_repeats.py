@@ -2,7 +2,7 @@
 
     python benchmarks/judge/gated_repeats.py FILE --ids 1/53,2/63 --json OUT.jsonl
 
-FILE is as in public_candidates.py. Each candidate is judged --evaluations times with `timing.mode: gated`, in processes
+FILE is as in public_candidates.py. Each candidate is judged --evaluations times, in processes
 of its own each time, and timed once by the plain harness, whose `queued_us` is a call's time behind other work of the
 GPU. A run goes on where the one before ended, and stops after --shard-seconds.
 """
@@ -25,8 +25,8 @@ from judge_side import JudgeSide, Turn  # noqa: E402
 from public_candidates import Plain  # noqa: E402 - they lie beside this file
 
 HEAD = (
-    "| id | device_us of the evaluations | max/min | half-width, % | speed-up | queued_us, reference and candidate "
-    "| isolated_us | seconds | remark |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    "| id | device_us of the evaluations | max/min | half-width, % | speed-up | max/min | queued_us, reference and "
+    "candidate | isolated_us | in a loop, us | seconds | remark |\n|" + " --- |" * 11
 )
 
 
@@ -45,21 +45,28 @@ def given() -> argparse.Namespace:
 
 def line(row: dict[str, Any]) -> str:
     """Return a candidate's line of the table; of several shapes the first."""
-    times = [each["gated"][0] for each in row["judge"] if each.get("gated")]
-    timed = [each["candidate"] for each in times if each.get("candidate")]
+    times = [each["shapes"][0] for each in row["judge"] if each.get("shapes")]
+    timed = [each for each in times if each.get("candidate") and each["basis"] == "device"]
     remarks = {each.get("unconfirmable") or "" for each in times}
+    remarks |= {"times of a loop" for each in times if each["basis"] == "call"}
     remarks |= {str(each.get("error") or each.get("reason") or "")[:120] for each in row["judge"]}
-    medians = [each["median_us"] for each in timed]
-    cells = [row["id"], ", ".join(f"{each:.4g}" for each in medians) or "none"]
-    cells.append(f"{max(medians) / min(medians):.3f}" if medians else "")
-    widths = [50 * (each["high_us"] - each["low_us"]) / each["median_us"] for each in timed]
+    medians = [each["candidate"]["median_us"] for each in timed]
+    cells = [row["id"], ", ".join(f"{each:.4g}" for each in medians) or "none", spread(medians)]
+    widths = [100 * each["half_width"] for each in timed]
     cells.append(f"{statistics.median(widths):.2g}" if widths else "")
-    cells.append(", ".join(f"{each['speedup']:.3f}" for each in times if each.get("speedup")))
+    speeds = [each["speedup"] for each in times if each.get("speedup")]
+    cells += [", ".join(f"{each:.3f}" for each in speeds), spread(speeds)]
     cells.append(", ".join(f"{each:.4g}" for each in row["plain"].get("queued_us") or []))
     cells.append(", ".join(f"{each['isolated_us']:.4g}" for each in times if each.get("isolated_us")))
+    cells.append(", ".join(f"{each['in_loop']['candidate']['median_us']:.4g}" for each in times if each.get("in_loop")))
     cells.append(", ".join(f"{each['held'].get('evaluate', 0):.1f}" for each in row["judge"]))
     cells.append("; ".join(sorted(filter(None, remarks))).replace("|", "/").replace("\n", " "))
     return f"| {' | '.join(cells)} |"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the largest over the smallest."""
+    return f"{max(values) / min(values):.3f}" if values else ""
 
 
 async def measure(options: argparse.Namespace, candidates: Sequence[Candidate], results: Results) -> int:
@@ -71,7 +78,7 @@ async def measure(options: argparse.Namespace, candidates: Sequence[Candidate], 
         plain = Plain(options.judge_python, "cuda", Path(folder))
         try:
             async with laboratory(hosts={"local": {"kind": "local", "judge_python": options.judge_python}}) as lab:
-                side = JudgeSide(lab, "cuda", lock, options.limit_seconds, mode="gated")
+                side = JudgeSide(lab, "cuda", lock, options.limit_seconds)
                 for number, candidate in enumerate(candidates):
                     if time.monotonic() > deadline:
                         return len(candidates) - number

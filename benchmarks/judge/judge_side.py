@@ -10,6 +10,11 @@ from typing import Any
 from candidate_shards import Candidate
 
 
+TIMES = {"candidate", "reference", "speedup", "speedup_low", "speedup_high", "basis", "in_loop", "isolated_us"}
+TIMES |= {"half_width", "unconfirmable"}
+"""Of a shape's verdict, what is kept."""
+
+
 class Turn:
     """The device's turn, as the evaluator takes places: its compilers do not wait, who judges is alone."""
 
@@ -46,8 +51,8 @@ class Turn:
 class JudgeSide:
     """The judge in one laboratory, for one candidate after the other."""
 
-    def __init__(self, lab: Any, device: str, lock: asyncio.Lock, limit_s: float, mode: str = "plain") -> None:
-        self._lab, self._device, self._lock, self._limit_s, self._mode = lab, device, lock, limit_s, mode
+    def __init__(self, lab: Any, device: str, lock: asyncio.Lock, limit_s: float) -> None:
+        self._lab, self._device, self._lock, self._limit_s = lab, device, lock, limit_s
 
     async def judged(self, candidate: Candidate, wish: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the judge says of a candidate, or why it says nothing."""
@@ -73,7 +78,7 @@ class JudgeSide:
         async with turn.held("import"):
             info = await self._lab.evaluation.registry.import_file(problem)
         source = CandidateSource(as_model_new(candidate.source), "python", name)
-        timing = TimingOptions(baseline="eager", fresh=True, mode=self._mode)  # pyright: ignore[reportArgumentType]
+        timing = TimingOptions(baseline="eager", fresh=True)
         result = await self._lab.evaluation.evaluator.evaluate(
             info.problem_id, source, device=self._device, timing=timing, slots=turn
         )
@@ -88,7 +93,7 @@ class JudgeSide:
             "speedup": result.speedup,
             "range": result.speedup_range(),
             "notes": info.notes,
-            "gated": [shape.gated.model_dump() for shape in result.shapes if shape.gated],
+            "shapes": [shape.model_dump(include=TIMES) for shape in result.shapes],
             "summary": result.summary()[:6000],
             "seconds": await self._parts(result.evidence_artifact_id),
         }

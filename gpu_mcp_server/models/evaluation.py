@@ -58,11 +58,9 @@ class TimingOptions(Model):
     """cold: a round's calls take turns on more data than the cache holds. warm: only as many calls a round as fit half
     the cache, whose data was just written; each still with inputs of its own, as what repeats could be answered once.
     Warm times stand beside and never count for the speed-up that ranks."""
-    mode: Literal["plain", "graph", "gated"] = "plain"
+    mode: Literal["plain", "graph"] = "plain"
     """graph: on CUDA also with the launcher's work recorded as a CUDA graph and replayed, so that launching is out of
-    the time; stands beside the plain time, for kernels that are bound by launches. gated: on CUDA also with all
-    calls of a round launched before its inputs are there, and the host stopped: the time on the GPU alone. It stands
-    beside the plain time; it never ran on a GPU so far."""
+    the time; stands beside the time."""
     baseline: Literal["later", "compiled", "eager"] = "later"
     """later: where the reference is PyTorch, torch.compile of it stands beside eager once it is known. It is measured
     once for each problem, device and torch, behind the answer on the first candidate that is correct, and gives way
@@ -73,28 +71,19 @@ class TimingOptions(Model):
     """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
 
 
-class GatedTimes(Model):
-    """Times on the GPU alone: calls are launched behind a gate that the judge opens while the host stands still."""
+class LoopTimes(Model):
+    """Times of calls in a loop of the host's: with what launching takes."""
 
-    candidate: Timing | None = None
-    reference: Timing | None = None
-    """Where the reference runs on the GPU and does not wait for it within a call."""
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    isolated_us: float | None = None
-    """Of a call with a gate behind each one, so that no two overlap; some 5 us more than in a row."""
-    unconfirmable: str = ""
-    """Why there is no such time, or why the judge could not confirm it."""
+    candidate: Timing
+    reference: Timing
+    speedup: float
+    speedup_low: float
+    speedup_high: float
 
     def text(self) -> str:
-        """Say the time, and the speed-up where the reference was timed so too."""
-        if self.candidate is None:
-            return f"no time on the GPU alone: {self.unconfirmable}"
-        text = f"on the GPU alone {self.candidate.text()}"
-        if self.speedup:
-            text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
-        return text + (", unconfirmable" if self.unconfirmable else "")
+        """Say the time and the speed-up."""
+        speed = f"{self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
+        return f"in a loop {self.candidate.text()}, speed-up {speed}"
 
 
 class ShapeVerdict(Model):
@@ -125,8 +114,13 @@ class ShapeVerdict(Model):
     warm_speedup: float | None = None
     graph: Timing | None = None
     """The same calls replayed as one CUDA graph, where that was asked for."""
-    gated: GatedTimes | None = None
-    """On the GPU alone, where that was asked for."""
+    basis: Literal["device", "call"] = "call"
+    """What the times are. device: on the GPU alone, all calls of a round launched behind a gate that the judge opens
+    while the host stands still. call: in a loop of the host's, with what launching takes."""
+    in_loop: LoopTimes | None = None
+    """The loop's times where the others are on the GPU alone."""
+    isolated_us: float | None = None
+    """On the GPU alone with a gate behind each call, so that no two overlap."""
     events_us: float | None = None
     """Advice alone: what CUDA events in the candidate's own process said of a call, in rounds of their own."""
     floor_us: float | None = None
@@ -149,7 +143,7 @@ class ShapeVerdict(Model):
         dims = "x".join(str(v) for v in self.dims.values()) or "the only shape"
         text = f"{dims}: {self.verdict}"
         if self.candidate:
-            text += f", {self.candidate.text('95 % ')}"
+            text += f", {self.candidate.text('95 % ')}" + (" on the GPU alone" if self.basis == "device" else "")
             text += f", {STOPPED[self.stopped_by]}" if self.stopped_by in STOPPED else ""
         if self.reference:
             text += f", reference {format_time(self.reference.median_us / 1e6)}"
@@ -164,8 +158,8 @@ class ShapeVerdict(Model):
             text += f" at {self.warm_speedup:.3g} times the reference's speed" if self.warm_speedup else ""
         if self.graph:
             text += f", as a graph {self.graph.text()}"
-        if self.gated:
-            text += f", {self.gated.text()}"
+        if self.in_loop:
+            text += f", {self.in_loop.text()}"
         if self.events_us is not None:
             text += f", the candidate's own events say {format_time(self.events_us / 1e6)}"
         if self.cache:

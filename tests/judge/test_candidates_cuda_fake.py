@@ -463,14 +463,15 @@ def test_a_launcher_that_cannot_be_recorded_has_its_plain_time_and_a_note(court,
     assert any(note == f"not timed as a graph: {why}" for note in shape["notes"]), shape["notes"]
 
 
-GATED = {**GRAPH, "calls_as": "gated"}
+GATED = {**GRAPH, "calls_as": "plain", "gated": True}
 
 
 def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
     shape = court(on_stream(), **GATED).verdict["shapes"][0]
 
     assert shape["verdict"] == "correct", shape["reason"]
-    assert shape["gated"]["candidate"]["rounds"] >= 7, shape
+    assert shape["basis"] == "device"
+    assert shape["candidate"]["rounds"] >= 7, shape
     assert len(shape["gated_samples"]["fenced_us"]) >= 6
     assert len(shape["gated_samples"]["isolated_us"]) >= 16
     assert shape["gated_samples"]["ungated"] == "the reference runs on the processor"

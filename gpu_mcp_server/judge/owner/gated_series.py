@@ -3,10 +3,12 @@
 import math
 from typing import Any, Callable, Dict, Optional
 
+from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
 from ..numerics.random_inputs import Well
-from ..numerics.stats import median, speedup, timing
+from ..numerics.stats import half_width, median, speedup, timing
 from ..timing.clock_overhead import NO_COST
+from ..timing.gated_pass import NoGate
 from ..timing.gated_rounds import GatedRounds
 from ..timing.rounds import Rounds
 from ..timing.series import Goal, Progress, Series
@@ -19,17 +21,20 @@ FEWEST, MOST = 16, 512
 HALF_WIDTH = 0.005
 MOST_ROUNDS = 30
 BUDGET_S = 1.5
-LAUNCH_BOUND = 1.5
-"""Times its time on the GPU, that a call must take with its launch for the launch to be what it waits for."""
+FIRST_TRIES, FEWER = 2, 4
+"""Launches of as many calls as are wanted; times as few calls after each further one that did not return."""
+SHARED, GATE_S = 0.1, 6e-6
+"""Part of a call's time, and a gate's own, by which one behind its own gate may take more than one among others."""
 
 
 class GatedSeries:
-    """Plays gated rounds behind a shape's others."""
+    """Plays a shape's gated rounds."""
 
     def __init__(self, rounds: Rounds, well: Well, ledger: Ledger, call_s: float) -> None:
         """Begin; `call_s` is what a call takes in ungated rounds."""
         self.rounds, self.ledger, self.call_s = rounds, ledger, call_s
         self.gated = GatedRounds(rounds, well, call_s)
+        self.isolated = IsolatedCalls(self.gated, well)
         self.series: Optional[Series] = None
         self.why = ""
         """Why there is no such time, if so."""
@@ -40,24 +45,41 @@ class GatedSeries:
         Raises:
             Judged: If the candidate did not pass one of them.
         """
-        self.why = self.gated.prepare()
-        if self.why:
-            return buffers
-        wanted = min(MOST, max(FEWEST, math.ceil(ROUND_S / self.call_s)), buffers.sets)
-        buffers = self._reopen(buffers, open_buffers, wanted)
-        while not self.gated.try_launch(buffers):
-            if buffers.sets == 1:
-                self.why = "a call waits for the device, or launches more than the queue holds"
-                return buffers
-            buffers = self._reopen(buffers, open_buffers, buffers.sets // 2)
-        goal = Goal(HALF_WIDTH, MOST_ROUNDS, BUDGET_S, math.inf)
-        costs = {"candidate": NO_COST, "reference": NO_COST}
-        self.series = Series(goal, self.ledger, costs, buffers.sets, 1)
-        self.rounds.passes = 1
-        self.series.measure(buffers, lambda buffers_, played: self.gated.play(buffers_), progress)
-        self.gated.complete(buffers)
-        self.gated.isolate(buffers)
+        try:
+            self.gated.prepare()
+            buffers = self._fit(buffers, open_buffers)
+            goal = Goal(HALF_WIDTH, MOST_ROUNDS, BUDGET_S, math.inf)
+            costs = {"candidate": NO_COST, "reference": NO_COST}
+            series = Series(goal, self.ledger, costs, buffers.sets, 1)
+            self.rounds.passes = 1
+            series.measure(buffers, lambda buffers_, played: self.gated.play(buffers_), progress)
+            self.gated.complete(buffers)
+            self.series = series
+            self.isolated.play(buffers)
+        except NoGate as found:
+            self.why = str(found)
         return buffers
+
+    def _fit(self, buffers: Buffers, open_buffers: Callable[[int], Buffers]) -> Buffers:
+        """Return buffers for as many calls as can be launched behind a gate.
+
+        Each kernel must have run once before, as it is loaded lazily and would wait for the device then.
+
+        Raises:
+            NoGate: If not one call can.
+        """
+        wanted = min(MOST, max(FEWEST, math.ceil(ROUND_S / self.call_s)), buffers.sets)
+        buffers, tries = self._reopen(buffers, open_buffers, wanted), FIRST_TRIES
+        while True:
+            self.rounds.play(buffers)
+            if self.gated.try_launch(buffers):
+                return buffers
+            tries -= 1
+            if tries > 0:  # torch's allocator keeps what it had to ask the driver for
+                continue
+            if buffers.sets == 1:
+                raise NoGate("a call waits for the device, or launches more than the queue holds")
+            buffers = self._reopen(buffers, open_buffers, buffers.sets // FEWER)
 
     def _reopen(self, buffers: Buffers, open_buffers: Callable[[int], Buffers], sets: int) -> Buffers:
         if sets == buffers.sets:
@@ -65,36 +87,49 @@ class GatedSeries:
         self.rounds.close(buffers)
         return open_buffers(sets)
 
-    def result(self) -> Dict[str, Any]:
-        """Return times with their intervals, and what speaks against them."""
+    def doubt(self) -> str:
+        """Say why the time is not confirmed; empty if it is."""
         if self.series is None:
-            return {"unconfirmable": self.why}
+            return self.why
+        samples_us, _ = self.series.samples_us()
+        device_s, isolated_s = median(samples_us) / 1e6, median(self.isolated.samples_s or [0.0])
+        if isolated_s > (1 + SHARED) * device_s + GATE_S:
+            text = "a call takes %.3g us by itself and %.3g us among others: they share work, or run beside each other"
+            return text % (isolated_s * 1e6, device_s * 1e6)
+        return self.gated.doubt([each / 1e6 for each in samples_us])
+
+    def result(self) -> Dict[str, Any]:
+        """Return times with their intervals, what ended the rounds and what speaks against them.
+
+        Empty if there is no time; without a reference where its calls could not be launched behind gates.
+        """
+        if self.series is None:
+            return {}
         candidate, reference = self.series.samples_us()
-        calls, found = self.series.sets, {"unconfirmable": self.gated.doubt([each / 1e6 for each in candidate])}
-        result: Dict[str, Any] = {"candidate": timing(candidate, calls), **found}
+        calls = self.series.sets
+        result: Dict[str, Any] = {"candidate": timing(candidate, calls), "unconfirmable": self.doubt()}
+        result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
         if not self.gated.ungated:
             result["reference"] = timing(reference, calls)
             names = ("speedup", "speedup_low", "speedup_high")
             result.update(zip(names, speedup(reference, candidate)))
-        if self.gated.each_s:
-            result["isolated_us"] = median(self.gated.each_s) * 1e6
+        if self.isolated.samples_s:
+            result["isolated_us"] = median(self.isolated.samples_s) * 1e6
         return result
 
     def samples(self) -> Dict[str, Any]:
         """Return all rounds, for the evidence."""
         if self.series is None:
-            return {}
+            return {"why": self.why}
         candidate, reference = self.series.samples_us()
-        return {"candidate_us": candidate, "reference_us": reference, **self.gated.evidence()}
-
-    def remark(self) -> str:
-        """Say so where the launch and not the GPU takes most of a call."""
-        if self.series is None:
-            return ""
-        device_us = median(self.series.samples_us()[0])
-        if self.call_s * 1e6 < LAUNCH_BOUND * device_us:
-            return ""
-        return "launch-bound: the GPU is busy %.3g of %.3g us a call" % (device_us, self.call_s * 1e6)
+        isolated = [round(each * 1e6, 3) for each in self.isolated.samples_s]
+        return {
+            "candidate_us": candidate,
+            "reference_us": reference,
+            "calls_per_round": self.series.sets,
+            "isolated_us": isolated,
+            **self.gated.evidence(),
+        }
 
     def close(self) -> None:
         """Give the words back."""

@@ -105,7 +105,7 @@ class Shape:
         """Where elements are wrong, if any are."""
         self.last: Optional[Round] = None
         """The round that showed how many calls make one; it is as good as the others."""
-        self.worst_abs = self.worst_rel = self.reference_call_s = 0.0
+        self.worst_abs = self.worst_rel = self.reference_call_s = self.call_s = 0.0
         self.sets = 1
 
     def judge(self, progress: Progress) -> Dict[str, Any]:
@@ -121,12 +121,13 @@ class Shape:
                     self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
                 elif wanted != "warm":
+                    if self.task.get("gated"):
+                        buffers = self._gate(buffers, progress)
                     self._measure(buffers, progress)
-                    self._advice(buffers)
+                    if not self._is_gated():
+                        self._advice(buffers)
                     if self.task.get("calls_as") == "graph":
                         self._graph(buffers, progress)
-                    if self.task.get("calls_as") == "gated":
-                        buffers = self._gate(buffers, progress)
                 self.rounds.close(buffers)
                 if wanted != "cold" and not untimed:
                     self._warm(progress)
@@ -138,6 +139,7 @@ class Shape:
         with CATCHES.during("timed"):
             played = self.rounds.play(buffers)
         self.reference_call_s = played.reference_s / buffers.sets
+        self.call_s = played.candidate_s / buffers.sets
         self.worst_abs = max(self.worst_abs, played.check.max_abs)
         self.worst_rel = max(self.worst_rel, played.check.max_rel)
         if played.outside_s and self.series is None:
@@ -227,7 +229,7 @@ class Shape:
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
-        if not self.times.is_too_short(series) and not self.device.stops_calls:
+        if not self.times.is_too_short(series) and not self.device.stops_calls and not self._is_gated():
             shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
             series.doubt = series.sharing.doubt(whole_s, shorten, again) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
@@ -269,16 +271,24 @@ class Shape:
         self.rounds.more = {}
 
     def _gate(self, buffers: Buffers, progress: Progress) -> Buffers:
-        """Time the calls behind gates as well; return the buffers that are open then."""
-        if self.device.kind != "cuda" or self.series is None:
-            self.notes["not timed behind gates: this is a processor"] = None
+        """Time the calls on the GPU alone, which ungated rounds need not do then; return the buffers that are open."""
+        sets, last = self.sets, self.last
+        self.gated = GatedSeries(self.rounds, self.well, self.ledger, self.call_s)
+        try:
+            buffers = self.gated.measure(buffers, self._open, progress)
+        finally:
+            self.gated.close()
+        if self._is_gated():
+            self.goal = self.goal._replace(half_width=1.0, most_rounds=LEAST_ROUNDS)
+        if buffers.sets == sets:
             return buffers
-        call_s, kept = median(self.series.samples_us()[0]) / 1e6, self.sets
-        self.gated = GatedSeries(self.rounds, self.well, self.ledger, call_s)
-        buffers = self.gated.measure(buffers, self._open, progress)
-        self.gated.close()
-        self.sets = kept
+        self.rounds.close(buffers)
+        buffers, self.last = self._open(sets), last
         return buffers
+
+    def _is_gated(self) -> bool:
+        """Say whether there is a time on the GPU alone."""
+        return self.gated is not None and self.gated.series is not None
 
     def _advice(self, buffers: Buffers) -> None:
         """Ask for what events inside the candidate's process say, in rounds of their own that are not timed."""
@@ -329,15 +339,12 @@ class Shape:
             "where": self.where,
         }
         if verdict == "correct" and self.series and self.series.played:
-            self.times.add(self.series, result, self.looking)
+            self.times.add(self.series, result, self.looking, self.gated)
             result["cache"] = self._cache()
         if verdict == "correct" and self.events_us:
             result["events_us"] = min(self.events_us)
         if verdict == "correct" and self.graph and self.graph.played:
             self.times.add_graph(self.graph, result)
-        if verdict == "correct" and self.gated:
-            result["gated"], result["gated_samples"] = self.gated.result(), self.gated.samples()
-            self.notes.update(dict.fromkeys(filter(None, [self.gated.remark()])))
         if verdict == "correct" and self.warm and self.warm.played:
             self.times.add_warm(self.warm, result)
         doubts = self.device.remarks()

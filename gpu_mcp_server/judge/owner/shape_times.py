@@ -1,6 +1,6 @@
 """What a shape's rounds say of its times, and why there is none."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional, Sequence
 
 from ..checks.stream_order_rounds import expose
 from ..devices.device import Device
@@ -9,6 +9,11 @@ from ..timing.clock_overhead import Cost
 from ..timing.machine_state import summary
 from ..timing.series import Series
 from ..timing.time_floor import floor_of, hold_against_floor
+from .gated_series import GatedSeries
+
+SPEEDUP = "speedup", "speedup_low", "speedup_high"
+LAUNCH_BOUND = 1.5
+"""Times its time on the GPU, that a call must take in a loop of the host's for the launch to be what it waits for."""
 
 
 class ShapeTimes:
@@ -36,13 +41,15 @@ class ShapeTimes:
         self.task, self.number, self.device, self.costs = task, number, device, costs
         self.shortest_s, self.notes = shortest_s, notes
 
-    def add(self, series: Series, result: Dict[str, Any], looking: Dict[str, Any]) -> None:
-        """Add the times of cold rounds, and the speed-up where they are times of a call's."""
+    def add(
+        self, series: Series, result: Dict[str, Any], looking: Dict[str, Any], gated: Optional[GatedSeries] = None
+    ) -> None:
+        """Add the times of cold rounds, and the speed-up where they are times of a call's.
+
+        Those on the GPU alone are the shape's where they were to be had; those of calls in a loop of the host's stand
+        beside them. Where the reference's calls could not be launched behind gates, the loop's are the shape's.
+        """
         (candidate, reference), clock = series.samples_us(), series.unsure()
-        result["candidate"] = timing(candidate, series.sets, clock.candidate_us)
-        result["reference"] = timing(reference, series.sets, clock.reference_us)
-        result["half_width"] = half_width(candidate, clock.candidate_us)
-        result["stopped_by"] = series.stopped_by
         states = [played.state for played in series.played]
         result["conditions"], marked = summary(states)
         samples: Dict[str, Any] = {
@@ -52,19 +59,61 @@ class ShapeTimes:
         }
         result["samples"] = dict(samples, states=states, marks=marked, looking=looking)
         result["samples"].update(self.clock(series))
-        unsure = self.costs["candidate"].spread_s * 1e6 / series.sets
+        loop: Dict[str, Any] = {
+            "candidate": timing(candidate, series.sets, clock.candidate_us),
+            "reference": timing(reference, series.sets, clock.reference_us),
+        }
+        loop.update(zip(SPEEDUP, speedup(reference, candidate, clock.ratio)))
+        alone = gated.result() if gated is not None else {}
+        if gated is not None:
+            result["gated_samples"] = gated.samples()
+        if alone.get("reference") or (alone and self.task["framework"] == "numpy"):
+            self._add_gated(series, result, loop, alone)
+        else:
+            self._add_loop(series, result, loop, gated)
+
+    def _add_gated(self, series: Series, result: Dict[str, Any], loop: Dict[str, Any], alone: Dict[str, Any]) -> None:
+        """Take the times on the GPU alone; say so where the launch and not the GPU takes most of a call."""
+        result.update(alone, basis="device")
+        kept, calls = result["gated_samples"], result["gated_samples"]["calls_per_round"]
+        self._hold_against_floor(result, kept["candidate_us"], kept["empty_us"]["candidate"], calls)
+        self.notes.update(dict.fromkeys(filter(None, [wide(result["half_width"])])))
+        if self.is_too_short(series):
+            return
+        result["in_loop"] = loop
+        device_us, call_us = (times["candidate"]["median_us"] for times in (alone, loop))
+        if call_us > LAUNCH_BOUND * device_us:
+            self.notes["launch-bound: the GPU is busy %.3g of %.3g us a call" % (device_us, call_us)] = None
+
+    def _add_loop(
+        self, series: Series, result: Dict[str, Any], loop: Dict[str, Any], gated: Optional[GatedSeries]
+    ) -> None:
+        """Take the times of calls in a loop of the host's."""
+        result.update(candidate=loop["candidate"], reference=loop["reference"], basis="call")
+        result["half_width"] = half_width(series.samples_us()[0], series.unsure().candidate_us)
+        result["stopped_by"] = series.stopped_by
         if self.has_no_time(series):
             result["candidate"] = None
-        else:
-            result["unconfirmable"] = series.unconfirmable()
-            found = speedup(reference, candidate, clock.ratio)
-            result["speedup"], result["speedup_low"], result["speedup_high"] = found
-            self._doubt(result, series.exposed_s)
-            floor = floor_of(self.task, self.device.label, self.number, series.sets)
-            said = hold_against_floor(result, floor, series.sets) if floor else ""
-            self.notes.update({said: None} if said else {})
-            if unsure > 0.02 * result["candidate"]["median_us"]:
-                self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
+            return
+        result["unconfirmable"] = series.unconfirmable()
+        if gated is not None:
+            result["unconfirmable"] = gated.doubt() or result["unconfirmable"]
+            if gated.series is not None:
+                self.notes["not timed on the GPU alone: %s" % gated.gated.ungated] = None
+        result.update({name: loop[name] for name in SPEEDUP})
+        self._doubt(result, series.exposed_s)
+        clock_us = result["samples"]["clock_us"]["candidate"]
+        self._hold_against_floor(result, result["samples"]["candidate_us"], clock_us, series.sets)
+        unsure = self.costs["candidate"].spread_s * 1e6 / series.sets
+        if unsure > 0.02 * result["candidate"]["median_us"]:
+            self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
+
+    def _hold_against_floor(
+        self, result: Dict[str, Any], samples_us: Sequence[float], clock_us: float, sets: int
+    ) -> None:
+        floor = floor_of(self.task, self.device.label, self.number, sets)
+        said = hold_against_floor(result, floor, samples_us, clock_us / sets) if floor else ""
+        self.notes.update({said: None} if said else {})
 
     def _doubt(self, result: Dict[str, Any], exposed_s: float) -> None:
         """Say what makes the speed-up less sure."""

@@ -5,12 +5,11 @@ inputs are written after the launch: nothing exists that could be worked on ahea
 """
 
 import time
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ..channel.supervisor_client import Player
 from ..devices.gate_words import END, ENTERED, FIRST, TIMED, GateWords
 from ..numerics.stats import median
-from ..verdicts import JudgeFailed
 
 GATE_S = 60.0
 OFFSETS = {"first": FIRST, "entered": ENTERED, "timed": TIMED, "end": END}
@@ -21,6 +20,10 @@ LATE_S = 5.0
 
 class Blocked(Exception):
     """The launch did not return while the gate was closed: a call waits for the device, or the queue is full."""
+
+
+class NoGate(Exception):
+    """Why calls cannot be timed behind gates here; everything has run by then."""
 
 
 class Opened(NamedTuple):
@@ -42,12 +45,17 @@ class GatedPlayer:
         self.words = GateWords()
         self.calls = 0
 
-    def prepare(self) -> str:
-        """Show the player the page of words; return why it cannot use it, if so."""
+    def prepare(self) -> None:
+        """Show the player the page of words.
+
+        Raises:
+            NoGate: If it cannot use it, as some drivers do not let a stream wait for a word of the host's.
+        """
         self.player.thaw()
         reply = self.player.ask("gate", GATE_S, [self.words.descriptor], offsets=OFFSETS)
         self.player.freeze()
-        return str(reply.get("error") or "")[:300]
+        if reply.get("error"):
+            raise NoGate(str(reply["error"])[:300])
 
     def launch(self, calls: int, wait_s: float, *, each: bool = False) -> Dict[str, Any]:
         """Have it launch calls behind a closed gate, or each behind one of its own, and freeze it; return its reply.
@@ -69,19 +77,25 @@ class GatedPlayer:
         self.finish(reply)
         raise Blocked()
 
-    def open(self, limit_s: float, *, each: bool = False) -> Opened:
+    def open(self, limit_s: float, *, each: Optional[Tuple[int, Callable[[], None]]] = None) -> Opened:
         """Open the gates of a launch, one after the other, and wait for the last word.
 
+        Args:
+            limit_s: For what is behind one gate.
+            each: With a gate behind each call: before which one something is to be done, and what.
+
         Raises:
-            JudgeFailed: If the GPU does not come to this process's work, or not to its end in `limit_s`.
+            TimeoutError: If the GPU does not come to this process's work, or not to its end; `finish` is still owed.
         """
         words = self.words
         words.open(FIRST)
         if words.wait(ENTERED, 0, LATE_S) is None:
-            raise JudgeFailed("the GPU did not begin with the %s's launch in %.0f s" % (self.player.role, LATE_S))
+            raise TimeoutError
         taken: List[float] = []
         first = time.perf_counter()
         for number in range(self.calls if each else 1):
+            if each and number and number == each[0]:
+                each[1]()
             begin = time.perf_counter()
             words.open(TIMED, number)
             end = words.wait(END, number, limit_s)
@@ -99,14 +113,37 @@ class GatedPlayer:
         error = launched.get("error") or reply.get("error")
         return dict(launched, error=error) if error else launched
 
-    def empty_s(self) -> float:
-        """Return what the gate itself takes: the median of passes without a call, of which the first warms up."""
-        taken: List[float] = []
-        for _ in range(EMPTY_PASSES + 1):
+    def empty_pass(self, last: Optional[Callable[[], None]] = None) -> float:
+        """Return what a gate with nothing behind it takes, until its last word or until `last` has returned.
+
+        Raises:
+            NoGate: If the GPU does not come to it.
+        """
+        try:
             reply = self.launch(0, LATE_S)
-            taken.append(self.open(LATE_S).elapsed_s)
-            self.finish(reply)
-        return median(taken[1:])
+        except Blocked:
+            raise NoGate("an empty launch did not return in %.0f s" % LATE_S) from None
+        opened, elapsed_s = None, 0.0
+        try:
+            opened = self.open(LATE_S)
+            elapsed_s = opened.elapsed_s
+            if last is not None:
+                last()
+                elapsed_s = time.perf_counter() - opened.begin_s
+        except TimeoutError:
+            pass
+        self.finish(reply)
+        if opened is None:
+            raise NoGate("the GPU did not come to an empty launch in %.0f s" % LATE_S)
+        return elapsed_s
+
+    def empty_s(self) -> float:
+        """Return what the gate itself takes: the median of empty passes, of which the first warms up.
+
+        Raises:
+            NoGate: If the GPU does not come to it.
+        """
+        return median([self.empty_pass() for _ in range(EMPTY_PASSES + 1)][1:])
 
     def close(self) -> None:
         """Give the page back."""

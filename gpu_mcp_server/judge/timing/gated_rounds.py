@@ -7,13 +7,13 @@ the launch, the clock stops at the fence instead: a candidate that writes the wo
 """
 
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.random_inputs import Well
 from ..numerics.stats import half_width, median
-from ..verdicts import JudgeFailed, cheat
-from .gated_pass import Blocked, GatedPlayer, Opened
+from ..verdicts import cheat
+from .gated_pass import Blocked, GatedPlayer, NoGate, Opened
 from .rounds import Round, Rounds, named
 
 DECOYS = (2, 6)
@@ -22,8 +22,6 @@ FENCE_ROUNDS = 6
 """That end at the fence, at least: below 6 samples no interval of a median reaches 95 %."""
 FENCED = 3
 """One of so many rounds is."""
-EACH_ROUNDS, EACH_CALLS = 3, 24
-"""With a gate behind each call, and of so many calls at most."""
 BUSY_S = 1e-3
 """An empty fence takes 20 to 300 us while nothing of the candidate runs, and a time slice of 2.4 ms as soon as one
 sleeping thread does (measured on an H100, driver 580)."""
@@ -35,6 +33,8 @@ HOST_TIMES, HOST_S = 4.0, 0.5
 """Times what ungated rounds took, and besides, that launching behind a gate may take before the call is said to wait
 for the device."""
 MOST_BLOCKED = 5
+BLOCKED_REFERENCES = 3
+"""Launches of the reference that may not return before its calls are said to wait for the device."""
 AGREE = 0.1
 """Part of a call's time by which the word and the fence may differ."""
 EMPTY_S = 10e-6
@@ -68,38 +68,36 @@ class GatedRounds:
         """What the fence takes behind an empty pass."""
         self.fenced_s: List[float] = []
         """Of a call, in rounds that ended at the fence."""
-        self.each_s: List[float] = []
-        """Of calls with a gate behind each."""
         self.ungated = ""
         """Why the reference is not timed behind gates, if so."""
         if self.reference is None:
             self.ungated = "the reference runs on the processor"
+        self.reference_blocked = 0
+        self.solved_behind_gate = False
+        """Whether the reference's last time is of that kind."""
         self.blocked = 0
         """Launches that did not return behind their gate though one had: the host was busy."""
         self.busy: Dict[str, int] = {}
         """Rounds in which the GPU was busy, by when."""
 
-    def prepare(self) -> str:
-        """Show both players their words and time the empty passes; return why that cannot be had here, if so."""
+    def prepare(self) -> None:
+        """Show both players their words and time the empty passes.
+
+        Raises:
+            NoGate: If that cannot be had here.
+        """
         for gated in self.pages:
-            why = gated.prepare()
-            if why:
-                return why
+            gated.prepare()
         self.empty_s["candidate"] = self.candidate.empty_s()
         if self.reference is not None:
             self.empty_s["reference"] = self.reference.empty_s()
         most_s = DEARER * self.empty_s.get("reference", EMPTY_S)
         self.empty_s["candidate"] = min(self.empty_s["candidate"], most_s)
         self.fence_s = median([self._empty_fence() for _ in range(FENCE_ROUNDS + 1)][1:])
-        return ""
 
     def _empty_fence(self) -> float:
-        reply = self.candidate.launch(0, HOST_S)
-        begin = self.candidate.open(LEAST_LIMIT_S).begin_s
-        self.device.stop_idle(self.rounds.candidate)
-        elapsed_s = time.perf_counter() - begin
-        self.candidate.finish(reply)
-        return elapsed_s - self.empty_s["candidate"]
+        begin_s = self.candidate.empty_pass(lambda: self.device.stop_idle(self.rounds.candidate))
+        return begin_s - self.empty_s["candidate"]
 
     def try_launch(self, buffers: Buffers) -> bool:
         """Say whether as many calls as the buffers hold can be launched behind a gate."""
@@ -123,6 +121,7 @@ class GatedRounds:
 
         Raises:
             Judged: If the candidate did not pass.
+            NoGate: If it cannot be timed so.
         """
         while True:
             fenced = len(self.fenced_s) < 2 * FENCE_ROUNDS and self.well.word() % FENCED == 0
@@ -131,11 +130,10 @@ class GatedRounds:
             except Blocked:
                 self.blocked += 1
                 if self.blocked >= MOST_BLOCKED:
-                    raise JudgeFailed(
-                        "%d launches did not return behind a gate, though one had" % MOST_BLOCKED
-                    ) from None
+                    why = "%d launches did not return behind a gate, though one had: the host is busy"
+                    raise NoGate(why % MOST_BLOCKED) from None
                 continue
-            if not fenced:
+            if not fenced and self.solved_behind_gate == (self.reference is not None):
                 return played
 
     def complete(self, buffers: Buffers) -> None:
@@ -147,29 +145,9 @@ class GatedRounds:
         while len(self.fenced_s) < FENCE_ROUNDS:
             self._play(buffers, fenced=True)
 
-    def isolate(self, buffers: Buffers) -> None:
-        """Play rounds with a gate behind each call; calls that share work or run beside each other are slower here.
-
-        Raises:
-            Judged: As `play`.
-        """
-        for _ in range(EACH_ROUNDS):
-            try:
-                reply = self._launch(buffers, each=True)
-            except Blocked:
-                return  # a queue that holds all calls may not hold their gates as well
-            self._lay_inputs(buffers)
-            self.rounds.solve(buffers)
-            buffers.publish()
-            opened = self._open(self._limit_s(1), each=True)
-            reply = self.candidate.finish(reply)
-            self.rounds.judge(buffers, reply, buffers.check_first(self.candidate.calls), True, 0.0)
-            if opened is not None:
-                self.each_s += [each - self.empty_s["candidate"] for each in opened.each_s]
-
     def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
-        reply = self._launch(buffers, each=False)
-        self._lay_inputs(buffers)
+        reply = self.launch(buffers)
+        self.lay_inputs(buffers)
         reference_s = self._solve(buffers)
         buffers.publish()
         if not buffers.untouched():
@@ -179,21 +157,25 @@ class GatedRounds:
         elapsed_s, finished = self._time(buffers, fenced=fenced)
         check = self._judge(buffers, self.candidate.finish(reply), finished)
         if elapsed_s is None:
-            raise JudgeFailed("calls behind the gate did not end in %.0f s" % self._limit_s(buffers.sets))
+            raise NoGate("calls behind a gate did not end in %.3g s" % self._limit_s(buffers.sets))
         candidate_s = max(elapsed_s - self.empty_s["candidate"], 1e-9)
         if fenced:
             self.fenced_s.append(max(candidate_s - self.fence_s, 1e-9) / buffers.sets)
         return Round(candidate_s, reference_s, check)
 
-    def _launch(self, buffers: Buffers, *, each: bool) -> Dict[str, Any]:
-        """Have the candidate launch while the round before's inputs lie there."""
+    def launch(self, buffers: Buffers, *, each: int = 0) -> Dict[str, Any]:
+        """Have the candidate launch while the round before's inputs lie there; `each` calls with a gate behind each.
+
+        Raises:
+            Blocked: If it does not return.
+        """
         with self.rounds.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
-        calls = min(buffers.sets, EACH_CALLS) if each else buffers.sets
-        return self.candidate.launch(calls, self._patience_s(calls), each=each)
+        calls = each or buffers.sets
+        return self.candidate.launch(calls, self._patience_s(calls), each=bool(each))
 
-    def _lay_inputs(self, buffers: Buffers) -> None:
+    def lay_inputs(self, buffers: Buffers) -> None:
         """Write decoys, with a look behind each at whether somebody works on them, and draw the real inputs."""
         least, most = DECOYS
         for _ in range(least + self.well.word() % (most - least + 1)):
@@ -204,22 +186,32 @@ class GatedRounds:
 
     def _solve(self, buffers: Buffers) -> float:
         """Have the reference answer, behind its own gate where that can be; return its time."""
-        gated = self.reference
+        gated, self.solved_behind_gate = self.reference, False
         if gated is not None:
             try:
                 reply = gated.launch(buffers.sets, self._patience_s(buffers.sets) * 6)
-            except Blocked:
-                self.reference, self.ungated = None, "the reference waits for the device in its calls"
+            except Blocked:  # the first time by an allocation, as torch keeps what it has allocated
+                self.reference_blocked += 1
+                if self.reference_blocked >= BLOCKED_REFERENCES:
+                    self.reference, self.ungated = None, "the reference waits for the device in its calls"
             else:
-                if not reply.get("ungated"):
-                    return self._time_reference(buffers, gated, reply)
-                self.reference, self.ungated = None, str(reply["ungated"])[:200]
+                if reply.get("ungated"):
+                    self.reference, self.ungated = None, str(reply["ungated"])[:200]
+                elif (reference_s := self._time_reference(buffers, gated, reply)) is not None:
+                    self.solved_behind_gate = True
+                    return reference_s
         return self.rounds.solve(buffers)
 
-    def _time_reference(self, buffers: Buffers, gated: GatedPlayer, reply: Dict[str, Any]) -> float:
+    def _time_reference(self, buffers: Buffers, gated: GatedPlayer, reply: Dict[str, Any]) -> Optional[float]:
         self.device.sweep_cache()
-        opened = gated.open(self._limit_s(buffers.sets) * 6)
+        try:
+            opened: Optional[Opened] = gated.open(self._limit_s(buffers.sets) * 6)
+        except TimeoutError:
+            opened = None
         named(gated.finish(reply), "compute")
+        if opened is None:
+            self.reference, self.ungated = None, "the reference did not end behind its gate"
+            return None
         player = self.rounds.reference
         player.thaw()
         named(player.ask("store", self.rounds.timeout_s * 6), "store its results")
@@ -229,7 +221,7 @@ class GatedRounds:
 
     def _time(self, buffers: Buffers, *, fenced: bool) -> Tuple[Optional[float], bool]:
         """Open the gate; return the seconds until the word or the fence, and whether outputs were there by then."""
-        opened = self._open(self._limit_s(buffers.sets))
+        opened = self.open(buffers)
         if opened is None:
             return None, True
         if not fenced:
@@ -238,9 +230,15 @@ class GatedRounds:
         finished = buffers.stop(self.rounds.candidate)
         return time.perf_counter() - opened.begin_s, finished
 
-    def _open(self, limit_s: float, *, each: bool = False) -> Optional[Opened]:
+    def open(self, buffers: Buffers, *, each: Optional[Tuple[int, Callable[[], None]]] = None) -> Optional[Opened]:
+        """Open the gates; return None if the calls do not end in time.
+
+        Args:
+            buffers: Of the round.
+            each: With a gate behind each call: before which one something is to be done, and what.
+        """
         try:
-            return self.candidate.open(limit_s, each=each)
+            return self.candidate.open(self._limit_s(buffers.sets), each=each)
         except TimeoutError:
             return None
 
@@ -280,7 +278,6 @@ class GatedRounds:
             "empty_us": {role: round(each * 1e6, 2) for role, each in self.empty_s.items()},
             "fence_us": round(self.fence_s * 1e6, 1),
             "fenced_us": [round(each * 1e6, 4) for each in self.fenced_s],
-            "isolated_us": [round(each * 1e6, 3) for each in self.each_s],
             "busy": self.busy,
             "ungated": self.ungated,
         }

@@ -1,6 +1,6 @@
 """The time below which no device can answer: bytes over its bandwidth, operations over its peak, a launch."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..numerics.stats import median_interval
 
@@ -61,17 +61,20 @@ def floor_of(task: Dict[str, Any], device: str, number: int, sets: int) -> Optio
     return Floor(least_us, by, roof_us, roof)
 
 
-def hold_against_floor(result: Dict[str, Any], floor: Floor, sets: int) -> str:
+def hold_against_floor(result: Dict[str, Any], floor: Floor, samples_us: Sequence[float], taken_us: float) -> str:
     """Hold a shape's time against what the device can do at most; void it if it is impossible.
 
-    The clock's own cost, which was taken off, is given back for it: it may have been measured too high.
+    Args:
+        result: Of the shape; the floor is added to it.
+        floor: Of the shape.
+        samples_us: Of a call, round by round.
+        taken_us: The clock's own cost a call, which is given back for this: it may have been measured too high.
 
     Returns:
         What to note, or nothing.
     """
-    timed, high_us = result["candidate"], median_interval(result["samples"]["candidate_us"])[2]
+    timed, high_us = result["candidate"], median_interval(samples_us)[2] + taken_us
     result["floor_us"], result["floor_by"] = floor.least_us, floor.by
-    high_us += result["samples"]["clock_us"]["candidate"] / sets
     impossible = floor.impossible(high_us)
     if impossible:
         result.update(verdict="cheat", reason=impossible, speedup=None, speedup_low=None, speedup_high=None)

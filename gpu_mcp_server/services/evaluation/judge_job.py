@@ -310,6 +310,7 @@ def _task(
         "seed": secrets.token_hex(32),
         "cache": timing.cache,
         "calls_as": timing.mode,
+        "gated": device == "cuda",
         "half_width": timing.half_width or effort.half_width,
         "budget_s": effort.budget_s,
         "overhead_s": effort.overhead_s,
