@@ -96,7 +96,7 @@ class GatedSeries:
         if isolated_s > (1 + SHARED) * device_s + GATE_S:
             text = "a call takes %.3g us by itself and %.3g us among others: they share work, or run beside each other"
             return text % (isolated_s * 1e6, device_s * 1e6)
-        return self.gated.doubt([each / 1e6 for each in samples_us])
+        return self.gated.doubt()
 
     def result(self) -> Dict[str, Any]:
         """Return times with their intervals, what ended the rounds and what speaks against them.

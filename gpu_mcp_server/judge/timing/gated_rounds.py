@@ -1,17 +1,17 @@
-"""Rounds behind gates: what a call takes on the GPU alone, and what it takes when nothing may overlap it.
+"""Rounds behind gates: what a call takes on the GPU alone.
 
 The candidate launches a round's calls behind a closed gate while old inputs lie there, and is stopped. Then the owner
 writes other draws of the inputs, the real ones last, and looks after each whether anything of the candidate ran. It
-opens the gate and waits for the word that the candidate's stream writes behind the calls. In some rounds, drawn after
-the launch, the clock stops at the fence instead: a candidate that writes the word early is found by the difference.
+opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
+word itself: in some rounds, drawn after the launch, the fence looks at once for the outputs, and in the others a probe
+whether the GPU is still busy.
 """
 
-import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.random_inputs import Well
-from ..numerics.stats import half_width, median
+from ..numerics.stats import median
 from ..verdicts import cheat
 from .gated_pass import Blocked, GatedPlayer, NoGate, Opened
 from .rounds import Round, Rounds, named
@@ -19,11 +19,11 @@ from .rounds import Round, Rounds, named
 DECOYS = (2, 6)
 """Draws of the inputs before the real ones, from and to."""
 FENCE_ROUNDS = 6
-"""That end at the fence, at least: below 6 samples no interval of a median reaches 95 %."""
+"""In so many rounds, at least, the fence looks for the outputs behind the last word."""
 FENCED = 3
-"""One of so many rounds is."""
+"""In one of so many."""
 BUSY_S = 1e-3
-"""An empty fence takes 20 to 300 us while nothing of the candidate runs, and a time slice of 2.4 ms as soon as one
+"""A probe takes 20 to 300 us while nothing of the candidate runs, and a time slice of 2.4 ms as soon as one
 sleeping thread does (measured on an H100, driver 580)."""
 BUSY_ROUNDS = 2
 """In so many rounds the GPU must be busy when it should not be, as another process may have been at work in one."""
@@ -36,7 +36,7 @@ MOST_BLOCKED = 5
 BLOCKED_REFERENCES = 3
 """Launches of the reference that may not return before its calls are said to wait for the device."""
 AGREE = 0.1
-"""Part of a call's time by which the word and the fence may differ."""
+"""Part of a round's time by which the GPU may answer later behind its last word."""
 EMPTY_S = 10e-6
 """What an empty pass takes, where no reference says so; 6 us on an H100."""
 DEARER = 1.5
@@ -64,10 +64,11 @@ class GatedRounds:
             self.reference = GatedPlayer(rounds.reference, timeout_s * 6)
         self.pages = [self.candidate, *filter(None, [self.reference])]
         self.empty_s: Dict[str, float] = {}
-        self.fence_s = 0.0
-        """What the fence takes behind an empty pass."""
-        self.fenced_s: List[float] = []
-        """Of a call, in rounds that ended at the fence."""
+        self.fenced = 0
+        self.round_s: List[float] = []
+        self.before_s: List[float] = []
+        self.behind_s: List[float] = []
+        """What probes took before the gates were opened, and behind the last words."""
         self.ungated = ""
         """Why the reference is not timed behind gates, if so."""
         if self.reference is None:
@@ -93,11 +94,6 @@ class GatedRounds:
             self.empty_s["reference"] = self.reference.empty_s()
         most_s = DEARER * self.empty_s.get("reference", EMPTY_S)
         self.empty_s["candidate"] = min(self.empty_s["candidate"], most_s)
-        self.fence_s = median([self._empty_fence() for _ in range(FENCE_ROUNDS + 1)][1:])
-
-    def _empty_fence(self) -> float:
-        begin_s = self.candidate.empty_pass(lambda: self.device.stop_idle(self.rounds.candidate))
-        return begin_s - self.empty_s["candidate"]
 
     def try_launch(self, buffers: Buffers) -> bool:
         """Say whether as many calls as the buffers hold can be launched behind a gate."""
@@ -117,32 +113,32 @@ class GatedRounds:
         return LEAST_LIMIT_S + SLOWER * self.call_s * calls
 
     def play(self, buffers: Buffers) -> Round:
-        """Play rounds until one ends at the word; return it, with the times of all calls together.
+        """Play a round; return it, with the times of all calls together.
 
         Raises:
             Judged: If the candidate did not pass.
             NoGate: If it cannot be timed so.
         """
         while True:
-            fenced = len(self.fenced_s) < 2 * FENCE_ROUNDS and self.well.word() % FENCED == 0
             try:
-                played = self._play(buffers, fenced=fenced)
+                played = self._play(buffers, fenced=self.well.word() % FENCED == 0)
             except Blocked:
                 self.blocked += 1
                 if self.blocked >= MOST_BLOCKED:
                     why = "%d launches did not return behind a gate, though one had: the host is busy"
                     raise NoGate(why % MOST_BLOCKED) from None
                 continue
-            if not fenced and self.solved_behind_gate == (self.reference is not None):
+            if self.solved_behind_gate == (self.reference is not None):
                 return played
 
     def complete(self, buffers: Buffers) -> None:
-        """Play the rounds to the fence that are still owed.
+        """Play the rounds with the fence that are still owed.
 
         Raises:
             Judged: As `play`.
+            NoGate: As `play`.
         """
-        while len(self.fenced_s) < FENCE_ROUNDS:
+        while self.fenced < FENCE_ROUNDS:
             self._play(buffers, fenced=True)
 
     def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
@@ -152,16 +148,19 @@ class GatedRounds:
         buffers.publish()
         if not buffers.untouched():
             raise cheat("worked on calls before they were called: outputs changed while the gate was closed")
-        self._probe("before the gate was opened")
+        self.before_s.append(self._probe("before the gate was opened"))
         self.device.sweep_cache()
-        elapsed_s, finished = self._time(buffers, fenced=fenced)
+        opened, finished = self.open(buffers), True
+        if opened is not None and fenced:
+            finished = buffers.stop(self.rounds.candidate)
+            self.fenced += 1
+        elif opened is not None:
+            self.behind_s.append(self._probe("behind the last word"))
         check = self._judge(buffers, self.candidate.finish(reply), finished)
-        if elapsed_s is None:
+        if opened is None:
             raise NoGate("calls behind a gate did not end in %.3g s" % self._limit_s(buffers.sets))
-        candidate_s = max(elapsed_s - self.empty_s["candidate"], 1e-9)
-        if fenced:
-            self.fenced_s.append(max(candidate_s - self.fence_s, 1e-9) / buffers.sets)
-        return Round(candidate_s, reference_s, check)
+        self.round_s.append(opened.elapsed_s)
+        return Round(max(opened.elapsed_s - self.empty_s["candidate"], 1e-9), reference_s, check)
 
     def launch(self, buffers: Buffers, *, each: int = 0) -> Dict[str, Any]:
         """Have the candidate launch while the round before's inputs lie there; `each` calls with a gate behind each.
@@ -219,17 +218,6 @@ class GatedRounds:
         buffers.collect_expected()
         return max(opened.elapsed_s - self.empty_s["reference"], 1e-9)
 
-    def _time(self, buffers: Buffers, *, fenced: bool) -> Tuple[Optional[float], bool]:
-        """Open the gate; return the seconds until the word or the fence, and whether outputs were there by then."""
-        opened = self.open(buffers)
-        if opened is None:
-            return None, True
-        if not fenced:
-            self._probe("behind the last word")
-            return opened.elapsed_s, True
-        finished = buffers.stop(self.rounds.candidate)
-        return time.perf_counter() - opened.begin_s, finished
-
     def open(self, buffers: Buffers, *, each: Optional[Tuple[int, Callable[[], None]]] = None) -> Optional[Opened]:
         """Open the gates; return None if the calls do not end in time.
 
@@ -249,35 +237,31 @@ class GatedRounds:
         self.rounds.calls_checked += buffers.sets
         return check
 
-    def _probe(self, when: str) -> None:
-        """Look whether the GPU is busy; one kernel of the owner's takes a hundred times as long then."""
-        if self.device.probe_s() >= BUSY_S:
+    def _probe(self, when: str) -> float:
+        """Look whether the GPU is busy, by one kernel of the owner's, and return what it took."""
+        taken_s: float = self.device.probe_s()
+        if taken_s >= BUSY_S:
             self.busy[when] = self.busy.get(when, 0) + 1
+        return taken_s
 
-    def doubt(self, samples_s: List[float]) -> str:
-        """Say why the times are not confirmed; empty if they are.
-
-        Args:
-            samples_s: Of a call, in rounds that ended at the word.
-        """
+    def doubt(self) -> str:
+        """Say why the times are not confirmed; empty if they are."""
         for when, rounds in self.busy.items():
             if rounds >= BUSY_ROUNDS:
                 return "the GPU was busy %s, in %d rounds" % (when, rounds)
-        word_s, fence_s = median(samples_s), median(self.fenced_s)
-        gap, spread = fence_s / word_s - 1, half_width(self.fenced_s)
-        if gap > AGREE or spread > AGREE:
-            text = (
-                "the fence reads %.0f %% more than the candidate's last word (+/- %.0f %%), and may read %.0f %% more"
-            )
-            return text % (100 * gap, 100 * spread, 100 * AGREE)
+        more_s, round_s = median(self.behind_s or [0.0]) - median(self.before_s), median(self.round_s)
+        if more_s > AGREE * round_s:
+            text = "the GPU answered %.0f us later behind the last word than before the gate, of rounds of %.0f us"
+            return text % (more_s * 1e6, round_s * 1e6)
         return ""
 
     def evidence(self) -> Dict[str, Any]:
-        """Return what was taken off, and what special rounds took, in microseconds."""
+        """Return what was taken off, and what was seen besides, in microseconds."""
         return {
             "empty_us": {role: round(each * 1e6, 2) for role, each in self.empty_s.items()},
-            "fence_us": round(self.fence_s * 1e6, 1),
-            "fenced_us": [round(each * 1e6, 4) for each in self.fenced_s],
+            "probes_before_us": [round(each * 1e6, 1) for each in self.before_s],
+            "probes_behind_us": [round(each * 1e6, 1) for each in self.behind_s],
+            "fenced_rounds": self.fenced,
             "busy": self.busy,
             "ungated": self.ungated,
         }
