@@ -9,7 +9,6 @@ from typing import Any
 
 from candidate_shards import Candidate
 
-
 TIMES = {"candidate", "reference", "speedup", "speedup_low", "speedup_high", "basis", "in_loop", "isolated_us"}
 TIMES |= {"half_width", "unconfirmable"}
 """Of a shape's verdict, what is kept."""
@@ -53,6 +52,7 @@ class JudgeSide:
 
     def __init__(self, lab: Any, device: str, lock: asyncio.Lock, limit_s: float) -> None:
         self._lab, self._device, self._lock, self._limit_s = lab, device, lock, limit_s
+        self._problems: dict[tuple[str, str], Any] = {}
 
     async def judged(self, candidate: Candidate, wish: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the judge says of a candidate, or why it says nothing."""
@@ -75,8 +75,11 @@ class JudgeSide:
 
         name = f"{candidate.name.replace('/', '_')}.py"
         problem = ProblemSource(name, candidate.reference, wish=ImportOverrides.model_validate(wish))
-        async with turn.held("import"):
-            info = await self._lab.evaluation.registry.import_file(problem)
+        key = (candidate.reference, json.dumps(dict(wish), sort_keys=True))
+        if key not in self._problems:
+            async with turn.held("import"):
+                self._problems[key] = await self._lab.evaluation.registry.import_file(problem)
+        info = self._problems[key]
         source = CandidateSource(as_model_new(candidate.source), "python", name)
         timing = TimingOptions(baseline="eager", fresh=True)
         result = await self._lab.evaluation.evaluator.evaluate(

@@ -2,6 +2,7 @@
 
 import os
 import time
+from ctypes import c_int64, c_uint64
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ..channel.supervisor_client import Player
@@ -26,7 +27,7 @@ STAGED_BYTES = 1 << 30
 """With a reference on the CPU, whose inputs and answers travel through files each round; a job's files are limited."""
 SPARE_CORES = 4
 SWEPT = 2
-"""Times the L2 cache that is written to sweep it."""
+"""Times the L2 cache that is read to sweep it."""
 IDLE_SETS = 256
 
 
@@ -130,12 +131,18 @@ class CudaDevice(Device):
         self.tools.driver.copy(self.scratch, self.scratch + IDLE_SETS * 2048, IDLE_SETS * 2048)
 
     def sweep_cache(self) -> None:
-        """Write twice the L2 cache's size, so that calls find nothing of theirs there, and wait."""
+        """Read twice the L2 cache's size, so that calls find nothing of theirs there, and wait.
+
+        What is read need not be written back: after a write the first calls would pay for that.
+        """
         size = SWEPT * self.cache_bytes()
         if size and not self.swept:
             self.swept = self.tools.driver.allocate(size)
-        if size:
             self.tools.driver.call("cuMemsetD8_v2", self.swept, 0, size)
+        if size:
+            words = size // 16
+            halves = [c_uint64(self.swept), c_uint64(self.swept + 8 * words), c_int64(words)]
+            self.tools.count("count_differing", words, halves)
         self.tools.driver.synchronize()
 
     def probe_s(self) -> float:

@@ -16,13 +16,14 @@ from ..timing.time_accounting import Ledger
 
 ROUND_S = 2e-3
 """That a round of short calls should last: the word is seen within a microsecond of its writing."""
-FEWEST, MOST = 16, 512
+MOST = 512
 """Calls of a round, unless memory or the queue has room for fewer. The queue holds about 1,000 launches."""
 HALF_WIDTH = 0.005
 MOST_ROUNDS = 30
 BUDGET_S = 1.5
-FIRST_TRIES, FEWER = 2, 4
-"""Launches of as many calls as are wanted; times as few calls after each further one that did not return."""
+FIRST_CALLS, FIRST_TRIES, FEWER, ENOUGH = 16, 2, 4, 1.25
+"""Calls that are launched first, and how often they are tried; times as few calls after a launch that did not return;
+times as many as there are, up to which more are not worth new buffers."""
 SHARED, GATE_S = 0.1, 6e-6
 """Part of a call's time, and a gate's own, by which one behind its own gate may take more than one among others."""
 
@@ -46,12 +47,10 @@ class GatedSeries:
             Judged: If the candidate did not pass one of them.
         """
         try:
-            self.gated.prepare()
             buffers = self._fit(buffers, open_buffers)
             goal = Goal(HALF_WIDTH, MOST_ROUNDS, BUDGET_S, math.inf)
             costs = {"candidate": NO_COST, "reference": NO_COST}
             series = Series(goal, self.ledger, costs, buffers.sets, 1)
-            self.rounds.passes = 1
             series.measure(buffers, lambda buffers_, played: self.gated.play(buffers_), progress)
             self.gated.complete(buffers)
             self.series = series
@@ -61,25 +60,33 @@ class GatedSeries:
         return buffers
 
     def _fit(self, buffers: Buffers, open_buffers: Callable[[int], Buffers]) -> Buffers:
-        """Return buffers for as many calls as can be launched behind a gate.
+        """Return buffers for as many calls as make a round, and as can be launched behind a gate.
 
-        Each kernel must have run once before, as it is loaded lazily and would wait for the device then.
+        An ungated round comes before: kernels are loaded when they run first, and would wait for the device then.
 
         Raises:
             NoGate: If not one call can.
         """
-        wanted = min(MOST, max(FEWEST, math.ceil(ROUND_S / self.call_s)), buffers.sets)
-        buffers, tries = self._reopen(buffers, open_buffers, wanted), FIRST_TRIES
+        self.rounds.passes = 1
+        most, sets = buffers.sets, min(FIRST_CALLS, buffers.sets)
+        buffers = self._reopen(buffers, open_buffers, sets)
+        self.rounds.play(buffers)
+        self.gated.prepare()
+        tries = FIRST_TRIES
         while True:
-            self.rounds.play(buffers)
-            if self.gated.try_launch(buffers):
-                return buffers
+            call_s = self.gated.try_launch(buffers)
+            wanted = min(most, MOST, math.ceil(ROUND_S / call_s)) if call_s else buffers.sets // FEWER
             tries -= 1
-            if tries > 0:  # torch's allocator keeps what it had to ask the driver for
-                continue
-            if buffers.sets == 1:
+            if not call_s and tries > 0:
+                continue  # torch's allocator keeps what it had to ask the driver for
+            if not call_s:
+                most = wanted
+            if not wanted:
                 raise NoGate("a call waits for the device, or launches more than the queue holds")
-            buffers = self._reopen(buffers, open_buffers, buffers.sets // FEWER)
+            if call_s and wanted <= ENOUGH * buffers.sets:
+                return buffers
+            buffers = self._reopen(buffers, open_buffers, wanted)
+            self.rounds.play(buffers)
 
     def _reopen(self, buffers: Buffers, open_buffers: Callable[[int], Buffers], sets: int) -> Buffers:
         if sets == buffers.sets:

@@ -14,8 +14,8 @@ from ..numerics.stats import median
 GATE_S = 60.0
 OFFSETS = {"first": FIRST, "entered": ENTERED, "timed": TIMED, "end": END}
 EMPTY_PASSES = 9
-LATE_S, MISSED_PASSES = 2.0, 2
-"""For a stream that is ready to do the least, and how many such passes may be missed."""
+LATE_S = 5.0
+"""For a stream that is ready to do the least."""
 
 
 class Blocked(Exception):
@@ -113,33 +113,28 @@ class GatedPlayer:
         error = launched.get("error") or reply.get("error")
         return dict(launched, error=error) if error else launched
 
-    def empty_s(self) -> float:
-        """Return what the gate itself takes: the median of empty passes, of which the first warms up.
+    def time_empty(self, probe: Callable[[], float]) -> Tuple[float, float]:
+        """Return what the gate itself takes, and what a probe right behind it: medians of passes without a call.
 
         Raises:
             NoGate: If the GPU does not come to them.
         """
-        taken: List[float] = []
-        for _ in range(EMPTY_PASSES + 1 + MISSED_PASSES):
-            elapsed_s = self._empty_pass()
-            if elapsed_s is not None:
-                taken.append(elapsed_s)
-            if len(taken) > EMPTY_PASSES:
-                return median(taken[1:])
-        raise NoGate("the GPU did not come to %d empty launches in %.3g s each" % (MISSED_PASSES + 1, LATE_S))
+        taken = [self._pass_empty(probe) for _ in range(EMPTY_PASSES + 1)][1:]  # the first warms up
+        return median([each for each, _ in taken]), median([each for _, each in taken])
 
-    def _empty_pass(self) -> Optional[float]:
-        """Return what a gate with nothing behind it takes, `None` if the GPU did not come to it."""
+    def _pass_empty(self, probe: Callable[[], float]) -> Tuple[float, float]:
         try:
             reply = self.launch(0, LATE_S)
         except Blocked:
-            return None
+            raise NoGate("an empty launch did not return in %.0f s" % LATE_S) from None
         try:
-            elapsed_s: Optional[float] = self.open(LATE_S).elapsed_s
+            elapsed_s = self.open(LATE_S).elapsed_s
         except TimeoutError:
-            elapsed_s = None
+            self.finish(reply)
+            raise NoGate("the GPU did not come to an empty launch in %.0f s" % LATE_S) from None
+        probe_s = probe()
         self.finish(reply)
-        return elapsed_s
+        return elapsed_s, probe_s
 
     def close(self) -> None:
         """Give the page back."""
