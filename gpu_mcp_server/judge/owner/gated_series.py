@@ -9,7 +9,7 @@ from ..numerics.random_inputs import Well
 from ..numerics.stats import half_width, median, speedup, timing
 from ..timing.clock_overhead import NO_COST
 from ..timing.gated_pass import NoGate
-from ..timing.gated_rounds import GatedRounds
+from ..timing.gated_rounds import WAITS, GatedRounds
 from ..timing.rounds import Rounds
 from ..timing.series import Goal, Progress, Series
 from ..timing.time_accounting import Ledger
@@ -68,25 +68,30 @@ class GatedSeries:
             NoGate: If not one call can.
         """
         self.rounds.passes = 1
-        most, sets = buffers.sets, min(FIRST_CALLS, buffers.sets)
-        buffers = self._reopen(buffers, open_buffers, sets)
-        self.rounds.play(buffers)
+        most, tries = buffers.sets, FIRST_TRIES
+        buffers = self._reopen(buffers, open_buffers, min(FIRST_CALLS, most))
+        self._play_ungated(buffers)
         self.gated.prepare()
-        tries = FIRST_TRIES
         while True:
             call_s = self.gated.try_launch(buffers)
-            wanted = min(most, MOST, math.ceil(ROUND_S / call_s)) if call_s else buffers.sets // FEWER
+            fits = bool(call_s) and self.gated.try_reference(buffers)
             tries -= 1
-            if not call_s and tries > 0:
+            if not fits and tries > 0:
                 continue  # torch's allocator keeps what it had to ask the driver for
-            if not call_s:
-                most = wanted
-            if not wanted:
-                raise NoGate("a call waits for the device, or launches more than the queue holds")
-            if call_s and wanted <= ENOUGH * buffers.sets:
+            if not fits and buffers.sets == 1:
+                if not call_s:
+                    raise NoGate(WAITS % "the candidate's calls")
+                self.gated.leave_reference(WAITS % "the reference's calls")
+                fits, most = True, min(most, FIRST_CALLS)
+            most = most if fits else max(1, buffers.sets // FEWER)
+            wanted = min(most, MOST, math.ceil(ROUND_S / call_s)) if fits else most
+            if fits and wanted <= ENOUGH * buffers.sets:
                 return buffers
             buffers = self._reopen(buffers, open_buffers, wanted)
-            self.rounds.play(buffers)
+            self._play_ungated(buffers)
+
+    def _play_ungated(self, buffers: Buffers) -> None:
+        self.gated.reference_call_s = self.rounds.play(buffers).reference_s / buffers.sets
 
     def _reopen(self, buffers: Buffers, open_buffers: Callable[[int], Buffers], sets: int) -> Buffers:
         if sets == buffers.sets:

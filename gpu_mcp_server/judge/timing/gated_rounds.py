@@ -33,8 +33,7 @@ HOST_TIMES, HOST_S = 4.0, 0.5
 """Times what ungated rounds took, and besides, that launching behind a gate may take before the call is said to wait
 for the device."""
 MOST_BLOCKED = 5
-BLOCKED_REFERENCES = 3
-"""Launches of the reference that may not return before its calls are said to wait for the device."""
+WAITS = "%s wait for the device, or launch more than its queue holds"
 AGREE = 0.1
 """Part of a round's time by which the GPU may answer later behind its last word."""
 EMPTY_S = 10e-6
@@ -55,6 +54,8 @@ class GatedRounds:
             call_s: What a call takes in ungated rounds.
         """
         self.rounds, self.well, self.call_s = rounds, well, call_s
+        self.reference_call_s = 0.0
+        """Of the reference, in ungated rounds."""
         self.device: Any = rounds.device
         timeout_s = rounds.timeout_s
         self.candidate = GatedPlayer(rounds.candidate, timeout_s)
@@ -107,8 +108,26 @@ class GatedRounds:
         self.candidate.finish(reply)
         return max(opened.elapsed_s - self.empty_s["candidate"], 1e-7) / buffers.sets if opened else 0.0
 
+    def try_reference(self, buffers: Buffers) -> bool:
+        """Say whether the reference's calls can be launched behind a gate too, if that is to be."""
+        if self.reference is None:
+            return True
+        try:
+            reply = self.reference.launch(buffers.sets, self._reference_patience_s(buffers.sets))
+        except Blocked:
+            return False
+        self.reference.finish(reply)
+        return True
+
+    def leave_reference(self, why: str) -> None:
+        """Time the reference in a loop of the host's from now on."""
+        self.reference, self.ungated = None, why
+
     def _patience_s(self, calls: int) -> float:
         return HOST_S + HOST_TIMES * self.call_s * calls
+
+    def _reference_patience_s(self, calls: int) -> float:
+        return HOST_S + HOST_TIMES * self.reference_call_s * calls
 
     def _limit_s(self, calls: int) -> float:
         return LEAST_LIMIT_S + SLOWER * self.call_s * calls
@@ -189,14 +208,14 @@ class GatedRounds:
         gated, self.solved_behind_gate = self.reference, False
         if gated is not None:
             try:
-                reply = gated.launch(buffers.sets, self._patience_s(buffers.sets) * 6)
-            except Blocked:  # the first time by an allocation, as torch keeps what it has allocated
+                reply = gated.launch(buffers.sets, self._reference_patience_s(buffers.sets))
+            except Blocked:
                 self.reference_blocked += 1
-                if self.reference_blocked >= BLOCKED_REFERENCES:
-                    self.reference, self.ungated = None, "the reference waits for the device in its calls"
+                if self.reference_blocked >= MOST_BLOCKED:
+                    self.leave_reference(WAITS % "the reference's calls")
             else:
                 if reply.get("ungated"):
-                    self.reference, self.ungated = None, str(reply["ungated"])[:200]
+                    self.leave_reference(str(reply["ungated"])[:200])
                 elif (reference_s := self._time_reference(buffers, gated, reply)) is not None:
                     self.solved_behind_gate = True
                     return reference_s
@@ -210,7 +229,7 @@ class GatedRounds:
             opened = None
         named(gated.finish(reply), "compute")
         if opened is None:
-            self.reference, self.ungated = None, "the reference did not end behind its gate"
+            self.leave_reference("the reference did not end behind its gate")
             return None
         player = self.rounds.reference
         player.thaw()
