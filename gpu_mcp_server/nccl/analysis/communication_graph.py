@@ -98,6 +98,8 @@ class Analysis:
         self.flow = BufferDataflow(self.program, self.trace, self.places)
         self._phases = Phases(self.trace)
         self.sites = self._sites()
+        self.window_obstacles: dict[CallSite, list[str]] = {}
+        """Why stage A cannot be done for a site, as far as it was asked."""
         self.patterns: list[Pattern] = patterns(self.trace.events, self.places)
 
     @cached_property

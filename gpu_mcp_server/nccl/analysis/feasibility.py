@@ -6,7 +6,8 @@ Stage B: calls go to generated device kernels, with the host's collective as the
 
 from gpu_mcp_server.nccl.analysis.alltoall_loop import sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, CallSite
-from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT, plain_collective
+from gpu_mcp_server.nccl.analysis.exchange_groups import exchange_obstacles
+from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT, FLOAT8, plain_collective
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.rank_agreement import allocation_disagreements, disagreements
 from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
@@ -16,6 +17,11 @@ REPLACED = {
     "ncclAllGather": "AllGather",
     "ncclReduceScatter": "ReduceScatter",
     "ncclAllReduce": "AllReduce",
+    "ncclBroadcast": "Broadcast",
+    "ncclBcast": "Bcast",
+    "ncclReduce": "Reduce",
+    "ncclGather": "Gather",
+    "ncclScatter": "Scatter",
 }
 """Host calls with a generated counterpart."""
 PEER_ACCESSED = {
@@ -23,10 +29,14 @@ PEER_ACCESSED = {
     "ncclAllGather": ("recv",),
     "ncclReduceScatter": ("send",),
     "ncclAllReduce": ("send", "recv"),
+    "ncclBroadcast": ("recv",),
+    "ncclBcast": ("recv",),
+    "ncclReduce": ("send",),
+    "ncclGather": ("send",),
+    "ncclScatter": ("recv",),
 }
 """Buffers whose offset within the window must be the same on all ranks, as the kernel uses its own rank's."""
 OPERATIONS = frozenset({"ncclSum", "ncclMax", "ncclMin"})
-TYPES_LEFT_OUT = frozenset({"ncclFloat8e4m3", "ncclFloat8e5m2"})
 MEMORY = {
     "managed": "managed memory cannot be registered: allocate it with ncclMemAlloc and copy what the host touches",
     "pooled": "memory of a pool cannot be registered: allocate it with ncclMemAlloc, once and not in the loop",
@@ -38,12 +48,15 @@ MEMORY = {
 
 def stage_a(analysis: Analysis, site: CallSite) -> list[str]:
     """Return why stage A cannot be done by the program for a site; empty if it can."""
-    reasons = _communicators(analysis)
-    for event in site.events:
-        reasons += disagreements(analysis.trace, event)
-    for buffer in site.buffers:
-        reasons += _buffer(analysis, buffer)
-    return list(dict.fromkeys(reasons))
+    known = analysis.window_obstacles.get(site)
+    if known is None:
+        reasons = _communicators(analysis)
+        for event in site.events:
+            reasons += disagreements(analysis.trace, event)
+        for buffer in site.buffers:
+            reasons += _buffer(analysis, buffer)
+        known = analysis.window_obstacles[site] = list(dict.fromkeys(reasons))
+    return list(known)
 
 
 def stage_b(analysis: Analysis, site: CallSite) -> list[str]:
@@ -52,10 +65,11 @@ def stage_b(analysis: Analysis, site: CallSite) -> list[str]:
     name = plain_collective(site.call.name)
     pattern = analysis.pattern_of(site)
     if pattern is not None and sweep_of(pattern) is None:
-        reasons.append(
-            f"{pattern.name} by ncclSend/ncclRecv: NCCL pairs by order, a device put needs the receiver's offset; "
-            "the agent has to state it"
-        )
+        reasons += exchange_obstacles(analysis, pattern)
+        others = [s for s in analysis.sites if s is not site and analysis.pattern_of(s) is pattern]
+        lost = [s for s in others if stage_a(analysis, s) or s.call.via_macro or s.call.via_pointer]
+        if lost:
+            reasons.append(f"{lost[0].call.name} at {lost[0].call.path}:{lost[0].call.line}, of its group, has to stay")
     elif pattern is None and name not in REPLACED:
         reasons.append(f"{name} has no generated device counterpart")
     if site.call.via_macro:
@@ -65,7 +79,7 @@ def stage_b(analysis: Analysis, site: CallSite) -> list[str]:
     operation, kind = site.argument("op"), site.argument("type")
     if operation and operation.startswith("nccl") and operation not in OPERATIONS:
         reasons.append(f"{operation} is not generated (ncclSum, ncclMax, ncclMin are)")
-    if kind in TYPES_LEFT_OUT and operation:
+    if kind in FLOAT8 and operation:
         reasons.append(f"reductions of {kind} are not generated")
     if analysis.events("capture"):
         reasons.append("the program captures CUDA graphs: windows must be registered before the capture")

@@ -28,8 +28,11 @@ static int g_rank = -1;
 static const size_t GUARD = 4096;      // bytes before and after what a collective may write
 static const unsigned char GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF;
 static const long long SKEW_NS = 300000;  // measured to separate ranks: facts of the fault trials, 2 H200s
-enum Op { ALLTOALL, ALLGATHER, REDUCESCATTER, ALLREDUCE, OPS };
-static const char* NAMES[OPS] = {"AlltoAll", "AllGather", "ReduceScatter", "AllReduce"};
+enum Op { ALLTOALL, ALLGATHER, REDUCESCATTER, ALLREDUCE, BROADCAST, REDUCE, GATHER, SCATTER, SEND, OPS };
+static const char* NAMES[OPS] = {"AlltoAll", "AllGather", "ReduceScatter", "AllReduce", "Broadcast", "Reduce", "Gather", "Scatter", "Send"};
+static int root_of(int n) { return n - 1; }
+// SEND: one group in which each rank sends `count` to the next and to the one before, who are one rank where there are two,
+// and no two parts are of one size.
 struct Shared { ncclUniqueId id; volatile int ready; volatile int arrived; volatile unsigned long long bad[64], guard[64]; volatile double us[64]; };
 
 __device__ inline unsigned mix(unsigned x) { x ^= x >> 16; x *= 0x7feb352du; x ^= x >> 15; x *= 0x846ca68bu; return x ^ (x >> 16); }
@@ -57,8 +60,29 @@ __global__ void spin(long long ns) {
   do { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); } while ((long long)(t - t0) < ns);
 }
 
+template <typename Start, typename Send, typename Recv, typename End>
+static ncclResult_t neighbours(Start start, Send send, Recv recv, End end, const void* s, void* r, size_t count, ncclComm_t comm, cudaStream_t stream) {
+  int n, rank;
+  NCCL_OK(ncclCommCount(comm, &n));
+  NCCL_OK(ncclCommUserRank(comm, &rank));
+  const int next = (rank + 1) % n, last = (rank + n - 1) % n;
+  const size_t short_part = count / 2 + 1;
+  NCCL_OK(start());
+  NCCL_OK(recv((float*)r + short_part, count, ncclFloat, last, comm, stream));
+  NCCL_OK(send((const float*)s, count, ncclFloat, next, comm, stream));
+  NCCL_OK(recv((float*)r, short_part, ncclFloat, next, comm, stream));
+  NCCL_OK(send((const float*)s + count / 3, short_part, ncclFloat, last, comm, stream));
+  return end();
+}
 static ncclResult_t host(Op op, const void* s, void* r, size_t count, ncclComm_t comm, cudaStream_t stream) {
+  int n;
+  NCCL_OK(ncclCommCount(comm, &n));
   switch (op) {
+    case BROADCAST: return ncclBroadcast(s, r, count, ncclFloat, root_of(n), comm, stream);
+    case REDUCE: return ncclReduce(s, r, count, ncclFloat, ncclSum, root_of(n), comm, stream);
+    case GATHER: return ncclGather(s, r, count, ncclFloat, root_of(n), comm, stream);
+    case SCATTER: return ncclScatter(s, r, count, ncclFloat, root_of(n), comm, stream);
+    case SEND: return neighbours(ncclGroupStart, ncclSend, ncclRecv, ncclGroupEnd, s, r, count, comm, stream);
     case ALLTOALL: return ncclAlltoAll(s, r, count, ncclFloat, comm, stream);
     case ALLGATHER: return ncclAllGather(s, r, count, ncclFloat, comm, stream);
     case REDUCESCATTER: return ncclReduceScatter(s, r, count, ncclFloat, ncclSum, comm, stream);
@@ -66,7 +90,24 @@ static ncclResult_t host(Op op, const void* s, void* r, size_t count, ncclComm_t
   }
 }
 static ncclResult_t device(Op op, const void* s, void* r, size_t count, ncclComm_t comm, cudaStream_t stream) {
+  int n;
+  NCCL_OK(ncclCommCount(comm, &n));
   switch (op) {
+#ifdef CHECK_BROADCAST
+    case BROADCAST: return ncclx::Broadcast(s, r, count, ncclFloat, root_of(n), comm, stream);
+#endif
+#ifdef CHECK_REDUCE
+    case REDUCE: return ncclx::Reduce(s, r, count, ncclFloat, ncclSum, root_of(n), comm, stream);
+#endif
+#ifdef CHECK_GATHER
+    case GATHER: return ncclx::Gather(s, r, count, ncclFloat, root_of(n), comm, stream);
+#endif
+#ifdef CHECK_SCATTER
+    case SCATTER: return ncclx::Scatter(s, r, count, ncclFloat, root_of(n), comm, stream);
+#endif
+#ifdef CHECK_SEND
+    case SEND: return neighbours(ncclx::GroupStart, ncclx::Send, ncclx::Recv, ncclx::GroupEnd, s, r, count, comm, stream);
+#endif
 #ifdef CHECK_ALLTOALL
     case ALLTOALL: return ncclx::AlltoAll(s, r, count, ncclFloat, comm, stream);
 #endif
@@ -83,6 +124,21 @@ static ncclResult_t device(Op op, const void* s, void* r, size_t count, ncclComm
   }
 }
 static bool wanted(Op op) {
+#ifdef CHECK_BROADCAST
+  if (op == BROADCAST) return true;
+#endif
+#ifdef CHECK_REDUCE
+  if (op == REDUCE) return true;
+#endif
+#ifdef CHECK_GATHER
+  if (op == GATHER) return true;
+#endif
+#ifdef CHECK_SCATTER
+  if (op == SCATTER) return true;
+#endif
+#ifdef CHECK_SEND
+  if (op == SEND) return true;
+#endif
 #ifdef CHECK_ALLTOALL
   if (op == ALLTOALL) return true;
 #endif
@@ -97,8 +153,17 @@ static bool wanted(Op op) {
 #endif
   return false;
 }
-static size_t sent(Op op, size_t count, int n) { return op == ALLTOALL || op == REDUCESCATTER ? count * n : count; }
-static size_t received(Op op, size_t count, int n) { return op == ALLTOALL || op == ALLGATHER ? count * n : count; }
+static bool sums(int op) { return op == ALLREDUCE || op == REDUCESCATTER || op == REDUCE; }
+static bool in_place_too(int op) { return op == ALLREDUCE || op == REDUCESCATTER || op == ALLGATHER; }
+static size_t sent(Op op, size_t count, int n) {
+  if (op == SEND) return count + 1;
+  return op == ALLTOALL || op == REDUCESCATTER || op == SCATTER ? count * n : count;
+}
+static size_t received(Op op, size_t count, int n, int rank) {
+  if (op == REDUCE || op == GATHER) return rank != root_of(n) ? 0 : op == GATHER ? count * n : count;
+  if (op == SEND) return count + count / 2 + 1;
+  return op == ALLTOALL || op == ALLGATHER ? count * n : count;
+}
 
 struct Rank {
   int rank, n;
@@ -119,8 +184,8 @@ struct Case { Op op; size_t count; int in_place; size_t offset; int fractions; u
 
 // Expected results of all iterations come first: host NCCL between two device collectives would hide a missing barrier.
 static void run_case(Rank& r, const Case& c, bool silent) {
-  const size_t s = sent(c.op, c.count, r.n), d = received(c.op, c.count, r.n), larger = std::max(s, d);
-  const int iterations = larger * 4 > (8u << 20) ? 6 : 20;
+  const size_t s = sent(c.op, c.count, r.n), d = received(c.op, c.count, r.n, r.rank), larger = std::max(s, d);
+  const int iterations = c.count * r.n * 4 > (8u << 20) ? 6 : 20;  // the same on all ranks
   const size_t room = 2 * GUARD + (larger + c.offset) * sizeof(float);
   char *send_base, *recv_base;
   float *plain_send, *plain_recv, *wants;
@@ -148,7 +213,7 @@ static void run_case(Rank& r, const Case& c, bool silent) {
   CUDA_OK(cudaStreamSynchronize(r.stream));
   r.meet();
   // |a - b| of two orders of adding up n numbers below 1: at most 2 (n-1) u n. Source: Higham, Accuracy and Stability, 4.2.
-  const float tolerance = c.fractions && (c.op == ALLREDUCE || c.op == REDUCESCATTER) ? 2.0f * (r.n - 1) * r.n * 5.97e-8f : 0.0f;
+  const float tolerance = c.fractions && sums(c.op) ? 2.0f * (r.n - 1) * r.n * 5.97e-8f : 0.0f;
   for (int it = 0; it < iterations; it++) {
     if ((it + r.rank) & 1) spin<<<1, 1, 0, r.stream>>>(SKEW_NS);  // before fill and poison: afterwards it catches nothing
     if (!c.in_place) CUDA_OK(cudaMemsetAsync(recv, POISON_BYTE, d * sizeof(float), r.stream));
@@ -186,8 +251,8 @@ static void check(Rank& r, unsigned seed, bool silent) {
     run_case(r, {(Op)op, 1003, 0, 1, 0, seed + 1}, silent);
     run_case(r, {(Op)op, 4096, 0, 3, 0, seed + 2}, silent);
     run_case(r, {(Op)op, 65536, 0, 1024, 0, seed + 3}, silent);
-    if (op == ALLREDUCE || op == REDUCESCATTER) run_case(r, {(Op)op, 65537, 0, 0, 1, seed + 4}, silent);
-    if (op != ALLTOALL) {
+    if (sums(op)) run_case(r, {(Op)op, 65537, 0, 0, 1, seed + 4}, silent);
+    if (in_place_too(op)) {
       run_case(r, {(Op)op, 1003, 1, 0, 0, seed + 5}, silent);
       run_case(r, {(Op)op, 65536, 1, 1, 0, seed + 6}, silent);
     }
@@ -195,7 +260,7 @@ static void check(Rank& r, unsigned seed, bool silent) {
 }
 
 static double timed(Rank& r, Op op, bool on_device, const void* s, void* d, size_t count) {
-  const int calls = received(op, count, r.n) * 4 > (16u << 20) ? 5 : 20, samples = 25;
+  const int calls = count * r.n * 4 > (16u << 20) ? 5 : 20, samples = 25;
   cudaEvent_t from, to;
   CUDA_OK(cudaEventCreate(&from)); CUDA_OK(cudaEventCreate(&to));
   std::vector<float> us;
@@ -224,7 +289,7 @@ static void times(Rank& r) {
   for (int op = 0; op < OPS; op++) {
     if (!wanted((Op)op)) continue;
     for (size_t bytes = 1024; bytes <= (64u << 20); bytes *= 4) {
-      const size_t count = op == ALLREDUCE ? bytes / 4 : bytes / 4 / r.n;
+      const size_t count = op == ALLREDUCE || op == BROADCAST || op == REDUCE ? bytes / 4 : op == SEND ? bytes / 8 : bytes / 4 / r.n;
       char *plain_s, *plain_r, *win_s, *win_r;
       CUDA_OK(cudaMalloc(&plain_s, bytes)); CUDA_OK(cudaMalloc(&plain_r, bytes));
       CUDA_OK(cudaMemset(plain_s, 0, bytes));
@@ -251,6 +316,7 @@ static void run(int rank, int n, const char* mode, unsigned seed, Shared* shared
   CUDA_OK(cudaStreamCreate(&r.stream));
   CUDA_OK(cudaMalloc(&r.bad, 2 * sizeof(*r.bad)));
   NCCL_OK(ncclx::dev_init(r.comm));
+  NCCL_OK(ncclx::register_all(r.comm));  // the table of exchanges
   if (!strcmp(mode, "time")) times(r); else check(r, seed, !strcmp(mode, "silent"));
   NCCL_OK(ncclx::dev_fini(r.comm));
   NCCL_OK(ncclCommDestroy(r.comm));

@@ -35,8 +35,13 @@ WRAPPED = {
     "ncclRecv": "gmcp::recv",
     SWEEP: "gmcp::sweep",
 }
-DIFFERENTIAL = frozenset({"ncclAlltoAll", "ncclAllGather", "ncclReduceScatter", "ncclAllReduce"})
-"""Collectives that the differential program knows."""
+DIFFERENTIAL = frozenset(
+    {"ncclAlltoAll", "ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclBroadcast", "ncclReduce"}
+    | {"ncclGather", "ncclScatter", "ncclSend"}
+)
+"""Collectives that the differential program knows; ncclSend stands for a group of sends and receives."""
+SAME = {"ncclBcast": "ncclBroadcast", "ncclRecv": "ncclSend", SWEEP: "ncclAlltoAll"}
+"""Collectives that one of these stands for."""
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
 
@@ -202,5 +207,5 @@ def _included(edits: Edits, source: ParsedSource) -> None:
 
 def used_collectives(program: ProgramModel) -> list[str]:
     """Return the collectives that a program calls through the generated block, for the differential program."""
-    names = {s.collective for s in sites_of(program, {}) if s.kind == "wrapper"}
+    names = {SAME.get(s.collective, s.collective) for s in sites_of(program, {}) if s.kind == "wrapper"}
     return sorted(names & DIFFERENTIAL)

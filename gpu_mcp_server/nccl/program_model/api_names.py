@@ -52,6 +52,8 @@ def plain_collective(name: str) -> str:
     return SPELLINGS.get(name, name)
 
 
+FLOAT8 = frozenset({"ncclFloat8e4m3", "ncclFloat8e5m2"})
+"""Types that the generated kernels do not know."""
 POINT_TO_POINT = frozenset({"ncclSend", "ncclRecv"})
 COMM_INIT = {
     "ncclCommInitRank": 0,

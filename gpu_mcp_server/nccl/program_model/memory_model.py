@@ -67,6 +67,10 @@ class MemoryLocation:
         return "[]" in self.path
 
 
+CYCLE = MemoryLocation(("cycle", 0))
+"""What is assigned in a circle, as pointers that are swapped are: it says nothing of its own."""
+
+
 def merge_locations(places: Iterable[MemoryLocation]) -> list[MemoryLocation]:
     """Return each place once; one that was named by several elements is any of them."""
     found: dict[MemoryLocation, MemoryLocation] = {}

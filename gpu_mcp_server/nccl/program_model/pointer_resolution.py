@@ -13,6 +13,7 @@ from gpu_mcp_server.nccl.program_model.array_elements import element_of, listed_
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS
 from gpu_mcp_server.nccl.program_model.memory_model import (
+    CYCLE,
     Allocation,
     MemoryLocation,
     Ref,
@@ -73,7 +74,7 @@ class PointerResolver:
 
     def value(self, of: Expression, steps: int = MAX_STEPS) -> list[Ref]:
         """Return the memory into which a pointer expression may point."""
-        found = self._value(of, frozenset(), steps)
+        found = (r for r in self._value(of, frozenset(), steps) if r.place != CYCLE)
         return list({(r, r.place.element): r for r in found}.values())
 
     def origins(self, of: Expression) -> list[MemoryLocation]:
@@ -226,7 +227,7 @@ class PointerResolver:
     ) -> list[Ref]:
         """Return what a place was given: by its caller, its initializer, assignments; itself where nothing is known."""
         if place in seen or not steps:
-            return []
+            return [Ref(CYCLE)] if steps else []
         seen |= {place}
         refs = [Ref(place)] if place in self.allocations else []
         for given in self._given(place, of):
@@ -235,13 +236,13 @@ class PointerResolver:
                 self._adopt(place, given, found)
                 found = [Ref(place)]
             refs += found
-        return refs or [Ref(place)]
+        known = [r for r in refs if r.place != CYCLE]
+        return known or (refs if len(seen) > 1 and refs else [Ref(place)])
 
     def _given(self, place: MemoryLocation, of: Expression) -> list[Expression]:
         found = list(self._assigned.get(place, []))
         if of.node.type == "identifier" and not place.path:
-            bound = self._bound(of)
-            if bound is not None:
+            if (bound := self._bound(of)) is not None:
                 found.append(bound)
             made = declaration_of(of.source, of.node)
             start = initializer_of(made) if made is not None else None
@@ -342,8 +343,7 @@ class PointerResolver:
             inner = child(node, "argument")
             return self._object(replace(of, node=inner), steps - 1) if inner is not None else []
         if node.type == "identifier":
-            bound = self._bound(here)
-            if bound is not None:
+            if (bound := self._bound(here)) is not None:
                 return self._object(bound, steps - 1)
             made = declaration_of(of.source, node)
             start = initializer_of(made) if made is not None and made.is_pointer else None

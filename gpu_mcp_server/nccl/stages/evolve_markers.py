@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+from gpu_mcp_server.nccl.analysis.feasibility import REPLACED
 from gpu_mcp_server.nccl.program_model.markers import EVOLVE_END, EVOLVE_START, blocks
 from gpu_mcp_server.nccl.program_model.program import GENERATED, FunctionCall
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, CALL, ParsedSource, enclosing, name_of, statement_of, walk
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 
-COLLECTIVES = frozenset(GENERATED + n for n in ("AlltoAll", "AllGather", "ReduceScatter", "AllReduce", "Sweep"))
+COLLECTIVES = frozenset(GENERATED + n for n in (*REPLACED.values(), "Sweep", "Send", "Recv"))
 
 
 def add_markers(analysis: Analysis, files: EditedFiles, chosen: Sequence[FunctionCall] | None = None) -> list[str]:
@@ -63,21 +64,21 @@ def region(source: ParsedSource, call: FunctionCall) -> tuple[Node, Node]:
 
 
 def _group(source: ParsedSource, node: Node) -> tuple[Node | None, Node | None]:
-    """Return the statements with ncclGroupStart and ncclGroupEnd beside a statement, if they are there."""
+    """Return the statements that start and end a group beside a statement, if they are there."""
     statement = statement_of(node)
     start, end = statement.prev_named_sibling, statement.next_named_sibling
-    while start is not None and not _calls(source, start, "ncclGroupStart"):
-        if _calls(source, start, "ncclGroupEnd") or (start.parent is None or start.parent.type not in BLOCKS):
+    while start is not None and not _calls(source, start, "GroupStart"):
+        if _calls(source, start, "GroupEnd") or (start.parent is None or start.parent.type not in BLOCKS):
             return None, None
         start = start.prev_named_sibling
-    while end is not None and not _calls(source, end, "ncclGroupEnd"):
+    while end is not None and not _calls(source, end, "GroupEnd"):
         end = end.next_named_sibling
     return start, end
 
 
 def _calls(source: ParsedSource, statement: Node, name: str) -> bool:
     return statement.type == "expression_statement" and any(
-        n.type == CALL and name_of(source, n) == name for n in walk(statement)
+        n.type == CALL and name_of(source, n).removeprefix("nccl") == name for n in walk(statement)
     )
 
 

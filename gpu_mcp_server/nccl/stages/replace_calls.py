@@ -2,19 +2,30 @@
 
 from gpu_mcp_server.nccl.analysis.alltoall_loop import AllToAllLoop, sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
+from gpu_mcp_server.nccl.analysis.exchange_groups import group_bounds
 from gpu_mcp_server.nccl.analysis.feasibility import REPLACED, stage_b
 from gpu_mcp_server.nccl.program_model.api_names import plain_collective
+from gpu_mcp_server.nccl.program_model.program import FunctionCall
 from gpu_mcp_server.nccl.program_model.syntax import field
 from gpu_mcp_server.nccl.stages.error_macros import ErrorMacros
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
 
+WITH_GIN = frozenset({"ncclAlltoAll", "ncclAllGather"})
+"""What `kernels_gin.cuh` has kernels for, a loop of sends and receives over all peers beside them."""
 
-def replace_calls(analysis: Analysis, files: EditedFiles, left_out: frozenset[str] = frozenset()) -> list[str]:
-    """Edit a program for stage B, but for some collectives, and return what was done."""
+
+def has_kernel(analysis: Analysis, site: CallSite, api: str) -> bool:
+    """Say whether the chosen interface has a kernel for a site."""
+    return api != "gin" or plain_collective(site.call.name) in WITH_GIN or _sweep(analysis, site) is not None
+
+
+def replace_calls(analysis: Analysis, files: EditedFiles, api: str = "lsa") -> list[str]:
+    """Edit a program for stage B, but for what an interface has no kernel for, and return what was done."""
     done: list[str] = []
     swept: set[int] = set()
+    groups: list[FunctionCall] = []
     for site in analysis.sites:
-        if stage_b(analysis, site) or plain_collective(site.call.name) in left_out:
+        if stage_b(analysis, site) or not has_kernel(analysis, site, api):
             continue
         sweep = _sweep(analysis, site)
         if sweep is not None:
@@ -24,10 +35,18 @@ def replace_calls(analysis: Analysis, files: EditedFiles, left_out: frozenset[st
                 done.append(f"the loop of ncclSend and ncclRecv at {site.call.path}:{site.call.line} to ncclx::Sweep")
             continue
         callee = field(site.call.node, "function")
+        pattern = analysis.pattern_of(site)
+        if pattern is not None:
+            groups += group_bounds(analysis, pattern)
         if callee is not None:
-            name = f"ncclx::{REPLACED[plain_collective(site.call.name)]}"
+            plain = plain_collective(site.call.name)
+            name = f"ncclx::{plain.removeprefix('nccl') if pattern is not None else REPLACED[plain]}"
             files.edits_of(site.call.path).replace(callee, name)
             done.append(f"{site.call.name} at {site.call.path}:{site.call.line} to {name}")
+    for call in {(c.path, c.node.start_byte): c for c in groups}.values():
+        callee = field(call.node, "function")
+        if callee is not None:
+            files.edits_of(call.path).replace(callee, f"ncclx::{call.name.removeprefix('nccl')}")
     for path in sorted(files.changed_texts()):
         include(analysis, files, path)
     return done

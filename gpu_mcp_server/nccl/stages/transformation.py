@@ -1,6 +1,7 @@
 """The stages of a transformation, one after the other, each on what the one before it made."""
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, relpath, splitext
@@ -9,7 +10,6 @@ from gpu_mcp_server.models.transform import Api, Library, Stage, TransformResult
 from gpu_mcp_server.nccl.analysis.advice import advice, is_old, rccl_advice
 from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
-from gpu_mcp_server.nccl.program_model.api_names import plain_collective
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.program_model.program import GENERATED, ProgramModel, resolve_include
@@ -17,7 +17,7 @@ from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.syntax import parse, walk
 from gpu_mcp_server.nccl.stages.evolve_markers import add_markers
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, add_infrastructure, is_done
-from gpu_mcp_server.nccl.stages.replace_calls import replace_calls
+from gpu_mcp_server.nccl.stages.replace_calls import has_kernel, replace_calls
 from gpu_mcp_server.nccl.stages.setup_location import NoSetupLocation
 from gpu_mcp_server.nccl.stages.warmup import warm_up
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS, infrastructure, kernels
@@ -26,9 +26,9 @@ STAGES: tuple[Stage, ...] = ("infrastructure", "warmup", "replace", "mark")
 """In the order in which they are done: what a warm-up repeats is then replaced and marked too."""
 DEVICE = ".device"
 UNVERIFIED_GIN = "the GIN kernels compile; they have not run, as no RDMA NIC was at hand"
+RAN_ON_GPU = frozenset({"AlltoAll", "AllReduce", "Sweep"})
+"""Generated collectives that ran on two H200s (benchmarks/results/h200-nccl.md); a sweep is an all-to-all."""
 UNVERIFIED_RUN = "nothing was run here: verify_nccl builds, runs and compares"
-WITHOUT_GIN = frozenset({"ncclAllReduce", "ncclReduceScatter"})
-"""Their launch in `kernels_gin.cuh` is an empty stub."""
 NO_GIN_KERNEL = "no kernel is generated for it by GIN, so the call stays and its kernel is left to you"
 FAULTS = (NoSetupLocation, EditConflict, MarkerFault)
 
@@ -42,8 +42,7 @@ class Transformation:
     done: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     left: list[str] = field(default_factory=list[str])
     failed: bool = False
-    left_out: frozenset[str] = frozenset()
-    """Collectives for which the chosen interface has no kernel."""
+    api: str = "lsa"
 
     def step(self, stage: Stage, work: Callable[[Analysis, EditedFiles], list[str]]) -> None:
         """Do one stage: wholly or, where it meets a fault, not at all."""
@@ -90,10 +89,10 @@ def transform(
     if library == "rccl":
         return _left_to_hip(analysis, chosen, nccl_version), {}
     work = Transformation({p: t for p, t in files.items() if basename(p) not in OURS}, main)
-    work.left_out = WITHOUT_GIN if chosen == "gin" else frozenset()
+    work.api = chosen
     reasons = _reasons(analysis, stages)
     if "replace" in stages:
-        stay = [s for s in analysis.sites if plain_collective(s.call.name) in work.left_out]
+        stay = [s for s in analysis.sites if not has_kernel(analysis, s, chosen)]
         reasons += [f"{s.id} {s.call.name} {s.call.path}:{s.call.line}: {NO_GIN_KERNEL}" for s in stay]
     for stage in STAGES:
         if stage in stages:
@@ -107,7 +106,7 @@ def _stage(stage: Stage, work: Transformation) -> Callable[[Analysis, EditedFile
         return [] if is_done(analysis) else add_infrastructure(analysis, edits)
 
     def replace_stage(analysis: Analysis, edits: EditedFiles) -> list[str]:
-        return replace_calls(analysis, edits, work.left_out) if is_done(analysis) else []
+        return replace_calls(analysis, edits, work.api) if is_done(analysis) else []
 
     def warm_stage(analysis: Analysis, edits: EditedFiles) -> list[str]:
         done, left = warm_up(analysis, edits)
@@ -225,6 +224,10 @@ def _result(
     if worked and made:
         status = "partial" if left else "done"
     unverified = [UNVERIFIED_RUN] if made else []
+    own = "".join(text for p, text in made.items() if basename(p) not in OURS)
+    untried = sorted(set(re.findall(r"ncclx::([A-Z]\w*)\(", own)) - RAN_ON_GPU - {"GroupStart", "GroupEnd"})
+    if api == "lsa" and untried:
+        unverified.append(f"{', '.join(untried)}: their kernels have run on no GPU yet")
     if api == "gin" and made:
         unverified.append(UNVERIFIED_GIN)
     return TransformResult(

@@ -13,6 +13,7 @@
 #error "NCCL 2.28.7 is the first with GIN"
 #endif
 #define NCCLX_SEND_IN_WINDOW 1  // a NIC reads registered memory only
+#define NCCLX_ROOTED 0          // broadcast, reduce, gather, scatter and groups of sends stay with the host's NCCL
 // EVOLVE-BLOCK-START
 #ifndef NCCLX_CTAS
 #define NCCLX_CTAS 1  // NICs move the data: one CTA posts the puts

@@ -1,6 +1,7 @@
 // ncclx, device side over LSA: ranks of one NVLink domain load and store each other's windows.
 // Lines between the markers may change; the functions that ncclx.cuh calls must keep their names and parameters:
-// require, reaches_all, reduces, launch_alltoall, launch_allgather, launch_reducescatter, launch_allreduce.
+// require, reaches_all, reduces, launch_alltoall, launch_allgather, launch_reducescatter, launch_allreduce, launch_broadcast,
+// launch_reduce, launch_gather, launch_scatter, launch_exchange.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,6 +12,31 @@
 #include <cstdint>
 
 #define NCCLX_SEND_IN_WINDOW 0  // only what peers access has to lie in a window
+#define NCCLX_ROOTED 1          // broadcast, reduce, gather, scatter and groups of sends and receives are generated
+#define NCCLX_EXCHANGE_CTAS 32  // one grid for all, as the ranks of an exchange move different amounts
+#define NCCLX_PARTS 64          // sends, and receives, of one rank in one group: they are kernel parameters
+#define NCCLX_PAIRED 8          // parts from one rank to one other in one group
+#define NCCLX_WINDOWS 32        // windows of a communicator from which an exchange can send
+
+namespace ncclx {
+struct Sent {  // what a rank offers a peer, written into the peer's table
+  size_t offset, bytes;
+  unsigned turn;
+  int window, peer;
+};
+struct Received {
+  char* to;
+  size_t bytes;
+  int peer;
+};
+struct Exchange {
+  unsigned turn;  // tells this exchange's offers from those of the one before
+  int sends, receives;
+  ncclWindow_t windows[NCCLX_WINDOWS];
+  Sent sent[NCCLX_PARTS];
+  Received received[NCCLX_PARTS];
+};
+}  // namespace ncclx
 // EVOLVE-BLOCK-START
 #ifndef NCCLX_CTAS
 #define NCCLX_CTAS 128  // the largest grid, and the barrier count: CTA i of every rank waits at barrier i
@@ -198,6 +224,81 @@ __global__ static void allreduce_kernel(ncclDevComm dc, ncclWindow_t sw, size_t 
   bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
 }
 
+// The root stores its send buffer (each peer's part of it, with a step) into everybody's receive buffer.
+__global__ static void push_kernel(ncclDevComm dc, const char* send, size_t step, ncclWindow_t rw, size_t ro, size_t bytes,
+                                   int root) {
+  ncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc, ncclTeamTagLsa(), blockIdx.x);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+  const int rank = dc.lsaRank, ranks = dc.lsaSize;
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (int k = 0; k < (rank == root ? ranks : 0); k++) {
+    const int peer = (rank + k) % ranks;
+    char* to = static_cast<char*>(ncclGetLsaPointer(rw, ro, peer));
+    if (to != send + peer * step) copy_bytes(to, send + peer * step, bytes, tid, threads);  // in place, it is there
+  }
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+}
+
+// The root loads everybody's send buffer as its part of the own receive buffer.
+__global__ static void gather_kernel(ncclDevComm dc, ncclWindow_t sw, size_t so, char* recv, size_t bytes, int root) {
+  ncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc, ncclTeamTagLsa(), blockIdx.x);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+  const int rank = dc.lsaRank, ranks = dc.lsaSize;
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (int k = 0; k < (rank == root ? ranks : 0); k++) {
+    const int peer = (rank + k) % ranks;
+    const char* from = static_cast<const char*>(ncclGetLsaPointer(sw, so, peer));
+    if (from != recv + peer * bytes) copy_bytes(recv + peer * bytes, from, bytes, tid, threads);
+  }
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+}
+
+// The root reduces all send buffers into its receive buffer.
+template <typename T>
+__global__ static void reduce_kernel(ncclDevComm dc, ncclWindow_t sw, size_t so, T* recv, size_t count, int op, int root) {
+  ncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc, ncclTeamTagLsa(), blockIdx.x);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+  constexpr int N = 16 / sizeof(T);
+  const size_t own = dc.lsaRank == root ? count : 0;  // the others have nothing to do
+  const bool wide = ((reinterpret_cast<uintptr_t>(recv) | so) & 15) == 0;
+  const size_t packs = wide ? own / N : 0, rest = packs * N;
+  reduce_packs<T, N>(sw, so, recv, nullptr, 0, 0, packs, dc.lsaSize, op, tid, threads);
+  reduce_packs<T, 1>(sw, so, recv + rest, nullptr, 0, rest, own - rest, dc.lsaSize, op, tid, threads);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+}
+
+// Each rank tells its peers where what it sends lies, and loads what it receives: NCCL pairs the parts of two ranks in order.
+// A table has a row of NCCLX_PAIRED offers for each CTA and rank.
+__global__ static void exchange_kernel(ncclDevComm dc, Exchange x, ncclWindow_t table) {
+  ncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc, ncclTeamTagLsa(), blockIdx.x);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);  // the tables may be overwritten
+  const int rank = dc.lsaRank, ranks = dc.lsaSize;
+  const size_t row = NCCLX_PAIRED * sizeof(Sent);
+  for (int i = threadIdx.x; i < x.sends; i += blockDim.x) {
+    const int peer = x.sent[i].peer;
+    int k = 0;
+    for (int j = 0; j < i; j++) k += x.sent[j].peer == peer;
+    static_cast<Sent*>(ncclGetLsaPointer(table, (blockIdx.x * ranks + rank) * row, peer))[k] = x.sent[i];
+  }
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);  // all offers are here, and what they point to is written
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (int i = 0; i < x.receives; i++) {
+    const int peer = x.received[i].peer;
+    int k = 0;
+    for (int j = 0; j < i; j++) k += x.received[j].peer == peer;
+    const Sent sent = static_cast<const Sent*>(ncclGetLocalPointer(table, (blockIdx.x * ranks + peer) * row))[k];
+    if (sent.turn != x.turn || sent.bytes != x.received[i].bytes) __trap();  // no such part was sent, or another size
+    const char* from = static_cast<const char*>(ncclGetLsaPointer(x.windows[sent.window], sent.offset, peer));
+    copy_bytes(x.received[i].to, from, sent.bytes, tid, threads);
+  }
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);  // all have loaded: what was sent may change
+}
+
 inline void launch_alltoall(const ncclDevComm& dc, const char* send, ncclWindow_t, size_t, ncclWindow_t rw, size_t ro,
                             size_t bytes, cudaStream_t stream) {
   const int ctas = grid(bytes * dc.nRanks);  // at most NCCLX_CTAS
@@ -238,6 +339,40 @@ inline void launch_allreduce(const ncclDevComm& dc, ncclWindow_t sw, size_t so, 
     default: NCCLX_START(int64_t); break;
   }
 #undef NCCLX_START
+}
+
+inline void launch_broadcast(const ncclDevComm& dc, const char* send, ncclWindow_t rw, size_t ro, size_t bytes, int root,
+                             cudaStream_t stream) {
+  push_kernel<<<grid(bytes), NCCLX_THREADS, 0, stream>>>(dc, send, 0, rw, ro, bytes, root);
+}
+
+inline void launch_scatter(const ncclDevComm& dc, const char* send, ncclWindow_t rw, size_t ro, size_t bytes, int root,
+                           cudaStream_t stream) {
+  push_kernel<<<grid(bytes * dc.nRanks), NCCLX_THREADS, 0, stream>>>(dc, send, bytes, rw, ro, bytes, root);
+}
+
+inline void launch_gather(const ncclDevComm& dc, ncclWindow_t sw, size_t so, char* recv, size_t bytes, int root,
+                          cudaStream_t stream) {
+  gather_kernel<<<grid(bytes * dc.nRanks), NCCLX_THREADS, 0, stream>>>(dc, sw, so, recv, bytes, root);
+}
+
+inline void launch_reduce(const ncclDevComm& dc, ncclWindow_t sw, size_t so, void* recv, size_t count, ncclDataType_t type,
+                          ncclRedOp_t op, int root, cudaStream_t stream) {
+#define NCCLX_START(T) \
+  reduce_kernel<T><<<grid(count * sizeof(T)), NCCLX_THREADS, 0, stream>>>(dc, sw, so, static_cast<T*>(recv), count, op, root)
+  switch (type) {
+    case ncclFloat32: NCCLX_START(float); break;
+    case ncclFloat64: NCCLX_START(double); break;
+    case ncclFloat16: NCCLX_START(__half); break;
+    case ncclBfloat16: NCCLX_START(__nv_bfloat16); break;
+    case ncclInt32: NCCLX_START(int32_t); break;
+    default: NCCLX_START(int64_t); break;
+  }
+#undef NCCLX_START
+}
+
+inline void launch_exchange(const ncclDevComm& dc, const Exchange& x, ncclWindow_t table, cudaStream_t stream) {
+  exchange_kernel<<<NCCLX_EXCHANGE_CTAS, NCCLX_THREADS, 0, stream>>>(dc, x, table);
 }
 
 }  // namespace ncclx

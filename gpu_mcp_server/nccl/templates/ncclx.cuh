@@ -20,6 +20,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ncclx_kernels.cuh"
 
@@ -41,6 +42,9 @@ struct Context {
   bool has_device_comm = false;
   std::string why_not;
   ncclDevComm device_comm;
+  void* table_memory = nullptr;  // where peers say what they send, see exchange_kernel
+  ncclWindow_t table = nullptr;
+  unsigned turn = 0;
   std::list<Window> windows;  // a list: NCCL writes a handle at ncclGroupEnd, so its address must stay
 };
 struct State {
@@ -181,6 +185,16 @@ inline ncclResult_t win_register(ncclComm_t comm, void* p, size_t bytes) {
 inline ncclResult_t register_all(ncclComm_t comm) {  // what this device's mem_alloc made since the last time
   Context* c = context_of(comm);
   if (c == nullptr) return ncclInvalidUsage;
+#if NCCLX_ROOTED
+  if (c->has_device_comm && c->table_memory == nullptr) {
+    OnDevice on(c->device);
+    const size_t bytes = sizeof(Sent) * NCCLX_PAIRED * NCCLX_EXCHANGE_CTAS * c->device_comm.nRanks;
+    ncclResult_t r = ncclMemAlloc(&c->table_memory, bytes);
+    if (r == ncclSuccess && cudaMemset(c->table_memory, 0, bytes) != cudaSuccess) r = ncclUnhandledCudaError;
+    if (r == ncclSuccess) r = ncclCommWindowRegister(comm, c->table_memory, bytes, &c->table, NCCL_WIN_COLL_SYMMETRIC);
+    if (r != ncclSuccess) return r;
+  }
+#endif
   std::list<Buffer> pending;
   {
     std::lock_guard<std::mutex> lock(state().mutex);
@@ -205,6 +219,8 @@ inline ncclResult_t dev_fini(ncclComm_t comm) {  // before the communicator goes
     OnDevice on(c->device);
     (void)cudaDeviceSynchronize();
     if (c->has_device_comm) result = ncclDevCommDestroy(comm, &c->device_comm);
+    if (c->table != nullptr) (void)ncclCommWindowDeregister(comm, c->table);
+    if (c->table_memory != nullptr) (void)ncclMemFree(c->table_memory);
     while (!c->windows.empty()) {
       ncclResult_t r = ncclCommWindowDeregister(comm, c->windows.back().handle);
       if (result == ncclSuccess) result = r;
@@ -366,6 +382,210 @@ inline ncclResult_t AllReduce(const void* send, void* recv, size_t count, ncclDa
   OnDevice on(c->device);
   launch_allreduce(c->device_comm, from.window, from.offset, to.window, to.offset, count, type, op, stream);
   return launched();
+}
+
+inline ncclResult_t Broadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                              cudaStream_t stream) {
+#if NCCLX_ROOTED
+  Context* c = context_of(comm);
+  size_t bytes = count * type_bytes(type);
+  Place to;
+  bool host = falls_back("Broadcast", c, type_bytes(type));
+  if (!host && !find(c, recv, bytes, &to)) host = refused("Broadcast", "the receive buffer is in no window");
+  if (!host) {
+    OnDevice on(c->device);
+    launch_broadcast(c->device_comm, static_cast<const char*>(send), to.window, to.offset, bytes, root, stream);
+    return launched();
+  }
+#endif
+  return ncclBroadcast(send, recv, count, type, root, comm, stream);
+}
+
+inline ncclResult_t Bcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+  return Broadcast(buffer, buffer, count, type, root, comm, stream);
+}
+
+inline ncclResult_t Reduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+#if NCCLX_ROOTED
+  Context* c = context_of(comm);
+  Place from;
+  bool host = falls_back("Reduce", c, type_bytes(type));
+  if (!host && !reduces(type, op)) host = refused("Reduce", "this type and operation are not generated");
+  if (!host && !find(c, send, count * type_bytes(type), &from)) host = refused("Reduce", "the send buffer is in no window");
+  if (!host) {
+    OnDevice on(c->device);
+    launch_reduce(c->device_comm, from.window, from.offset, recv, count, type, op, root, stream);
+    return launched();
+  }
+#endif
+  return ncclReduce(send, recv, count, type, op, root, comm, stream);
+}
+
+inline ncclResult_t Gather(const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+#if NCCLX_ROOTED
+  Context* c = context_of(comm);
+  size_t bytes = count * type_bytes(type);
+  Place from;
+  bool host = falls_back("Gather", c, type_bytes(type));
+  if (!host && !find(c, send, bytes, &from)) host = refused("Gather", "the send buffer is in no window");
+  if (!host) {
+    OnDevice on(c->device);
+    launch_gather(c->device_comm, from.window, from.offset, static_cast<char*>(recv), bytes, root, stream);
+    return launched();
+  }
+#endif
+  return ncclGather(send, recv, count, type, root, comm, stream);
+}
+
+inline ncclResult_t Scatter(const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                            cudaStream_t stream) {
+#if NCCLX_ROOTED
+  Context* c = context_of(comm);
+  size_t bytes = count * type_bytes(type);
+  Place to;
+  bool host = falls_back("Scatter", c, type_bytes(type));
+  if (!host && !find(c, recv, bytes, &to)) host = refused("Scatter", "the receive buffer is in no window");
+  if (!host) {
+    OnDevice on(c->device);
+    launch_scatter(c->device_comm, static_cast<const char*>(send), to.window, to.offset, bytes, root, stream);
+    return launched();
+  }
+#endif
+  return ncclScatter(send, recv, count, type, root, comm, stream);
+}
+
+// ---- groups of sends and receives: noted, and exchanged at the outermost GroupEnd
+
+struct Part {
+  ncclComm_t comm;
+  cudaStream_t stream;
+  const void* from;  // null: a receive
+  void* to;
+  size_t count;
+  ncclDataType_t type;
+  int peer;
+};
+struct Group {
+  int depth = 0;
+  std::vector<Part> parts;
+};
+inline Group& group() {
+  static thread_local Group g;
+  return g;
+}
+
+inline ncclResult_t GroupStart() {
+  group().depth++;
+  return ncclSuccess;
+}
+
+inline ncclResult_t Send(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  if (group().depth == 0) {
+    refused("Send", "it stands in no group");
+    return ncclSend(from, count, type, peer, comm, stream);
+  }
+  if (count > 0) group().parts.push_back(Part{comm, stream, from, nullptr, count, type, peer});
+  return ncclSuccess;
+}
+
+inline ncclResult_t Recv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  if (group().depth == 0) {
+    refused("Recv", "it stands in no group");
+    return ncclRecv(to, count, type, peer, comm, stream);
+  }
+  if (count > 0) group().parts.push_back(Part{comm, stream, nullptr, to, count, type, peer});
+  return ncclSuccess;
+}
+
+inline ncclResult_t exchange_by_host(const std::vector<Part>& parts) {
+  ncclResult_t r = ncclGroupStart();
+  for (const Part& p : parts) {
+    if (r != ncclSuccess) break;
+    r = p.from != nullptr ? ncclSend(p.from, p.count, p.type, p.peer, p.comm, p.stream)
+                          : ncclRecv(p.to, p.count, p.type, p.peer, p.comm, p.stream);
+  }
+  ncclResult_t end = ncclGroupEnd();
+  return r != ncclSuccess ? r : end;
+}
+
+#if NCCLX_ROOTED
+inline ncclResult_t impossible(const char* why) {  // the peers may have launched: falling back alone would hang
+  fprintf(stderr, "ncclx: an exchange cannot run: %s\n", why);
+  return ncclInvalidUsage;
+}
+
+inline ncclResult_t exchange_by_device(Context* c, const std::vector<Part>& parts) {
+  Exchange x;
+  memset(&x, 0, sizeof x);
+  x.turn = ++c->turn;
+  cudaStream_t stream = nullptr;
+  bool first = true;
+  for (const Part& p : parts) {
+    if (p.comm != c->comm) continue;
+    if (!first && p.stream != stream) return impossible("its parts are on several streams");
+    stream = p.stream;
+    first = false;
+    const size_t bytes = p.count * type_bytes(p.type);
+    if (bytes == 0) return impossible("this data type is not generated");
+    if (p.peer < 0 || p.peer >= c->device_comm.nRanks) return impossible("there is no such peer");
+    if (p.from == nullptr ? x.receives == NCCLX_PARTS : x.sends == NCCLX_PARTS) return impossible("it has more than 64 parts");
+    int same = 0;
+    if (p.from == nullptr) {
+      for (int i = 0; i < x.receives; i++) same += x.received[i].peer == p.peer;
+      x.received[x.receives++] = Received{static_cast<char*>(p.to), bytes, p.peer};
+    } else {
+      Place place;
+      if (!find(c, p.from, bytes, &place)) return impossible("a send buffer is in no window");
+      for (int i = 0; i < x.sends; i++) same += x.sent[i].peer == p.peer;
+      int window = 0;
+      for (const Window& w : c->windows) {
+        if (w.handle == place.window) break;
+        window++;
+      }
+      x.sent[x.sends++] = Sent{place.offset, bytes, x.turn, window, p.peer};
+    }
+    if (same >= NCCLX_PAIRED) return impossible("it has more than 8 parts between two ranks");
+  }
+  int n = 0;
+  for (const Window& w : c->windows) x.windows[n++] = w.handle;
+  OnDevice on(c->device);
+  launch_exchange(c->device_comm, x, c->table, stream);
+  return launched();
+}
+#endif
+
+// All ranks must come to one decision: it rests on what they have in common, and on no rank's own parts.
+inline ncclResult_t GroupEnd() {
+  if (group().depth == 0) return ncclInvalidUsage;
+  if (--group().depth > 0) return ncclSuccess;
+  std::vector<Part> parts;
+  parts.swap(group().parts);
+#if NCCLX_ROOTED
+  std::list<Context*> contexts;
+  bool host = false;
+  for (const Part& p : parts) {
+    Context* c = context_of(p.comm);
+    bool known = false;
+    for (Context* other : contexts) known = known || other == c;
+    if (known) continue;
+    contexts.push_back(c);
+    host = host || falls_back("a group", c, 1);
+    if (!host && c->table == nullptr) host = refused("a group", "register_all was not called");
+    if (!host && c->windows.size() > NCCLX_WINDOWS) host = refused("a group", "there are more than 32 windows");
+  }
+  if (!host) {
+    for (Context* c : contexts) {
+      ncclResult_t r = exchange_by_device(c, parts);
+      if (r != ncclSuccess) return r;
+    }
+    return ncclSuccess;
+  }
+#else
+  refused("a group", "exchanges are not generated for this interface");
+#endif
+  return exchange_by_host(parts);
 }
 
 }  // namespace ncclx

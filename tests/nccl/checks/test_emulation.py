@@ -79,6 +79,27 @@ def test_a_fault_is_found_in_every_case(gathering: Path, tmp_path: Path, fault: 
     assert {(c.bad > 0, c.guard > 0) for c in cases} == {(bad, guard)}
 
 
+ROOTED = ("BROADCAST", "REDUCE", "GATHER", "SCATTER")
+
+
+@pytest.fixture(scope="module")
+def rooted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = {"d.cu": instrument.differential()}
+    return built(tmp_path_factory.mktemp("rooted"), files, "d.cu", *(f"CHECK_{name}" for name in ROOTED))
+
+
+@pytest.mark.parametrize(
+    ("fault", "mode", "bad"), [("", "check", False), ("stale", "check", True), ("", "silent", True)]
+)
+def test_collectives_with_a_root_are_compared_where_they_write(
+    rooted: Path, tmp_path: Path, fault: str, mode: str, bad: bool
+):
+    cases = run_output.cases(run(rooted, ["3", mode, "5"], tmp_path / "run", FAULT=fault).out)
+
+    assert len(cases) == 4 * 10 + 1  # one of fractions, of the sum
+    assert {(c.bad > 0, c.guard > 0) for c in cases} == {(bad, False)}
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The stress builds of an all-to-all: with host collectives, and as the transformation makes it."""

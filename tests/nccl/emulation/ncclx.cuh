@@ -43,4 +43,16 @@ inline ncclResult_t ReduceScatter(const void* s, void* r, size_t n, ncclDataType
 inline ncclResult_t AllReduce(const void* s, void* r, size_t n, ncclDataType_t t, ncclRedOp_t o, ncclComm_t c, cudaStream_t st) {
   return faulty([&] { ncclAllReduce(s, r, n, t, o, c, st); }, r, n);
 }
+inline ncclResult_t Broadcast(const void* s, void* r, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t st) {
+  return faulty([&] { ncclBroadcast(s, r, n, t, root, c, st); }, r, n);
+}
+inline ncclResult_t Reduce(const void* s, void* r, size_t n, ncclDataType_t t, ncclRedOp_t o, int root, ncclComm_t c, cudaStream_t st) {
+  return faulty([&] { ncclReduce(s, r, n, t, o, root, c, st); }, r, c->rank == root ? n : 0);
+}
+inline ncclResult_t Gather(const void* s, void* r, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t st) {
+  return faulty([&] { ncclGather(s, r, n, t, root, c, st); }, r, c->rank == root ? n * c->n : 0);
+}
+inline ncclResult_t Scatter(const void* s, void* r, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t st) {
+  return faulty([&] { ncclScatter(s, r, n, t, root, c, st); }, r, n);
+}
 }  // namespace ncclx

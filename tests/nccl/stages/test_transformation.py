@@ -14,7 +14,7 @@ from gpu_mcp_server.nccl.templates import KernelApi, infrastructure, kernels
 from tests.nccl.headers import compiled, homes
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-NAMES = ("alltoall.cu", "alltoall_warm.cu", "allreduce.cu", "sendrecv.cu", "threads.cu", "mpi.cu")
+NAMES = ("alltoall.cu", "alltoall_warm.cu", "allreduce.cu", "sendrecv.cu", "threads.cu", "mpi.cu", "halo.cu")
 
 
 def given(name: str) -> dict[str, str]:
@@ -173,11 +173,11 @@ def test_errors_of_cuda_that_are_kept_stay_errors_of_cuda():
 
 
 def test_what_cannot_be_done_is_left_with_a_reason_and_the_rest_is_done():
-    result, text = made_of(f"{MALLOC} {REDUCE} ncclBroadcast(a, b, 4, ncclFloat, 0, comm, s);")
+    result, text = made_of(f"{MALLOC} {REDUCE} ncclAlltoAllv(a, n, at, b, n, at, ncclFloat, comm, s);")
 
     assert result.status == "partial"
-    assert "ncclx::AllReduce(a, b" in text and "ncclBroadcast(a, b" in text
-    assert any("ncclBroadcast has no generated device counterpart" in r for r in result.needs_agent)
+    assert "ncclx::AllReduce(a, b" in text and "ncclAlltoAllv(a, n" in text
+    assert any("ncclAlltoAllv has no generated device counterpart" in r for r in result.needs_agent)
 
 
 @pytest.mark.parametrize(
@@ -308,3 +308,51 @@ def test_a_collective_without_a_gin_kernel_is_left_and_not_called_replaced():
 
     assert result.done["replace"] == [] and by_lsa.done["replace"] != []
     assert any("left to you" in r for r in result.needs_agent)
+
+
+def grouped(*calls: str, before: str = "") -> tuple[TransformResult, str]:
+    body = "".join(f"{c}; " for c in ("ncclGroupStart()", *calls, "ncclGroupEnd()"))
+    return made_of(f"{MALLOC} {before} {body}")
+
+
+SEND, RECEIVE = "ncclSend(a, 4, ncclFloat, {}, comm, s)", "ncclRecv(b, 4, ncclFloat, {}, comm, s)"
+
+
+def test_a_group_of_sends_and_receives_becomes_one_exchange_with_its_arguments():
+    result, text = grouped(SEND.format("(rank + 1) % n"), RECEIVE.format("(rank + n - 1) % n"))
+
+    assert result.needs_agent == []
+    assert any("have run on no GPU yet" in u for u in result.unverified)
+    assert "ncclx::GroupStart();" in text and "ncclx::GroupEnd();" in text
+    assert "ncclx::Send(a, 4, ncclFloat, (rank + 1) % n, comm, s)" in text
+    assert text.index("EVOLVE-BLOCK-START") < text.index("ncclx::GroupStart") < text.index("EVOLVE-BLOCK-END")
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ((SEND.format("1"), RECEIVE.format("1").replace(", s)", ", t)")), "several streams"),
+        ((SEND.format("1"), RECEIVE.format("1"), REDUCE.rstrip(";")), "its group also holds ncclAllReduce"),
+        (("if (rank > 0) " + SEND.format("rank - 1"), "if (rank == 0) " + RECEIVE.format("1")), "every rank's"),
+        ((SEND.format("1").replace("ncclFloat", "ncclFloat8e4m3"), RECEIVE.format("1")), "ncclFloat8e4m3"),
+        ((SEND.format("1").replace("a,", "unknown,"), RECEIVE.format("1")), "of its group, has to stay"),
+    ],
+)
+def test_a_group_that_not_all_ranks_may_come_to_stays_whole(calls: tuple[str, ...], reason: str):
+    result, text = grouped(*calls)
+
+    assert any(reason in r for r in result.needs_agent), result.needs_agent
+    assert "ncclx::Send" not in text and "ncclx::Recv" not in text and "ncclx::Group" not in text
+
+
+def test_by_gin_broadcasts_and_exchanges_are_left_to_the_agent():
+    result, made = transform(given("halo.cu"), "halo.cu", api="gin")
+
+    assert result.done["replace"] == []
+    assert {r.split()[1] for r in result.needs_agent if "left to you" in r} == {
+        "ncclBcast",
+        "ncclReduce",
+        "ncclSend",
+        "ncclRecv",
+    }
+    assert host_calls(made, str(result.main)) == host_calls(given("halo.cu"), "halo.cu")
