@@ -36,6 +36,7 @@ PEER_ACCESSED = {
     "ncclScatter": ("recv",),
 }
 """Buffers whose offset within the window must be the same on all ranks, as the kernel uses its own rank's."""
+SYMMETRIC = "NCCL_WIN_COLL_SYMMETRIC"
 OPERATIONS = frozenset({"ncclSum", "ncclMax", "ncclMin"})
 MEMORY = {
     "managed": "managed memory cannot be registered: allocate it with ncclMemAlloc and copy what the host touches",
@@ -112,7 +113,7 @@ def _buffer(analysis: Analysis, buffer: Buffer) -> list[str]:
         what = "a parameter that no caller here gives" if lost[0].kind == "parameter" else "its allocation is not here"
         return [f"{lost[0]}: {what}"]
     reasons: list[str] = []
-    windows = {p for e in analysis.events("window") for p in _registered(analysis, e)}
+    windows = own_windows(analysis)
     for made in buffer.allocations:
         call = made.event.call
         where = f"{call.path}:{call.line}" if call is not None else "?"
@@ -122,8 +123,34 @@ def _buffer(analysis: Analysis, buffer: Buffer) -> list[str]:
             reasons.append(f"{made.place}: allocated inside the macro {call.via_macro} ({where})")
         reasons += allocation_disagreements(analysis.trace, made)
         if made.place in windows:
-            reasons.append(f"{made.place} has a window of the program's own already: stage A is there")
+            reasons += [
+                f"{made.place} has a window of the program's own {why}" for why in _unusual(windows[made.place])
+            ]
+            if made.kind == "device":
+                reasons.append(f"{made.place} has a window of the program's own over {made.function}: use ncclMemAlloc")
     return reasons
+
+
+def own_windows(analysis: Analysis) -> dict[MemoryLocation, list[TraceEvent]]:
+    """Return the calls that register windows of the program's own, by what they lie over."""
+    found: dict[MemoryLocation, list[TraceEvent]] = {}
+    for event in analysis.events("window"):
+        for place in _registered(analysis, event):
+            found.setdefault(place, []).append(event)
+    return found
+
+
+def _unusual(registered: list[TraceEvent]) -> list[str]:
+    """Return why the generated code cannot use a window."""
+    calls = [e.call for e in registered if e.call is not None]
+    found: list[str] = []
+    if any(len(c.arguments) != 5 or SYMMETRIC not in c.arguments[4] for c in calls):
+        found.append(f"without {SYMMETRIC}")
+    if any(c.via_macro for c in calls):
+        found.append("that a macro registers")
+    if any(e.group is not None for e in registered):
+        found.append("that a group registers, so its handle comes later")
+    return found
 
 
 def _registered(analysis: Analysis, event: TraceEvent) -> list[MemoryLocation]:

@@ -31,6 +31,10 @@ def findings(program: ProgramModel) -> list[Finding]:
             found += _memory(program, call, allocations)
             for flags in alternatives(call.source, call.nodes[4]):
                 if SYMMETRIC not in flags and program.constants.get(flags.strip(), "") != SYMMETRIC:
+                    if _is_parameter(call, flags):
+                        text = f"whether the window flag {flags} is {SYMMETRIC} depends on the callers: not understood"
+                        found.append(note("windows", call.source, call.node, text))
+                        continue
                     text = f"window flag {flags} is not {SYMMETRIC}: peers' addresses are only promised for that"
                     if _is_for_puts(program):
                         found.append(note("windows", call.source, call.node, f"not understood: {text}; puts need none"))
@@ -99,6 +103,10 @@ def _added(window: str, memory: str) -> bool:
 def _is_for_puts(program: ProgramModel) -> bool:
     """Say whether a window may serve GIN alone: kernels here use it, or no kernel is here at all."""
     return not program.kernels or any(b"ncclGin " in s.data or b"ncclGin{" in s.data for s in program.sources.values())
+
+
+def _is_parameter(call: FunctionCall, name: str) -> bool:
+    return call.function is not None and any(p.name == name.strip() for p in call.function.parameters)
 
 
 def _collective(call: FunctionCall, one_thread: bool) -> list[Finding]:

@@ -9,12 +9,17 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.analysis.feasibility import REPLACED
+from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.markers import EVOLVE_END, EVOLVE_START, blocks
 from gpu_mcp_server.nccl.program_model.program import GENERATED, FunctionCall
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, CALL, ParsedSource, enclosing, name_of, statement_of, walk
+from gpu_mcp_server.nccl.program_model.trace import kind_of
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 
 COLLECTIVES = frozenset(GENERATED + n for n in (*REPLACED.values(), "Sweep", "Send", "Recv"))
+
+MAX_BETWEEN = 8
+"""Statements before a call that are looked at for what computes its data."""
 
 
 def add_markers(analysis: Analysis, files: EditedFiles, chosen: Sequence[FunctionCall] | None = None) -> list[str]:
@@ -29,6 +34,7 @@ def add_markers(analysis: Analysis, files: EditedFiles, chosen: Sequence[Functio
         MarkerFault: If the program's own markers do not come in pairs.
     """
     done: list[str] = []
+    kernels: dict[str, Function] = {}
     if chosen is None:
         chosen = [c for c in analysis.program.calls if c.full_name in COLLECTIVES]
     for path, source in analysis.program.sources.items():
@@ -37,17 +43,69 @@ def add_markers(analysis: Analysis, files: EditedFiles, chosen: Sequence[Functio
         seen: set[int] = set()
         for call in calls:
             first, last = region(source, call)
+            producer = _producer(analysis, source, first, call)
+            if producer is not None:
+                first = producer[0]
+                kernels.setdefault(producer[1].name, producer[1])
             inside = any(b.first_line <= source.line(first) <= b.last_line for b in known)
             if inside or first.start_byte in seen:
                 continue
             seen.add(first.start_byte)
-            edits = files.edits_of(path)
-            indent = edits.indent(first)
-            own_line = source.data[: first.start_byte].rstrip(b" \t").endswith(b"\n")
-            edits.insert_before(first, f"{'' if own_line else chr(10) + indent}{EVOLVE_START}\n{indent}")
-            edits.insert_after(last, f"\n{indent}{EVOLVE_END}{_rest(source, last, indent)}")
-            done.append(f"{path}:{source.line(first)}-{last.end_point[0] + 1} may change")
+            done.append(_mark(files, source, first, last))
+    for kernel in kernels.values():
+        if not any(b.first_line <= kernel.line <= b.last_line for b in blocks(_text(kernel.source))):
+            node = kernel.node
+            while node.parent is not None and node.parent.type == "template_declaration":
+                node = node.parent
+            done.append(_mark(files, kernel.source, node, node))
     return done
+
+
+def _text(source: ParsedSource) -> str:
+    return source.data.decode("utf-8", "surrogateescape")
+
+
+def _mark(files: EditedFiles, source: ParsedSource, first: Node, last: Node) -> str:
+    edits = files.edits_of(source.path)
+    indent = edits.indent(first)
+    own_line = source.data[: first.start_byte].rstrip(b" \t").endswith(b"\n")
+    edits.insert_before(first, f"{'' if own_line else chr(10) + indent}{EVOLVE_START}\n{indent}")
+    edits.insert_after(last, f"\n{indent}{EVOLVE_END}{_rest(source, last, indent)}")
+    return f"{source.path}:{source.line(first)}-{last.end_point[0] + 1} may change"
+
+
+def _producer(
+    analysis: Analysis, source: ParsedSource, first: Node, call: FunctionCall
+) -> tuple[Node, Function] | None:
+    """Return the launch right before a call that computes what it sends, so that the two can be fused.
+
+    Between them may stand launches and events alone. A kernel that only writes makes input, and stays frozen.
+    """
+    sent = {source.text(n) for a in call.nodes[:1] for n in walk(a) if n.type == "identifier"}
+    at = first.prev_named_sibling
+    for _ in range(MAX_BETWEEN):
+        while at is not None and at.type == "comment":
+            at = at.prev_named_sibling
+        if at is None or at.type != "expression_statement":
+            return None
+        inside = list(analysis.program.calls_in(source, at))
+        launches = [x for c in inside if (x := analysis.program.launch_of(c)) is not None]
+        for launch in launches:
+            kernel = analysis.program.kernels.get(launch.kernel)
+            if kernel is not None and _computes(analysis, kernel, [launch.source.text(n) for n in launch.nodes], sent):
+                return at, kernel
+        if not launches and not any(kind_of(c.name) == "order" for c in inside):
+            return None
+        at = at.prev_named_sibling
+    return None
+
+
+def _computes(analysis: Analysis, kernel: Function, given: list[str], sent: set[str]) -> bool:
+    """Say whether a kernel writes what is sent and reads memory."""
+    effects = analysis.flow.effects.effects_of(kernel)
+    named = {p.name: text for p, text in zip(kernel.parameters, given, strict=False)}
+    written = {named.get(name, "") for name, access in effects.items() if access.writes}
+    return bool(written & sent) and any(access.reads for access in effects.values())
 
 
 def region(source: ParsedSource, call: FunctionCall) -> tuple[Node, Node]:

@@ -5,8 +5,8 @@ from posixpath import basename, dirname, relpath
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
-from gpu_mcp_server.nccl.analysis.feasibility import stage_a
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+from gpu_mcp_server.nccl.analysis.feasibility import SYMMETRIC, own_windows, stage_a
 from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, includes_of
@@ -52,9 +52,14 @@ def add_infrastructure(analysis: Analysis, files: EditedFiles) -> list[str]:
     if not sites:
         return []
     found = anchors(analysis, sites)
-    places = {p for s in sites for b in s.buffers for p in b.places}
+    own = own_windows(analysis)
+    places = {p for s in sites for b in s.buffers for p in b.places} - set(own)
     done = [f"{p} from ncclMemAlloc" for p in sorted(places, key=str)]
-    for call in _allocations(analysis, sites):
+    done += [f"{p} keeps its own window" for p in sorted(own, key=str)]
+    for call in _windows(analysis) if own else ():
+        name = "window_register" if call.name == "ncclCommWindowRegister" else "window_deregister"
+        _swap(analysis, files, call, f"ncclx::{name}")
+    for call in _allocations(analysis, places):
         _swap(analysis, files, call, "ncclx::mem_alloc")
     for call in _frees(analysis, places):
         _swap(analysis, files, call, "ncclx::buf_free")
@@ -88,8 +93,15 @@ def include(analysis: Analysis, files: EditedFiles, path: str) -> None:
         files.edits_of(path).insert_before(source.root.children[0], f"{line}\n")
 
 
-def _allocations(analysis: Analysis, sites: list[CallSite]) -> list[FunctionCall]:
-    made = [a.event.call for s in sites for b in s.buffers for p in b.places for a in analysis.places.allocations[p]]
+def _windows(analysis: Analysis) -> list[FunctionCall]:
+    """Return the calls that register symmetric windows, and those that end windows."""
+    plain = [c for c in analysis.program.calls if not c.via_macro]
+    made = [c for c in plain if c.name == "ncclCommWindowRegister" and SYMMETRIC in "".join(c.arguments[4:])]
+    return _once([*made, *(c for c in plain if c.name == "ncclCommWindowDeregister")])
+
+
+def _allocations(analysis: Analysis, places: set[MemoryLocation]) -> list[FunctionCall]:
+    made = [a.event.call for p in places for a in analysis.places.allocations[p]]
     return _once(c for c in made if c is not None and c.name in CONVERTED)
 
 

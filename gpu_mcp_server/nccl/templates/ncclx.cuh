@@ -51,6 +51,7 @@ struct State {
   std::mutex mutex;
   std::list<Buffer> buffers;
   std::list<Context> contexts;
+  std::list<std::pair<ncclComm_t, Window>> others;  // the program's own windows
   std::set<std::string> reasons;
   long device_calls = 0, host_calls = 0, told = -1;
   void tell() {
@@ -182,6 +183,23 @@ inline ncclResult_t win_register(ncclComm_t comm, void* p, size_t bytes) {
   return ncclCommWindowRegister(comm, p, bytes, &w->handle, NCCL_WIN_COLL_SYMMETRIC);
 }
 
+// The program's own windows: registered as it says, and known to the calls below.
+inline ncclResult_t window_register(ncclComm_t comm, void* p, size_t bytes, ncclWindow_t* window, int) {
+  ncclResult_t r = ncclCommWindowRegister(comm, p, bytes, window, NCCL_WIN_COLL_SYMMETRIC);  // called with no other flag
+  if (r != ncclSuccess) return r;
+  std::lock_guard<std::mutex> lock(state().mutex);
+  state().others.emplace_back(comm, Window{static_cast<char*>(p), bytes, *window});
+  return ncclSuccess;
+}
+
+inline ncclResult_t window_deregister(ncclComm_t comm, ncclWindow_t window) {
+  {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    state().others.remove_if([&](const std::pair<ncclComm_t, Window>& o) { return o.first == comm && o.second.handle == window; });
+  }
+  return ncclCommWindowDeregister(comm, window);
+}
+
 inline ncclResult_t register_all(ncclComm_t comm) {  // what this device's mem_alloc made since the last time
   Context* c = context_of(comm);
   if (c == nullptr) return ncclInvalidUsage;
@@ -244,9 +262,16 @@ struct Place {  // a pointer as window and offset
   size_t offset = 0;
 };
 
-inline bool find(Context* c, const void* p, size_t bytes, Place* out) {  // looked up at call time: programs swap pointers
+inline std::vector<Window> windows_of(Context* c) {  // in one order on all ranks
   std::lock_guard<std::mutex> lock(state().mutex);
-  for (const Window& w : c->windows)
+  std::vector<Window> found(c->windows.begin(), c->windows.end());
+  for (const auto& other : state().others)
+    if (other.first == c->comm) found.push_back(other.second);
+  return found;
+}
+
+inline bool find(Context* c, const void* p, size_t bytes, Place* out) {  // looked up at call time: programs swap pointers
+  for (const Window& w : windows_of(c))
     if (w.handle != nullptr && p >= w.base && static_cast<const char*>(p) + bytes <= w.base + w.bytes) {
       out->window = w.handle;
       out->offset = static_cast<size_t>(static_cast<const char*>(p) - w.base);
@@ -517,6 +542,7 @@ inline ncclResult_t impossible(const char* why) {  // the peers may have launche
 }
 
 inline ncclResult_t exchange_by_device(Context* c, const std::vector<Part>& parts) {
+  const std::vector<Window> windows = windows_of(c);
   Exchange x;
   memset(&x, 0, sizeof x);
   x.turn = ++c->turn;
@@ -540,16 +566,12 @@ inline ncclResult_t exchange_by_device(Context* c, const std::vector<Part>& part
       if (!find(c, p.from, bytes, &place)) return impossible("a send buffer is in no window");
       for (int i = 0; i < x.sends; i++) same += x.sent[i].peer == p.peer;
       int window = 0;
-      for (const Window& w : c->windows) {
-        if (w.handle == place.window) break;
-        window++;
-      }
+      while (windows[window].handle != place.window) window++;
       x.sent[x.sends++] = Sent{place.offset, bytes, x.turn, window, p.peer};
     }
     if (same >= NCCLX_PAIRED) return impossible("it has more than 8 parts between two ranks");
   }
-  int n = 0;
-  for (const Window& w : c->windows) x.windows[n++] = w.handle;
+  for (size_t n = 0; n < windows.size(); n++) x.windows[n] = windows[n].handle;
   OnDevice on(c->device);
   launch_exchange(c->device_comm, x, c->table, stream);
   return launched();
@@ -573,7 +595,7 @@ inline ncclResult_t GroupEnd() {
     contexts.push_back(c);
     host = host || falls_back("a group", c, 1);
     if (!host && c->table == nullptr) host = refused("a group", "register_all was not called");
-    if (!host && c->windows.size() > NCCLX_WINDOWS) host = refused("a group", "there are more than 32 windows");
+    if (!host && windows_of(c).size() > NCCLX_WINDOWS) host = refused("a group", "there are more than 32 windows");
   }
   if (!host) {
     for (Context* c : contexts) {

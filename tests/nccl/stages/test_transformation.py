@@ -356,3 +356,40 @@ def test_by_gin_broadcasts_and_exchanges_are_left_to_the_agent():
         "ncclRecv",
     }
     assert host_calls(made, str(result.main)) == host_calls(given("halo.cu"), "halo.cu")
+
+
+OWN = (
+    "ncclMemAlloc((void**)&a, 64); ncclMemAlloc((void**)&b, 64); ncclWindow_t v, w; "
+    "ncclCommWindowRegister(comm, a, 64, &v, FLAG); ncclCommWindowRegister(comm, b, 64, &w, FLAG); "
+    f"{REDUCE} ncclCommWindowDeregister(comm, v); ncclCommWindowDeregister(comm, w); ncclMemFree(a); ncclMemFree(b);"
+)
+
+
+def test_a_program_with_windows_of_its_own_keeps_them_and_goes_to_the_device(tmp_path: Path):
+    result, text = made_of(OWN.replace("FLAG", "NCCL_WIN_COLL_SYMMETRIC"))
+
+    assert (result.status, result.needs_agent) == ("done", [])
+    assert "a keeps its own window" in result.done["infrastructure"]
+    assert "ncclx::AllReduce(a, b" in text
+    assert text.count("ncclx::window_register(comm") == 2 and text.count("ncclx::window_deregister(comm") == 2
+    assert "mem_alloc" not in text and "buf_free" not in text and "ncclMemFree(a)" in text
+    _, made = transform({"m.cu": BODY.format(OWN.replace("FLAG", "NCCL_WIN_COLL_SYMMETRIC"))}, "m.cu")
+    main = made[str(result.main)].replace(
+        "void run(int rank, int n) {", "int main() { int rank = 0, n = 1; ncclUniqueId id = {};"
+    )
+    assert compiled(written(tmp_path, {**made, "main.cu": main}), "main.cu") == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("FLAG", "NCCL_WIN_DEFAULT", "without NCCL_WIN_COLL_SYMMETRIC"),
+        ("ncclMemAlloc((void**)&a", "cudaMalloc((void**)&a", "over cudaMalloc"),
+        ("ncclCommWindowRegister(comm, a, 64, &v, FLAG);", "ncclGroupStart(); ncclCommWindowRegister(comm, a, 64, &v, FLAG); ncclGroupEnd();", "a group registers"),
+    ],
+)  # fmt: skip
+def test_windows_that_the_generated_code_cannot_use_are_left(old: str, new: str, reason: str):
+    result, text = made_of(OWN.replace(old, new).replace("FLAG", "NCCL_WIN_COLL_SYMMETRIC"))
+
+    assert any(reason in r for r in result.needs_agent), result.needs_agent
+    assert "ncclx::AllReduce" not in text
