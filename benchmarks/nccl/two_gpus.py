@@ -57,7 +57,7 @@ def print_faults(folder: Path, until: str) -> None:
     """Verify the right program, then each with one fault; those by GIN need an RDMA NIC and are left out."""
     print("\n| fault | verdict | failed checks | s |\n| --- | --- | --- | --- |")
     texts = {"none": (CLEAN / "mutated_lsa.cu").read_text("utf-8")}
-    texts |= {name: text for name, text in mutated().items() if name.startswith("lsa: ")}
+    texts |= {name: text for name, text in mutated().items() if name.startswith(("lsa: ", "pull: "))}
     for number, (name, text) in enumerate(texts.items()):
         place = folder / f"fault{number}"
         place.mkdir()

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tests.nccl.mutations_of_shares import PULLS, SHARES
+
 CLEAN = Path(__file__).parent / "clean"
 BARRIER = "  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);\n"
 LAST = BARRIER + "}\n\nint main"
@@ -71,5 +73,13 @@ def mutated() -> dict[str, str]:
             changed = text.replace(old, new)
             if name == "signal read late":
                 changed = changed.replace("  const ncclTeam world", READ + "  const ncclTeam world")
+            found[f"{base}: {name}"] = changed
+    for base, pairs in (("pull", PULLS), ("puts", SHARES)):
+        text = (CLEAN / f"mutated_{base}.cu").read_text(encoding="utf-8")
+        for name, parts in pairs.items():
+            changed = text
+            for old, new in zip(parts[::2], parts[1::2], strict=True):
+                assert changed.count(old) == 1, (base, name, changed.count(old))
+                changed = changed.replace(old, new)
             found[f"{base}: {name}"] = changed
     return found

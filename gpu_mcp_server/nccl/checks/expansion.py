@@ -37,7 +37,7 @@ def expand_variables(source: ParsedSource, node: Node, keep: frozenset[str] = fr
 
 
 def _value(source: ParsedSource, name: Node) -> Node | None:
-    """Return what a local variable starts with; nothing for parameters, loop variables and what changes later."""
+    """Return what a local variable starts with; nothing for parameters, loop variables and what may change."""
     parent = name.parent
     if parent is not None and parent.type == "call_expression" and field(parent, "function") == name:
         return None
@@ -50,8 +50,10 @@ def _value(source: ParsedSource, name: Node) -> Node | None:
     body = enclosing(made.declarator, "function_definition", "lambda_expression")
     text = source.text(name)
     for inner in walk(body) if body is not None else ():
-        left = field(inner, "left") if inner.type == "assignment_expression" else None
-        if left is not None and source.text(left) == text:
+        changed = field(inner, "left") if inner.type == "assignment_expression" else None
+        if inner.type == "pointer_expression" and inner.children[0].type == "&":
+            changed = field(inner, "argument")  # whoever gets the address may write there
+        if changed is not None and source.text(changed) == text:
             return None
     return start
 

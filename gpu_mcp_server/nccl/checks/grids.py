@@ -82,6 +82,8 @@ def _launched(
     fixed = program.fold(session.index)
     if fixed is not None and grid is not None and grid > 1 and session.coop in {"", "CoopCta"}:
         return [("error", f"{title}: all {grid} blocks open barrier {fixed}; each needs its own, such as blockIdx.x")]
+    if grid != 1 and re.search(r"\b(?:lsaRank|rank)\b", session.index) and "blockIdx" not in session.index:
+        return [("error", f"{title}: barrier {session.index} follows from the rank: ranks meet at no common barrier")]
     found: list[tuple[Severity, str]] = []
     for source, node in given:
         made = [v for v in (bound(program, t) for t in alternatives(source, node)) if v is not None]

@@ -38,14 +38,27 @@ AROUND_POINTERS = frozenset({"cast_expression", "parenthesized_expression", "bin
 
 @dataclass(frozen=True)
 class Transfer:
-    """One write into peers' memory: where to and where from, as expanded texts."""
+    """One element, or one put, between a peer's window and an own one: where in each, as expanded texts."""
 
     node: Node
-    to_window: str
-    to_offset: str
-    from_window: str
-    from_offset: str
+    remote_window: str
+    remote_offset: str
+    own_window: str
+    own_offset: str
     peers: frozenset[str]
+    peer: str
+    """The peer's expression."""
+    is_pull: bool = False
+
+    @property
+    def to_window(self) -> str:
+        """The window that is written."""
+        return self.own_window if self.is_pull else self.remote_window
+
+    @property
+    def from_window(self) -> str:
+        """The window that is read."""
+        return self.remote_window if self.is_pull else self.own_window
 
 
 def findings(program: ProgramModel) -> list[Finding]:
@@ -62,7 +75,7 @@ def findings(program: ProgramModel) -> list[Finding]:
 
 
 def transfers_of(kernel: Function) -> Iterator[Transfer]:
-    """Yield the puts of a kernel, and its stores through pointers into peers' windows."""
+    """Yield the puts of a kernel, and what it stores into peers' windows or loads from them."""
     source = kernel.source
     for node in walk(kernel.body):
         if node.type == CALL and name_of(source, node) == "put" and receiver_of(source, node):
@@ -70,7 +83,8 @@ def transfers_of(kernel: Function) -> Iterator[Transfer]:
             if len(given) > 6:
                 peers = frozenset(words_of(source.text(given[1])))
                 texts = [expand_variables(source, g, peers) for g in given[2:6]]
-                yield Transfer(node, texts[0], texts[1], texts[2], texts[3], peers)
+                peer = expand_variables(source, given[1])
+                yield Transfer(node, texts[0], texts[1], texts[2], texts[3], peers, peer)
         elif node.type == "assignment_expression":
             made = _store(source, node)
             if made is not None:
@@ -81,24 +95,20 @@ def _store(source: ParsedSource, node: Node) -> Transfer | None:
     left, right = field(node, "left"), field(node, "right")
     if left is None or right is None or left.type != "subscript_expression":
         return None
-    peer_call = _pointer_call(source, left, LSA)
-    local_call = _pointer_call(source, right, LOCAL)
+    is_pull = _pointer_call(source, left, LSA) is None
+    remote, own = (right, left) if is_pull else (left, right)
+    peer_call, local_call = _pointer_call(source, remote, LSA), _pointer_call(source, own, LOCAL)
     if peer_call is None or local_call is None or len(arguments(peer_call)) < 3 or len(arguments(local_call)) < 2:
         return None
-    to, of = arguments(peer_call), arguments(local_call)
-    peers = frozenset(words_of(source.text(to[2])) - words_of("lsaRank lsaSize"))
-    index = field(left, "indices")
-    to_text = expand_variables(source, to[1], peers) + "+"
-    to_text += expand_variables(source, index, peers) if index is not None else ""
-    to_text += _added(source, peer_call, peers)
-    return Transfer(
-        node,
-        source.text(to[0]),
-        to_text,
-        source.text(of[0]),
-        expand_variables(source, right, peers),
-        peers,
-    )
+    there, here = arguments(peer_call), arguments(local_call)
+    peers = frozenset(words_of(source.text(there[2])) - words_of("lsaRank lsaSize"))
+    index = field(remote, "indices") if remote.type == "subscript_expression" else None
+    offset = expand_variables(source, there[1], peers) + "+"
+    offset += expand_variables(source, index, peers) if index is not None else ""
+    offset += _added(source, peer_call, peers)
+    windows = source.text(there[0]), source.text(here[0])
+    peer, own_offset = expand_variables(source, there[2]), expand_variables(source, own, peers)
+    return Transfer(node, windows[0], offset, windows[1], own_offset, peers, peer, is_pull)
 
 
 def _added(source: ParsedSource, call: Node, peers: frozenset[str]) -> str:
@@ -138,16 +148,34 @@ def _declared(source: ParsedSource, name: Node) -> Node | None:
 
 
 def _slots(kernel: Function, transfer: Transfer) -> list[Finding]:
-    """In an exchange a rank writes into its own slot of each peer, and reads the peer's slot of its own data."""
-    to_peer, to_rank = words_of(transfer.to_offset) & transfer.peers, _RANK.search(transfer.to_offset)
-    of_peer, of_rank = words_of(transfer.from_offset) & transfer.peers, _RANK.search(transfer.from_offset)
-    if to_peer and to_rank is None and transfer.peers:
+    """In an exchange the own rank's slot on a peer belongs to the peer's slot here, whoever moves the data."""
+    peers, source = transfer.peers, kernel.source
+    there_peer, there_rank = words_of(transfer.remote_offset) & peers, _RANK.search(transfer.remote_offset)
+    here_peer, here_rank = words_of(transfer.own_offset) & peers, _RANK.search(transfer.own_offset)
+    apart = transfer.remote_window != transfer.own_window
+    text = ""
+    if there_peer and there_rank is None and not transfer.is_pull:
         text = "the place in a peer's window follows from the peer, not from the own rank: all ranks write to one place"
-        return [error("offsets", kernel.source, transfer.node, f"{kernel.name}: {text}")]
-    if to_rank is not None and of_rank is not None and not of_peer and transfer.to_window != transfer.from_window:
+    elif there_peer and there_rank is None and apart:
+        text = "what is loaded lies at the peer's own place of its window: every rank gets the same of it"
+    elif here_rank is not None and not here_peer and transfer.is_pull and next(_peer_loops(source, transfer), None):
+        text = "what is loaded from each peer is written to the own rank's place: the last peer's stays"
+    elif there_rank is not None and here_rank is not None and not here_peer and apart:
         text = "what is sent lies at the own rank's place and is the same for every peer, in a window of its own"
-        return [error("offsets", kernel.source, transfer.node, f"{kernel.name}: {text}")]
+    if text:
+        return [error("offsets", source, transfer.node, f"{kernel.name}: {text}")]
     return _left_out(kernel, transfer)
+
+
+def _peer_loops(source: ParsedSource, transfer: Transfer) -> Iterator[Node]:
+    """Yield the loops whose variables the peer follows from."""
+    loop = enclosing(transfer.node, "for_statement")
+    while loop is not None:
+        start = field(loop, "initializer")
+        first = re.search(r"(\w+)\s*=[^=]", source.text(start)) if start is not None else None
+        if first is not None and first.group(1) in words_of(transfer.peer):
+            yield loop
+        loop = enclosing(loop.parent, "for_statement")
 
 
 def _left_out(kernel: Function, transfer: Transfer) -> list[Finding]:
@@ -158,28 +186,37 @@ def _left_out(kernel: Function, transfer: Transfer) -> list[Finding]:
         start, condition = field(loop, "initializer"), field(loop, "condition")
         first = re.search(r"(\w+)=1;?$", source.text_without_space(start)) if start is not None else None
         ends = expand_variables(source, condition) if condition is not None else ""
-        if first and re.search(r"lsaSize|nRanks", ends) and transfer.to_window != transfer.from_window:
+        if first and not transfer.is_pull and re.search(r"lsaSize|nRanks", ends) and _are_apart(transfer):
             text = source.text(kernel.body)
             if not re.search(rf"{LOCAL}\s*\(\s*{re.escape(transfer.to_window)}\b", text):
                 said = f"the loop over peers begins at 1: the own block of {transfer.to_window} is never written"
                 return [error("offsets", source, loop, f"{kernel.name}: {said}")]
-        if _is_short(source, loop, transfer):
-            said = "the loop over peers ends before the last one: it gets nothing"
-            return [error("offsets", source, loop, f"{kernel.name}: {said}")]
         loop = enclosing(loop.parent, "for_statement")
+    for loop in _peer_loops(source, transfer):
+        said = _wrong_end(source, loop, transfer)
+        if said:
+            return [error("offsets", source, loop, f"{kernel.name}: {said}")]
     return []
 
 
-def _is_short(source: ParsedSource, loop: Node, transfer: Transfer) -> bool:
-    """Say whether a loop whose variable is the peer goes from 0 to less than the number of ranks."""
+def _are_apart(transfer: Transfer) -> bool:
+    return transfer.remote_window != transfer.own_window
+
+
+def _wrong_end(source: ParsedSource, loop: Node, transfer: Transfer) -> str:
+    """Say whether a loop over peers that starts with the first ends before the last, or behind it."""
     start, condition = field(loop, "initializer"), field(loop, "condition")
     first = re.search(r"(\w+)\s*=\s*(?:0|threadIdx\.x)\s*;?$", source.text(start)) if start is not None else None
     ends = expand_variables(source, condition) if condition is not None else ""
-    return (
-        first is not None
-        and transfer.peers == frozenset({first.group(1)})
-        and re.search(r"(?:lsaSize|nRanks)\)*-\d", ends) is not None
-    )
+    if first is None:
+        return ""
+    is_all = transfer.peers == frozenset({first.group(1)}) or transfer.peer.strip("()") == first.group(1)
+    is_turned = "%" in transfer.peer and re.search(r"\+1\b|\b1\+", transfer.peer) is None
+    if (is_all or is_turned) and re.search(r"(?:lsaSize|nRanks)\)*-\d", ends):
+        return "the loop over peers ends before the last one: it gets nothing"
+    if is_all and re.search(r"<=\(*[\w.>-]*(?:lsaSize|nRanks)\)*$", ends):
+        return "the loop over peers goes one beyond the last: there is no such rank"
+    return ""
 
 
 def _units(kernel: Function) -> list[Finding]:
@@ -199,6 +236,13 @@ def _units(kernel: Function) -> list[Finding]:
             if any(_counts_elements(term, elements) for term in summands_of(text)):
                 what = "a size" if number == 6 else "an offset"
                 said = f"{name}: {what} in bytes is `{source.text(given[number])}`, which counts elements"
+                found.append(error("offsets", source, node, f"{kernel.name}: {said}"))
+        if len(which) == 3 and "gridDim" in expand_variables(source, given[6]):
+            lost = [n for n in (3, 5) if "blockIdx" not in expand_variables(source, given[n])]
+            if lost:
+                said = (
+                    f"put: each block puts its share, and the offset `{source.text(given[lost[0]])}` is no block's own"
+                )
                 found.append(error("offsets", source, node, f"{kernel.name}: {said}"))
     return found
 
@@ -220,6 +264,8 @@ def _element_counts(kernel: Function) -> set[str]:
             found |= words_of(expand_variables(source, index)) & numbers if index is not None else set()
         elif node.type == "binary_expression" and "sizeof" in source.text(node):
             found |= words_of(source.text(node)) & numbers
+            product = factors_of(source.text_without_space(node))
+            found |= {p.name for p in plain} & set(product or ())
         elif node.type == "for_statement":
             condition = field(node, "condition")
             found |= words_of(source.text(condition)) & numbers if condition is not None else set()
@@ -237,6 +283,9 @@ def _teams(kernel: Function) -> list[Finding]:
             text = _peer_text(source, given[2])
             if re.search(r"\bnRanks\b", text) and not re.search(r"lsaSize|Team(?:Tag)?Lsa|lsa_?[Tt]eam", text):
                 said = "a pointer of the LSA team for one of nRanks ranks: right only where lsaSize is nRanks"
+                found.append(note("offsets", source, node, f"{kernel.name}: {said}"))
+            elif re.search(r"(?:\.|->)rank\b", text) and "lsaSize" in text:
+                said = "a pointer of the LSA team for a peer made of the world's rank: right only in one team"
                 found.append(note("offsets", source, node, f"{kernel.name}: {said}"))
         elif name == "put" and receiver_of(source, node) and len(given) > 6:
             team, text = expand_variables(source, given[0]), _peer_text(source, given[1])
@@ -274,6 +323,14 @@ def _windows(program: ProgramModel) -> list[Finding]:
             if len(made) != 1 or made[0].size is None or origin.offset:
                 continue
             memory = _factors(made[0].call, made[0].size)
+            divided = re.fullmatch(r"(.+)/\(?(\w+)\)?", expand_variables(call.source, call.nodes[2]))
+            if memory is not None and divided and divided.group(2) in ranks:
+                whole = factors_of(divided.group(1))
+                if whole is not None and Counter(whole) == memory:
+                    text = (
+                        f"the window over {origin.text} is a {divided.group(2)}th of its memory; peers write beyond it"
+                    )
+                    found.append(error("offsets", call.source, call.node, text))
             if window is None or memory is None or window == memory:
                 continue
             found += _compared(call, origin.text, window, memory, ranks)

@@ -26,6 +26,7 @@ from gpu_mcp_server.nccl.program_model.syntax import (
 PUTS = frozenset({"put", "putValue"})
 _ACTION = re.compile(r"Signal(?:Inc|Add)\w*\s*[{(]\s*([^{},()]+(?:\([^()]*\))?)")
 _COUNT = re.compile(r"\bginSignalCount\s*=\s*([^;,}]+)")
+_THREAD_0 = re.compile(r"\(?(?:threadIdx\.x==0|!threadIdx\.x|0==threadIdx\.x)\)?")
 _RANKS = re.compile(r"[\w.>()\-]*\bnRanks")
 
 
@@ -224,12 +225,12 @@ def _threads(use: SignalUse) -> list[Finding]:
         loop = enclosing(put, "for_statement")
         branch = enclosing(loop, "if_statement") if loop is not None else None
         condition = field(branch, "condition") if branch is not None else None
-        start = field(loop, "initializer") if loop is not None else None
-        if condition is None or start is None or "threadIdx" not in expand_variables(use.source, start):
+        start, ends = (field(loop, n) if loop is not None else None for n in ("initializer", "condition"))
+        if start is None or "threadIdx" not in expand_variables(use.source, start):
             continue
-        if re.fullmatch(
-            r"\(?(?:threadIdx\.x==0|!threadIdx\.x|0==threadIdx\.x)\)?", expand_variables(use.source, condition)
-        ):
+        alone = _THREAD_0.fullmatch(expand_variables(use.source, condition)) if condition is not None else None
+        parts = re.split(r"&&", expand_variables(use.source, ends)) if ends is not None else []
+        if alone or any(_THREAD_0.fullmatch(part) for part in parts):
             said = "only thread 0 puts, in a loop that strides over all threads: the other peers get nothing"
             found.append(_said(use, put, said))
     return found

@@ -40,7 +40,25 @@ def findings(program: ProgramModel) -> list[Finding]:
                         found.append(note("windows", call.source, call.node, f"not understood: {text}; puts need none"))
                     else:
                         found.append(error("windows", call.source, call.node, text))
-    return sorted(set(found))
+    return sorted(set(found + _twice(program, allocations)))
+
+
+def _twice(program: ProgramModel, allocations: list[AllocationCall]) -> list[Finding]:
+    """Return a second window over a memory, where another of ncclMemAlloc's has none."""
+    seen: dict[str, FunctionCall] = {}
+    found: list[Finding] = []
+    calls = [c for c in program.calls if c.name == REGISTER and len(c.nodes) > 4]
+    named = {c.source.text_without_space(c.nodes[1]) for c in calls}
+    bare = [a.target for a in allocations if a.kind == "nccl" and a.target not in named]
+    for call in calls:
+        within = call.function.line if call.function is not None else 0
+        key = f"{call.path} {within} {call.arguments[0]} {''.join(call.arguments[1].split())}"
+        if key in seen and bare and all(a.call.path == call.path for a in allocations):
+            first = f"line {seen[key].line} has the first"
+            said = f"a second window over {call.arguments[1]} ({first}), and none over {bare[0]}"
+            found.append(error("windows", call.source, call.node, said))
+        seen.setdefault(key, call)
+    return found
 
 
 def _memory(program: ProgramModel, call: FunctionCall, allocations: list[AllocationCall]) -> list[Finding]:

@@ -7,7 +7,10 @@ from gpu_mcp_server.nccl.checks.findings import Finding
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from tests.nccl.mutations import CLEAN, mutated
 
-MUTATED = mutated()
+NOTED = "pull: world's ranks in the LSA team"
+"""Right where all ranks are one team, so it is a note."""
+ALL = mutated()
+MUTATED = {name: text for name, text in ALL.items() if name != NOTED}
 RULES = {"offset": "offsets", "slot": "offsets", "size in": "offsets", "stream": "streams", "swapped": "streams"}
 
 
@@ -15,8 +18,15 @@ def errors(text: str) -> list[Finding]:
     return [f for f in rules.findings(ProgramModel.read({"main.cu": text}, "main.cu")) if f.severity == "error"]
 
 
-def test_there_are_at_least_thirty_six():
-    assert len(MUTATED) >= 36
+def test_there_are_at_least_thirty_six_of_two_styles():
+    for styles in (("lsa", "gin"), ("pull", "puts")):
+        assert len([name for name in MUTATED if name.startswith(styles)]) >= 36
+
+
+def test_a_peer_of_the_world_in_the_team_is_noted():
+    found = rules.findings(ProgramModel.read({"main.cu": ALL[NOTED]}, "main.cu"))
+
+    assert any("world's rank" in f.text for f in found) and {f.severity for f in found} == {"note"}
 
 
 @pytest.mark.parametrize("name", MUTATED)
@@ -28,6 +38,7 @@ def test_a_mutation_is_caught(name: str):
     assert wanted is None or wanted in {f.rule for f in found}
 
 
+PULL = (CLEAN / "mutated_pull.cu").read_text(encoding="utf-8")
 LSA, GIN = ((CLEAN / f"mutated_{n}.cu").read_text(encoding="utf-8") for n in ("lsa", "gin"))
 SAME = {
     "another stream that waits": (
@@ -40,6 +51,18 @@ SAME = {
         LSA,
         "(size_t)me * each * sizeof(float), peer",
         "me * (each * sizeof(float)), peer",
+    ),
+    "a ring that loads into the own slot": (
+        PULL,
+        "  for (int step = 0; step < parties; step++) {\n    const int from = (self + step) % parties;",
+        "  {\n    const int from = (self + 1) % parties;",
+    ),
+    "a bound in bytes": (PULL, "for (size_t i = first; i < length;", "for (size_t i = first; i * 8 < span;"),
+    "a second window where all have one": (
+        PULL,
+        "  ncclDevCommRequirements needs",
+        "  ncclWindow_t third;\n  NCCL_TRY(ncclCommWindowRegister(comm, incoming, size, &third, NCCL_WIN_COLL_SYMMETRIC));\n"
+        "  NCCL_TRY(ncclCommWindowDeregister(comm, third));\n  ncclDevCommRequirements needs",
     ),
     "a signal that is reset": (GIN, "before + world.nRanks);", "world.nRanks); gin.resetSignal(signal);"),
     "another number of signals": (GIN, "ginSignalCount = 16", "ginSignalCount = 32"),
