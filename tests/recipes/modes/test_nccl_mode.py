@@ -11,7 +11,7 @@ from tests.recipes.conftest import HERE
 from tests.services.nccl.test_pipeline import PROGRAM
 
 WAITED = "  cudaStreamSynchronize(stream);"
-BROADCAST = PROGRAM.replace(WAITED, f"  ncclBroadcast(recv, recv, 1024, ncclFloat, 0, comm, stream);\n{WAITED}")
+PRODUCT = PROGRAM.replace(WAITED, f"  ncclReduce(recv, recv, 1024, ncclFloat, ncclProd, 0, comm, stream);\n{WAITED}")
 AGENT = {"command": ["{python}", "agent.py"], "files": {"agent.py": str(HERE / "nccl_agent.py")}, "timeout_s": 60}
 
 
@@ -24,7 +24,7 @@ async def ran(lab: Lab, folder: Path, text: str, **more: Any) -> Any:
 
 
 async def test_an_agent_does_what_the_stages_left_and_only_what_the_checks_let_pass_stays(lab: Lab, tmp_path: Path):
-    state, folder = await ran(lab, tmp_path, BROADCAST)
+    state, folder = await ran(lab, tmp_path, PRODUCT)
 
     outcomes = [(s.step, s.outcome) for s in state.steps if s.kind == "verify"]
     assert outcomes == [("verify-001", "failed"), ("verify-002", "failed"), ("verify-003", "incomplete")], (
@@ -34,8 +34,8 @@ async def test_an_agent_does_what_the_stages_left_and_only_what_the_checks_let_p
     reasons = [json.loads((folder / "handoffs" / f"verify-00{n}.json").read_text())["reason"] for n in (1, 2)]
     assert "frozen" in reasons[0] and "collectives" in reasons[1]
     made = (folder / "program-003" / "p.device.cu").read_text()
-    assert "ncclx::broadcast_kernel<<<" in made and 'got == 0 ? "PASS" : "FAIL"' in made and "ncclBroadcast" not in made
-    assert (tmp_path / "p.cu").read_text() == BROADCAST
+    assert "ncclx::product_kernel<<<" in made and 'got == 0 ? "PASS" : "FAIL"' in made and "ncclReduce" not in made
+    assert (tmp_path / "p.cu").read_text() == PRODUCT
     runs = Runs(lab)
     assert await runs.go(state.run_id) == state
 
@@ -49,7 +49,7 @@ async def test_what_needs_no_agent_calls_none_and_what_cannot_be_used_is_refused
 
 
 async def test_an_agent_that_never_gets_there_leaves_the_last_stage_that_stood(lab: Lab, tmp_path: Path):
-    state, folder = await ran(lab, tmp_path, BROADCAST, iterations={"correctness": 2})
+    state, folder = await ran(lab, tmp_path, PRODUCT, iterations={"correctness": 2})
 
-    assert state.stopped == "iterations" and "ncclBroadcast" in state.why and state.best is None
-    assert "ncclBroadcast" in (folder / "program-002" / "p.device.cu").read_text()
+    assert state.stopped == "iterations" and "ncclReduce" in state.why and state.best is None
+    assert "ncclReduce" in (folder / "program-002" / "p.device.cu").read_text()
