@@ -33,6 +33,7 @@ NESTING = 4
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".c", ".inl", ".inc")
 GENERATED = "ncclx::"
 """The namespace of generated infrastructure."""
+CONSTRUCTOR = re.compile(r"\b(\w+)\s*::\s*\1\s*\(")
 UNITS = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
@@ -98,8 +99,6 @@ class ProgramModel:
         pending = [main]
         while pending:
             path = pending.pop(0)
-            if path in sources:
-                continue
             sources[path] = parse(path, files[path], branch)
             for name in includes_of(sources[path]):
                 found = resolve_include(name, path, files)
@@ -107,8 +106,7 @@ class ProgramModel:
                     missing.append(name)
                 else:
                     pending.append(found)
-            if not pending:
-                pending = defining_files(sources, files)
+            pending = [p for p in dict.fromkeys(pending) if p not in sources] or defining_files(sources, files)
         return cls(sources, main, list(dict.fromkeys(missing)))
 
     @cached_property
@@ -223,17 +221,26 @@ def resolve_include(name: str, includer: str, files: Mapping[str, str]) -> str |
 
 
 def defining_files(sources: Mapping[str, ParsedSource], files: Mapping[str, str]) -> list[str]:
-    """Return the files that define functions which the sources call and do not define."""
+    """Return the files that define what the sources call and do not define: functions, and methods of classes they name.
+
+    Constructors count as called, as objects are made in too many ways to look for.
+    """
     others = {p: t for p, t in files.items() if p not in sources and p.endswith(UNITS)}
     if not others:
         return []
-    defined = {f.name for s in sources.values() for f in functions_of(s)}
-    called = {name_of(s, c) for s in sources.values() for c in s.calls()} - defined - {"", "main"}
+    called = {name_of(s, c) for s in sources.values() for c in s.calls()} - {"", "main"}
+    defined = {(f.owner, f.name) for s in sources.values() for f in functions_of(s)}
+    free = called - {name for _, name in defined}
+    scopes = {word for s in sources.values() for word in re.findall(r"\w+", s.data.decode("utf-8", "replace"))}
     found: list[str] = []
     for path, text in others.items():
-        mentioned = called.intersection(re.findall(r"\b(\w+)\s*\(", text))
-        if mentioned and mentioned & {f.name for f in functions_of(parse(path, text)) if f.owner is None}:
-            found.append(path)
+        if not called.intersection(re.findall(r"\b(\w+)\s*\(", text)) and not CONSTRUCTOR.search(text):
+            continue
+        for f in functions_of(parse(path, text)):
+            method = f.owner in scopes and f.name in {*called, f.owner} and (f.owner, f.name) not in defined
+            if f.name in free if f.owner is None else method:
+                found.append(path)
+                break
     return found
 
 

@@ -103,6 +103,23 @@ def test_includes_are_followed_within_the_files_that_were_given():
     assert [c.name for c in program.calls] == ["ncclAllGather"]
 
 
+def test_files_are_found_by_what_they_define_after_a_header_that_is_included_twice():
+    files = {
+        "main.cc": '#include "a.h"\n#include "b.h"\nint main() { Ring ring; ring.step(); gather(); }',
+        "a.h": '#include "types.h"\nstruct Ring { Ring(); void step(); };',
+        "b.h": '#include "types.h"\nvoid gather();',
+        "types.h": "typedef int rank_t;",
+        "gather.cc": "void gather() { ncclAllGather(a); }",
+        "ring.cc": "void Ring::step() { ncclSend(a); }",
+        "made.cc": "Ring::Ring() { ncclBcast(a); }",
+        "tree.cc": "void Tree::step() { ncclReduce(a); }",
+        "free.cc": "void unused() { ncclRecv(a); }",
+    }
+    program = ProgramModel.read(files, "main.cc")
+
+    assert set(program.sources) == set(files) - {"tree.cc", "free.cc"}
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("CTAS", 16), ("2*CTAS", 32), ("dim3(CTAS, 2)", 32), ("LSA", 16), ("1u << 4", 16), ("(size_t)8", 8), ("n", None), ("f(3)", None), ("1/0", None), ("", None)],
