@@ -22,9 +22,9 @@
 namespace gmcp {
 static const int DEVICES = 16;
 static __device__ volatile int* progress = nullptr;  // of this device, in host memory: the line of the last barrier that was passed
-static volatile int* progresses[DEVICES];
-static const char* volatile site = "";
-static volatile int turn = 0;
+inline volatile int* progresses[DEVICES];
+inline const char* volatile site = "";
+inline volatile int turn = 0;
 static const size_t GUARD = 256, DUMPED = 8u << 20;  // of each end of a buffer that is larger
 static const unsigned char GUARD_BYTE = 0xA5;
 static const long long SKEW_NS = 300000;
@@ -53,7 +53,7 @@ inline void number(char*& at, int value) {
   while (n) *at++ = digits[--n];
 }
 inline void words(char*& at, const char* text) { while (*text) *at++ = *text++; }
-static int first_rank = -1;
+inline int first_rank = -1;
 inline void ended(int) {
   for (int d = 0; d < DEVICES; d++) {
     if (!progresses[d] && d) continue;

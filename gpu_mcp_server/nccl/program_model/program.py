@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as data_field
 from functools import cached_property
-from posixpath import dirname, join, normpath
+from posixpath import basename, dirname, join, normpath, splitext
 
 from tree_sitter import Node
 
@@ -31,6 +31,8 @@ from gpu_mcp_server.nccl.program_model.syntax import (
 NESTING = 4
 """Macros within macros whose calls are followed."""
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".c", ".inl", ".inc")
+DEVICE = ".device"
+"""In the name of a file that a transformation made, before its suffix."""
 GENERATED = "ncclx::"
 """The namespace of generated infrastructure."""
 CONSTRUCTOR = re.compile(r"\b(\w+)\s*::\s*\1\s*\(")
@@ -106,7 +108,9 @@ class ProgramModel:
                     missing.append(name)
                 else:
                     pending.append(found)
-            pending = [p for p in dict.fromkeys(pending) if p not in sources] or defining_files(sources, files)
+            pending = [p for p in dict.fromkeys(pending) if p not in sources] or defining_files(
+                sources, _generation_of(main, files)
+            )
         return cls(sources, main, list(dict.fromkeys(missing)))
 
     @cached_property
@@ -218,6 +222,34 @@ def resolve_include(name: str, includer: str, files: Mapping[str, str]) -> str |
             return path
     ending = [p for p in files if p.endswith("/" + name.lstrip("./"))]
     return ending[0] if len(ending) == 1 else None
+
+
+def device_name(path: str) -> str:
+    """Return the name of a new file beside a given one; what has it already keeps it."""
+    stem, suffix = splitext(path)
+    if stem.endswith(DEVICE):
+        return path
+    return stem + DEVICE + (".cu" if suffix in {".cc", ".cpp", ".cxx", ".c"} else suffix)
+
+
+def _generation_of(main: str, files: Mapping[str, str]) -> dict[str, str]:
+    """Return files without the other generation of each: a transformed program's originals, an original's new files."""
+    if DEVICE in basename(main):
+        old = {p for p in files if device_name(p) != p and device_name(p) in files}
+    else:
+        old = {device_name(p) for p in files if device_name(p) != p}
+    return {p: t for p, t in files.items() if p not in old}
+
+
+def units_of(files: Mapping[str, str], main: str) -> list[str]:
+    """Return the files of a program that are compiled each by itself: the main one, and others that no file includes.
+
+    Another file with a `main` is another program's.
+    """
+    parsed = {p: parse(p, t) for p, t in files.items() if p.endswith(SUFFIXES)}
+    included = {resolve_include(n, p, files) for p, s in parsed.items() for n in includes_of(s)}
+    others = sorted(p for p in parsed if p.endswith(UNITS) and p != main and p not in included)
+    return [main, *(p for p in others if all(f.name != "main" for f in functions_of(parsed[p])))]
 
 
 def defining_files(sources: Mapping[str, ParsedSource], files: Mapping[str, str]) -> list[str]:

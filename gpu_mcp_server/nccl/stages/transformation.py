@@ -12,7 +12,13 @@ from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
-from gpu_mcp_server.nccl.program_model.program import GENERATED, ProgramModel, resolve_include
+from gpu_mcp_server.nccl.program_model.program import (
+    GENERATED,
+    ProgramModel,
+    device_name,
+    resolve_include,
+    units_of,
+)
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.syntax import parse, walk
 from gpu_mcp_server.nccl.stages.evolve_markers import add_markers
@@ -24,7 +30,6 @@ from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS, infrastructur
 
 STAGES: tuple[Stage, ...] = ("infrastructure", "warmup", "replace", "mark")
 """In the order in which they are done: what a warm-up repeats is then replaced and marked too."""
-DEVICE = ".device"
 UNVERIFIED_GIN = "the GIN kernels compile; they have not run, as no RDMA NIC was at hand"
 RAN_ON_GPU = frozenset({"AlltoAll", "AllReduce", "Sweep"})
 """Generated collectives that ran on two H200s (benchmarks/results/h200-nccl.md); a sweep is an all-to-all."""
@@ -155,14 +160,6 @@ def _left_to_hip(analysis: Analysis, api: str, version: tuple[int, int, int] | N
     )
 
 
-def device_name(path: str) -> str:
-    """Return the name of a new file beside a given one; what has it already keeps it."""
-    stem, suffix = splitext(path)
-    if stem.endswith(DEVICE):
-        return path
-    return stem + DEVICE + (".cu" if suffix in {".cc", ".cpp", ".cxx", ".c"} else suffix)
-
-
 def _renamed(given: Mapping[str, str], work: Transformation, main: str, api: str) -> dict[str, str]:
     """Give changed files names of their own, and let those that include them include the new ones."""
     changed = {p for p in work.files if work.files[p] != given.get(p)}
@@ -239,7 +236,7 @@ def _result(
         advice=advice(left, version),
         main=new,
         files=sorted(made),
-        build=_build(new) if made else None,
+        build=_build(given, made, new) if made else None,
         unverified=unverified,
         diff=_diff(given, work, made),
     )
@@ -254,10 +251,13 @@ def _headline(status: str, work: Transformation, new: str, left: int) -> str:
     return f"{new}: {names}" + (f"; {left} things are left to the agent" if left else "")
 
 
-def _build(main: str) -> str:
+def _build(given: Mapping[str, str], made: Mapping[str, str], main: str) -> str:
+    program = ProgramModel.read({**given, **made}, main)
+    units = units_of({p: s.data.decode("utf-8", "replace") for p, s in program.sources.items()}, main)
+    every = " ".join(units) if all(u.endswith(".cu") for u in units) else f"-x cu {' '.join(units)}"
     stem = splitext(basename(main))[0]
     link = "-L$NCCL/lib -l:libnccl.so.2 -Xlinker -rpath -Xlinker $NCCL/lib"
-    return f"nvcc -std=c++17 -O2 -arch=sm_90 -I$NCCL/include {main} -o {stem} {link}"
+    return f"nvcc -std=c++17 -O2 -arch=sm_90 -I$NCCL/include {every} -o {stem} {link}"
 
 
 def _diff(given: Mapping[str, str], work: Transformation, made: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import RankOptions, RankResult
+from gpu_mcp_server.nccl.program_model.program import units_of
 from gpu_mcp_server.services.builds.build_plans import LONG, compile_limits, note_of, nvidia_target
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.command_runner import Progress, environment_of, min_level
@@ -254,8 +255,9 @@ def command(host: NcclHost, build: NcclBuild) -> tuple[str, ...]:
     found += [f"-D{d}" for d in build.defines]
     uses_mpi = any("mpi.h" in text for text in build.files.values())
     found += list(host.mpi_compile) if uses_mpi else []
-    found += [] if build.main.endswith(".cu") else ["-x", "cu"]  # what checks put in is CUDA in any file
-    found += [build.main, "-o", PROGRAM, f"-L{install.folder}", "-l:libnccl.so.2"]
+    units = units_of(build.files, build.main)
+    found += [] if all(u.endswith(".cu") for u in units) else ["-x", "cu"]  # what checks put in is CUDA in any file
+    found += [*units, "-o", PROGRAM, f"-L{install.folder}", "-l:libnccl.so.2"]
     found += ["-Xlinker", "-rpath", "-Xlinker", install.folder]
     return (*found, *(host.mpi_link if uses_mpi else ()))
 

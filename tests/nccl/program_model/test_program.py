@@ -5,7 +5,7 @@ import pytest
 from gpu_mcp_server.nccl.program_model.api_names import ROLES
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
-from gpu_mcp_server.nccl.program_model.program import ProgramModel
+from gpu_mcp_server.nccl.program_model.program import ProgramModel, units_of
 from gpu_mcp_server.nccl.program_model.syntax import parse
 
 
@@ -118,6 +118,23 @@ def test_files_are_found_by_what_they_define_after_a_header_that_is_included_twi
     program = ProgramModel.read(files, "main.cc")
 
     assert set(program.sources) == set(files) - {"tree.cc", "free.cc"}
+
+
+def test_a_program_of_several_files_is_of_one_generation_and_compiled_unit_by_unit():
+    files = {
+        "main.cc": '#include "step.h"\n#include "part.inc.cc"\nint main() { step(); }',
+        "main.device.cu": '#include "step.h"\nint main() { step(); }',
+        "step.h": "void step();",
+        "step.cc": "void step() { ncclSend(a); }",
+        "step.device.cu": "void step() { ncclx::Send(a); }",
+        "part.inc.cc": "int part;",
+        "twin.cc": "void step() {} int main() {}",
+    }
+    old, new = (set(ProgramModel.read(files, m).sources) for m in ("main.cc", "main.device.cu"))
+
+    assert old == {"main.cc", "step.h", "step.cc", "part.inc.cc", "twin.cc"}
+    assert new == {"main.device.cu", "step.h", "step.device.cu", "twin.cc"}
+    assert units_of({p: files[p] for p in old}, "main.cc") == ["main.cc", "step.cc"]
 
 
 @pytest.mark.parametrize(
