@@ -22,6 +22,7 @@ REPLACED = {
     "ncclReduce": "Reduce",
     "ncclGather": "Gather",
     "ncclScatter": "Scatter",
+    "ncclAlltoAllv": "AlltoAllv",
 }
 """Host calls with a generated counterpart."""
 PEER_ACCESSED = {

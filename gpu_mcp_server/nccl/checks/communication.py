@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.checks.findings import Finding, Severity, error, note
+from gpu_mcp_server.nccl.program_model.api_names import plain_collective
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import strip_casts
@@ -18,6 +19,7 @@ COLLECTIVES = (
     "ncclReduce",
     "ncclGather",
     "ncclScatter",
+    "ncclAlltoAllv",
     "ncclSend",
     "ncclRecv",
 )
@@ -54,8 +56,8 @@ def sites_of(program: ProgramModel, kernels: dict[str, Function]) -> list[Commun
     for call in program.calls:
         if call.path.rpartition("/")[2] in GENERATED:
             continue
-        if call.name in COLLECTIVES:
-            found.append(CommunicationSite(call, call.name, "host"))
+        if plain_collective(call.name) in COLLECTIVES:
+            found.append(CommunicationSite(call, plain_collective(call.name), "host"))
         elif plain_name(call) in WRAPPERS and f"{NAMESPACE}::" in call.source.text(call.node).partition("(")[0]:
             found.append(CommunicationSite(call, WRAPPERS[plain_name(call)], "wrapper"))
         elif (launch := program.launch_of(call)) is not None and launch.kernel in kernels:

@@ -30,6 +30,8 @@ BYTE_OFFSETS = {LSA: 1, LOCAL: 1, "ncclGetPeerPointer": 1}
 """Function: the argument that is an offset in bytes."""
 _BYTES = re.compile(r"byte|off|size|stride|pitch|part|chunk|len", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:std::)?(?:unsigned|signed|long|int|size_t|ssize_t|ptrdiff_t|u?int\d+_t|\s)+")
+_TABLE = re.compile(r"\[[^\[\]]*\]|\b\w+\)*(?:\.|->)")
+"""What stands in an index, or has members: no number of a rank."""
 _RANK = re.compile(r"(?:\.|->)(?:lsaRank|rank)\b")
 
 
@@ -150,6 +152,8 @@ def _declared(source: ParsedSource, name: Node) -> Node | None:
 def _slots(kernel: Function, transfer: Transfer) -> list[Finding]:
     """In an exchange the own rank's slot on a peer belongs to the peer's slot here, whoever moves the data."""
     peers, source = transfer.peers, kernel.source
+    if words_of(transfer.remote_offset) & peers and not words_of(_TABLE.sub("", transfer.remote_offset)) & peers:
+        return _left_out(kernel, transfer)  # a table of peers says where: whose place that is cannot be told
     there_peer, there_rank = words_of(transfer.remote_offset) & peers, _RANK.search(transfer.remote_offset)
     here_peer, here_rank = words_of(transfer.own_offset) & peers, _RANK.search(transfer.own_offset)
     apart = transfer.remote_window != transfer.own_window

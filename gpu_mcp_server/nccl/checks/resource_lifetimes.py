@@ -36,8 +36,9 @@ def findings(program: ProgramModel, kernels: dict[str, Function]) -> list[Findin
             else:
                 text = f"not understood: {made} without {unmade} in these files; nothing waits for it, it only leaks"
                 found.append(note("pairs", call.source, call.node, text))
-    for calls in _by_function(program).values():
-        found += _groups(calls)
+    functions = _by_function(program)
+    found += _groups(list(functions.values()))
+    for calls in functions.values():
         found += _order(calls)
         found += _running(program, calls, kernels)
     found += _freed(program)
@@ -52,12 +53,22 @@ def _by_function(program: ProgramModel) -> dict[Function, list[FunctionCall]]:
     return found
 
 
-def _groups(calls: list[FunctionCall]) -> list[Finding]:
-    starts = [c for c in calls if c.name == "ncclGroupStart"]
-    ends = [c for c in calls if c.name == "ncclGroupEnd"]
-    if len(starts) > len(ends):
-        return [error("pairs", starts[-1].source, starts[-1].node, "ncclGroupStart without ncclGroupEnd")]
-    return []
+def _groups(functions: list[list[FunctionCall]]) -> list[Finding]:
+    """Return groups that are not ended; another function that ends one it did not start may end them."""
+    open_ones = [calls for calls in functions if _opened(calls) > 0]
+    elsewhere = any(_opened(calls) < 0 for calls in functions)
+    found: list[Finding] = []
+    for calls in open_ones:
+        start = [c for c in calls if c.name == "ncclGroupStart"][-1]
+        text = "ncclGroupStart without ncclGroupEnd"
+        if elsewhere:
+            text = f"not understood: {text} in this function; another one ends a group that it did not start"
+        found.append((note if elsewhere else error)("pairs", start.source, start.node, text))
+    return found
+
+
+def _opened(calls: list[FunctionCall]) -> int:
+    return sum((c.name == "ncclGroupStart") - (c.name == "ncclGroupEnd") for c in calls)
 
 
 def _always(calls: list[FunctionCall], *names: str) -> list[FunctionCall]:

@@ -62,7 +62,7 @@ def findings(
     found += frozen_text.marker_findings(files)
     found += frozen_text.infrastructure_findings(files)
     found += frozen_text.findings(before, files) if before is not None else []
-    found += self_check.findings(program)
+    found += self_check.findings(program, original)
     generated = {f for f in found if f.severity == "note" and f.path.rpartition("/")[2] in communication.GENERATED}
     return sorted(set(found) - generated)
 

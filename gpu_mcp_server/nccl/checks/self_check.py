@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.communication import COLLECTIVES
-from gpu_mcp_server.nccl.checks.findings import Finding, error
+from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.program_model.functions import declared_identifier
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, arguments, field, is_inactive, name_of, walk
@@ -25,15 +25,24 @@ _SET_UP = re.compile(
 LITERALS = frozenset({"number_literal", "string_literal", "true", "false", "char_literal", "null"})
 
 
-def findings(program: ProgramModel) -> list[Finding]:
-    """Return prints of success that come whatever was computed."""
+def findings(program: ProgramModel, original: ProgramModel | None = None) -> list[Finding]:
+    """Return prints of success that come whatever was computed; those that the original has too are notes."""
+    before = {s.text_without_space(n) for s, n in _unfounded(original)} if original is not None else set[str]()
     found: list[Finding] = []
+    for source, node in _unfounded(program):
+        said = "success is printed whatever was computed"
+        if source.text_without_space(node) in before:
+            found.append(note("verification text", source, node, f"{said}, as the original does: it proves nothing"))
+        else:
+            found.append(error("verification text", source, node, said))
+    return found
+
+
+def _unfounded(program: ProgramModel) -> Iterator[tuple[ParsedSource, Node]]:
     for source, node in _prints(program):
         body = _function_body(node)
-        if body is None or _depends(source, node, body) or _ways_out(source, node, body):
-            continue
-        found.append(error("verification text", source, node, "success is printed whatever was computed"))
-    return found
+        if body is not None and not _depends(source, node, body) and not _ways_out(source, node, body):
+            yield source, node
 
 
 def _prints(program: ProgramModel) -> Iterator[tuple[ParsedSource, Node]]:

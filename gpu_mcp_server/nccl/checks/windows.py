@@ -8,6 +8,7 @@ from gpu_mcp_server.nccl.checks import taint
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.checks.grids import alternatives
 from gpu_mcp_server.nccl.checks.origins import AllocationCall, Origin, allocations_of, origins
+from gpu_mcp_server.nccl.program_model.api_names import POINTER_GETTERS
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, field, walk
 
@@ -119,8 +120,10 @@ def _added(window: str, memory: str) -> bool:
 
 
 def _is_for_puts(program: ProgramModel) -> bool:
-    """Say whether a window may serve GIN alone: kernels here use it, or no kernel is here at all."""
-    return not program.kernels or any(b"ncclGin " in s.data or b"ncclGin{" in s.data for s in program.sources.values())
+    """Say whether a window may serve GIN alone: kernels here use it, or none here has a pointer into a window."""
+    texts = [s.data for s in program.sources.values()]
+    has_pointers = any(getter.encode() in text for text in texts for getter in POINTER_GETTERS)
+    return not has_pointers or any(b"ncclGin " in text or b"ncclGin{" in text for text in texts)
 
 
 def _is_parameter(call: FunctionCall, name: str) -> bool:

@@ -253,7 +253,7 @@ def units_of(files: Mapping[str, str], main: str) -> list[str]:
 
 
 def defining_files(sources: Mapping[str, ParsedSource], files: Mapping[str, str]) -> list[str]:
-    """Return the files that define what the sources call and do not define: functions, and methods of classes they name.
+    """Return the files with functions, and methods of classes they name, that the sources call and do not define.
 
     Constructors count as called, as objects are made in too many ways to look for.
     """

@@ -325,6 +325,7 @@ inline ncclResult_t Sweep(const void* send, void* recv, size_t count, ncclDataTy
   Place to, from;
   bool host = falls_back("AlltoAll", c, type_bytes(type));
   if (!host && peers != c->device_comm.nRanks) host = refused("AlltoAll", "the loop does not run over all ranks");
+  if (!host && send == nullptr && bytes > 0) host = refused("AlltoAll", "there is no send buffer");
   if (!host && overlap(send, recv, bytes * peers)) host = refused("AlltoAll", "in place");
   if (!host && !find(c, recv, bytes * peers, &to)) host = refused("AlltoAll", "the receive buffer is in no window");
   if (!host && NCCLX_SEND_IN_WINDOW && !find(c, send, bytes * peers, &from))
@@ -351,6 +352,7 @@ inline ncclResult_t AlltoAll(const void* send, void* recv, size_t count, ncclDat
   Place to, from;
   bool host = falls_back("AlltoAll", c, type_bytes(type));
   size_t whole = host ? 0 : bytes * c->device_comm.nRanks;
+  if (!host && send == nullptr && bytes > 0) host = refused("AlltoAll", "there is no send buffer");
   if (!host && overlap(send, recv, whole)) host = refused("AlltoAll", "in place");
   if (!host && !find(c, recv, whole, &to)) host = refused("AlltoAll", "the receive buffer is in no window");
   if (!host && NCCLX_SEND_IN_WINDOW && !find(c, send, whole, &from))
@@ -368,6 +370,7 @@ inline ncclResult_t AllGather(const void* send, void* recv, size_t count, ncclDa
   size_t bytes = count * type_bytes(type);
   Place to, from;
   bool host = falls_back("AllGather", c, type_bytes(type));
+  if (!host && send == nullptr && bytes > 0) host = refused("AllGather", "there is no send buffer");
   if (!host && !find(c, recv, bytes * c->device_comm.nRanks, &to))
     host = refused("AllGather", "the receive buffer is in no window");
   if (!host && NCCLX_SEND_IN_WINDOW && !find(c, send, bytes, &from))
@@ -384,6 +387,7 @@ inline ncclResult_t ReduceScatter(const void* send, void* recv, size_t count, nc
   Context* c = context_of(comm);
   Place from;
   bool host = falls_back("ReduceScatter", c, type_bytes(type));
+  if (!host && recv == nullptr && count > 0) host = refused("ReduceScatter", "there is no receive buffer");
   if (!host && !reduces(type, op)) host = refused("ReduceScatter", "this type and operation are not generated");
   if (!host && !find(c, send, count * type_bytes(type) * c->device_comm.nRanks, &from))
     host = refused("ReduceScatter", "the send buffer is in no window");
@@ -511,6 +515,7 @@ inline ncclResult_t Send(const void* from, size_t count, ncclDataType_t type, in
     refused("Send", "it stands in no group");
     return ncclSend(from, count, type, peer, comm, stream);
   }
+  if (count > 0 && from == nullptr) return ncclInvalidArgument;
   if (count > 0) group().parts.push_back(Part{comm, stream, from, nullptr, count, type, peer});
   return ncclSuccess;
 }
@@ -520,6 +525,7 @@ inline ncclResult_t Recv(void* to, size_t count, ncclDataType_t type, int peer, 
     refused("Recv", "it stands in no group");
     return ncclRecv(to, count, type, peer, comm, stream);
   }
+  if (count > 0 && to == nullptr) return ncclInvalidArgument;
   if (count > 0) group().parts.push_back(Part{comm, stream, nullptr, to, count, type, peer});
   return ncclSuccess;
 }
@@ -608,6 +614,24 @@ inline ncclResult_t GroupEnd() {
   refused("a group", "exchanges are not generated for this interface");
 #endif
   return exchange_by_host(parts);
+}
+
+// A call of RCCL, and of other NCCLs than NVIDIA's: counts and offsets of elements by peer, each rank's own.
+inline ncclResult_t AlltoAllv(const void* send, const size_t* send_counts, const size_t* send_offsets, void* recv,
+                              const size_t* recv_counts, const size_t* recv_offsets, ncclDataType_t type, ncclComm_t comm,
+                              cudaStream_t stream) {
+  int ranks = 0;
+  ncclResult_t r = ncclCommCount(comm, &ranks);
+  if (r != ncclSuccess) return r;
+  const size_t unit = type_bytes(type);
+  if (unit == 0 || send == nullptr || recv == nullptr) return ncclInvalidArgument;
+  GroupStart();
+  for (int p = 0; p < ranks && r == ncclSuccess; p++) {
+    r = Send(static_cast<const char*>(send) + send_offsets[p] * unit, send_counts[p], type, p, comm, stream);
+    if (r == ncclSuccess) r = Recv(static_cast<char*>(recv) + recv_offsets[p] * unit, recv_counts[p], type, p, comm, stream);
+  }
+  const ncclResult_t end = GroupEnd();
+  return r != ncclSuccess ? r : end;
 }
 
 }  // namespace ncclx

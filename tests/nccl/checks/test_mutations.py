@@ -64,6 +64,16 @@ SAME = {
         "  ncclWindow_t third;\n  NCCL_TRY(ncclCommWindowRegister(comm, incoming, size, &third, NCCL_WIN_COLL_SYMMETRIC));\n"
         "  NCCL_TRY(ncclCommWindowDeregister(comm, third));\n  ncclDevCommRequirements needs",
     ),
+    "places from a table of peers": (
+        GIN,
+        "(size_t)world.rank * each * sizeof(float) + at, out,",
+        "places[peer] + at, out,",
+    ),
+    "places from records of peers": (
+        GIN,
+        "(size_t)world.rank * each * sizeof(float) + at, out,",
+        "records[peer].place + at, out,",
+    ),
     "a signal that is reset": (GIN, "before + world.nRanks);", "world.nRanks); gin.resetSignal(signal);"),
     "another number of signals": (GIN, "ginSignalCount = 16", "ginSignalCount = 32"),
     "a counter in the place of a flush": (

@@ -203,3 +203,56 @@ def test_usage_that_speaks_of_passing_an_argument_is_no_success():
     said = 'void usage() { printf("  --stream   Pass nullptr for the default\\n"); }\nint run('
 
     assert broken(found(EXCHANGE.replace("int run(", said, 1))) == set()
+
+
+def test_a_success_that_the_original_prints_too_is_a_note_and_one_that_was_put_in_an_error():
+    program, original = (
+        ProgramModel.read(
+            {"main.cu": EXCHANGE.replace("int run(", 'void end() { puts("Success"); }\nint run(', 1)}, "main.cu"
+        )
+        for _ in range(2)
+    )
+
+    assert broken(rules.findings(program)) == {"verification text"}
+    assert broken(rules.findings(program, original=original)) == set()
+    plain = ProgramModel.read({"main.cu": EXCHANGE}, "main.cu")
+    assert broken(rules.findings(program, original=plain)) == {"verification text"}
+
+
+def test_a_group_that_another_function_ends_is_not_understood_and_one_that_none_ends_is_wrong():
+    begin = "int begin() { return ncclGroupStart(); }\n"
+    end = "int end() { return ncclGroupEnd(); }\n"
+
+    assert broken(found(EXCHANGE.replace("int run(", f"{begin}{end}int run(", 1))) == set()
+    assert broken(found(EXCHANGE.replace("int run(", f"{begin}int run(", 1))) == {"pairs"}
+
+
+def test_a_window_without_the_flag_is_only_wrong_where_a_kernel_has_a_pointer_into_it():
+    library = """#include <nccl.h>
+__global__ void fill(float* p) { p[0] = 1; }
+int main() {
+  ncclWindow_t w; float* p; ncclComm_t comm;
+  ncclMemAlloc((void**)&p, 4096);
+  ncclCommWindowRegister(comm, p, 4096, &w, NCCL_WIN_DEFAULT);
+  ncclCommWindowDeregister(comm, w);
+  ncclMemFree(p);
+  ncclCommDestroy(comm);
+}
+"""
+    used = library.replace("p[0] = 1;", "((float*)ncclGetLocalPointer(w, 0))[0] = 1;").replace(
+        "(float* p)", "(ncclWindow_t w)"
+    )
+
+    assert "windows" not in broken(found(library))
+    assert "windows" in broken(found(used))
+
+
+def test_the_collectives_of_another_spelling_are_the_originals_own():
+    before = "void run() { pncclAllReduce(a, b, 4, ncclFloat, ncclSum, comm, s); ncclAllToAll(a, b, 4, ncclFloat, comm, s); }"
+    after = before.replace("pncclAllReduce", "ncclx::AllReduce").replace("ncclAllToAll", "ncclx::AlltoAll")
+    original, program = (ProgramModel.read({"m.cu": t}, "m.cu") for t in (before, after))
+
+    assert broken(rules.findings(program, original=original)) == set()
+    assert "collectives" in broken(
+        rules.findings(ProgramModel.read({"m.cu": after.replace("4,", "5,", 1)}, "m.cu"), original=original)
+    )

@@ -50,6 +50,14 @@ def test_a_part_of_another_size_than_was_sent_is_trapped_and_not_delivered(progr
     assert done.returncode == 7 and "trap" in done.stderr
 
 
+def test_an_all_to_all_without_a_send_buffer_is_left_to_nccl_which_refuses_it(program: Path):
+    done = run(program, "2", "null")
+
+    assert "fallback AlltoAll: there is no send buffer" in done.stderr and "host ncclAlltoAll" in done.stderr
+    assert "fallback AllGather: there is no send buffer" in done.stderr and "host ncclAllGather" in done.stderr
+    assert done.stdout == "end wrong=0\n"
+
+
 def test_parts_that_are_paired_without_their_order_are_noticed(tmp_path: Path):
     done = run(built(tmp_path, (PAIRED, "")), "2")
 

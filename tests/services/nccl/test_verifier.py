@@ -11,6 +11,7 @@ from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
 from gpu_mcp_server.models.transform import Api
 from gpu_mcp_server.nccl.checks import instrument, kernels
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
+from gpu_mcp_server.nccl.stages.transformation import transform
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl.gpu_checks import VerifiedProgram, blocking_is_safe, builds
 from gpu_mcp_server.services.nccl.host_support import Install, NcclHost, supported_stages
@@ -20,6 +21,26 @@ from gpu_mcp_server.services.nccl.rank_jobs import NcclBuild, ProgramLaunch
 HERE = Path(__file__).parents[2] / "nccl"
 EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")
 HOST = (HERE / "clean" / "host.cu").read_text(encoding="utf-8")
+SEVERAL = """#include <cuda_runtime.h>
+#include <nccl.h>
+void step(float* a, float* b, ncclComm_t comm, cudaStream_t s);
+int main() {
+  ncclComm_t comm;
+  ncclUniqueId id;
+  cudaStream_t s;
+  float *a, *b;
+  ncclGetUniqueId(&id);
+  ncclCommInitRank(&comm, 1, id, 0);
+  cudaStreamCreate(&s);
+  cudaMalloc(&a, 64);
+  cudaMalloc(&b, 64);
+  for (int i = 0; i < 3; i++) step(a, b, comm, s);
+  cudaStreamSynchronize(s);
+  cudaFree(a);
+  cudaFree(b);
+  ncclCommDestroy(comm);
+}
+"""
 GPU = {"uuid": "GPU-a", "name": "H200", "arch": "sm_90", "nvlink": ["GPU-b"]}
 PEER = {**GPU, "uuid": "GPU-b", "nvlink": ["GPU-a"]}
 
@@ -162,3 +183,18 @@ def test_the_differential_program_is_built_for_the_collectives_that_are_used():
     assert found["differential"].defines == ("CHECK_ALLREDUCE",)
     assert found["late"].files["ncclx_kernels.cuh"].count("gmcp::late(devComm.lsaRank)") == 1
     assert "gmcp::late" not in found["differential"].files["ncclx_kernels.cuh"]
+
+
+async def test_a_program_of_several_units_is_transformed_and_linked(lab: Lab, host: NcclHost):
+    step = "#include <nccl.h>\nvoid step(float* a, float* b, ncclComm_t comm, cudaStream_t s) {\n  %s}\n"
+    step %= "ncclAllReduce(a, b, 16, ncclFloat, ncclSum, comm, s);\n"
+    files = {"main.cc": SEVERAL, "step.cc": step}
+    result, made = transform(files, "main.cc")
+    said = await lab.nccl.verifier.verify(
+        {**files, **made}, str(result.main), original="main.cc", options=NcclRunOptions(until="build")
+    )
+    by_name = {c.name: c for c in said.checks}
+
+    assert set(made) == {"main.device.cu", "step.device.cu", "ncclx.cuh", "ncclx_kernels.cuh"}
+    assert "main.device.cu step.device.cu -o" in str(result.build)
+    assert by_name["build"].status == "passed", by_name["build"].evidence

@@ -53,17 +53,28 @@ struct Rank {
     check("ring", 2 * n, [&](size_t i) { return i < n ? value(last, i) : value(next, 2 * n + i - n); });
   }
   size_t size(int from, int to) { return (from * 7 + to * 3) % 5 * 101; }  // some are 0
-  void sizes_of_their_own() {
+  void sizes_of_their_own(bool in_one_call) {
     fill();
-    ncclx::GroupStart();
     size_t at = 0, to = 0;
+    std::vector<size_t> sent, received, from, into;
     for (int p = 0; p < ranks; p++) {
-      ncclx::Send(a + at, size(rank, p), ncclFloat, p, &comm, 0);
-      ncclx::Recv(b + to, size(p, rank), ncclFloat, p, &comm, 0);
+      sent.push_back(size(rank, p));
+      received.push_back(size(p, rank));
+      from.push_back(at);
+      into.push_back(to);
       at += size(rank, p);
       to += size(p, rank);
     }
-    ncclx::GroupEnd();
+    if (in_one_call) {
+      ncclx::AlltoAllv(a, sent.data(), from.data(), b, received.data(), into.data(), ncclFloat, &comm, 0);
+    } else {
+      ncclx::GroupStart();
+      for (int p = 0; p < ranks; p++) {
+        ncclx::Send(a + from[p], sent[p], ncclFloat, p, &comm, 0);
+        ncclx::Recv(b + into[p], received[p], ncclFloat, p, &comm, 0);
+      }
+      ncclx::GroupEnd();
+    }
     check("all-to-all-v", to, [&](size_t i) {
       int p = 0;
       while (i >= size(p, rank)) { i -= size(p, rank); p++; }
@@ -71,6 +82,15 @@ struct Rank {
       for (int q = 0; q < rank; q++) before += size(p, q);
       return value(p, before + i);
     });
+  }
+  void nothing() {  // what NCCL refuses must not reach a kernel
+    fill();
+    ncclx::GroupStart();
+    expect("null sent", rank, ncclx::Send(nullptr, 8, ncclFloat, rank, &comm, 0) == ncclInvalidArgument);
+    expect("null received", rank, ncclx::Recv(nullptr, 8, ncclFloat, rank, &comm, 0) == ncclInvalidArgument);
+    ncclx::Send(nullptr, 0, ncclFloat, rank, &comm, 0);
+    expect("empty group", rank, ncclx::GroupEnd() == 0);
+    check("nothing", 0, [&](size_t) { return 0.0f; });
   }
   void collected() {  // all send, rank 0 receives
     fill();
@@ -86,6 +106,11 @@ struct Rank {
     ncclx::mem_alloc(&b, ROOM * 4);
     ncclx::dev_init(&comm);
     ncclx::register_all(&comm);
+    if (fault != nullptr && !strcmp(fault, "null")) {
+      expect("all-to-all of nothing", rank, ncclx::AlltoAll(nullptr, b, 8, ncclFloat, &comm, 0) != 0);
+      expect("gathering nothing", rank, ncclx::AllGather(nullptr, b, 8, ncclFloat, &comm, 0) != 0);
+      return;
+    }
     if (fault != nullptr) {  // a part that the peer did not send
       ncclx::GroupStart();
       ncclx::Send(a, 8, ncclFloat, (rank + 1) % ranks, &comm, 0);
@@ -94,7 +119,7 @@ struct Rank {
       return;
     }
     for (int root = 0; root < ranks; root++) rooted(1003, root);
-    for (int again = 0; again < 3; again++) { ring(257); sizes_of_their_own(); collected(); }
+    for (int again = 0; again < 3; again++) { ring(257); sizes_of_their_own(again == 1); nothing(); collected(); }
     ncclx::dev_fini(&comm);
     ncclx::buf_free(a);
     ncclx::buf_free(b);

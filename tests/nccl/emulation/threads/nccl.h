@@ -9,7 +9,7 @@
 #include "cuda_runtime.h"
 
 typedef int ncclResult_t;
-enum { ncclSuccess = 0, ncclUnhandledCudaError = 1, ncclSystemError = 2, ncclInvalidUsage = 5 };
+enum { ncclSuccess = 0, ncclUnhandledCudaError = 1, ncclSystemError = 2, ncclInvalidArgument = 4, ncclInvalidUsage = 5 };
 enum ncclDataType_t {
   ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64, ncclUint64, ncclFloat16, ncclBfloat16, ncclFloat32,
   ncclFloat = ncclFloat32, ncclFloat64
@@ -38,6 +38,7 @@ struct ncclDevCommRequirements { int lsaBarrierCount; };
 inline ncclResult_t ncclMemAlloc(void** p, size_t n) { *p = calloc(n ? n : 1, 1); return 0; }
 inline ncclResult_t ncclMemFree(void* p) { free(p); return 0; }
 inline ncclResult_t ncclCommCuDevice(ncclComm_t c, int* device) { *device = c->rank; return 0; }
+inline ncclResult_t ncclCommCount(ncclComm_t c, int* ranks) { *ranks = c->world->ranks; return 0; }
 inline const char* ncclGetLastError(ncclComm_t) { return ""; }
 inline const char* ncclGetErrorString(ncclResult_t) { return "error"; }
 inline ncclResult_t ncclDevCommCreate(ncclComm_t c, const ncclDevCommRequirements*, ncclDevComm* made) {
