@@ -10,10 +10,13 @@ from gpu_mcp_server.nccl.analysis.buffer_dataflow import BufferDataflow, Partner
 from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern, patterns
 from gpu_mcp_server.nccl.analysis.timing_context import Phases
 from gpu_mcp_server.nccl.program_model import api_names
-from gpu_mcp_server.nccl.program_model.memory_model import Allocation, MemoryLocation, Ref, merge_locations
+from gpu_mcp_server.nccl.program_model.memory_model import Allocation, MemoryLocation, Ref, merge_locations, uncast
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
-from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
+from gpu_mcp_server.nccl.program_model.syntax import enclosing
+from gpu_mcp_server.nccl.program_model.syntax import field as child
+from gpu_mcp_server.nccl.program_model.trace import LOOPS, Expression, Trace, TraceEvent
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS
 
 OURS = frozenset({INFRASTRUCTURE, KERNELS})
@@ -163,7 +166,7 @@ class Analysis:
         inits = self.events("comm_init")
         if not inits:
             return None
-        return any(e.call is not None and (e.call.name == "ncclCommInitAll" or e.group is not None) for e in inits)
+        return any(e.call is not None and (e.call.name == "ncclCommInitAll" or _is_of_several(e)) for e in inits)
 
     def names_rank(self, text: str | None) -> bool:
         """Say whether an expression speaks of the own rank."""
@@ -223,3 +226,15 @@ def _where(events: list[TraceEvent]) -> tuple[str, int, int]:
 
 def _distinct(calls: list[FunctionCall]) -> list[FunctionCall]:
     return list({(c.path, c.place.start_byte, c.node.start_byte): c for c in calls}.values())
+
+
+def _is_of_several(event: TraceEvent) -> bool:
+    """Say whether a communicator that is made in a group is one of several: not where one variable of main's holds it."""
+    call = event.call
+    if event.group is None or call is None or event.frame.parent is not None:
+        return event.group is not None
+    target = api_names.COMM_INIT[call.name]
+    node = uncast(call.nodes[target]) if target < len(call.nodes) else None
+    inner = child(node, "argument") if node is not None and node.type == "pointer_expression" else None
+    declared = declaration_of(call.source, inner) if inner is not None and inner.type == "identifier" else None
+    return declared is None or initializer_of(declared) is not None or enclosing(declared.node, *LOOPS) is not None

@@ -192,6 +192,24 @@ def test_ungrouped_sends_under_a_condition_on_the_rank_are_a_ping_pong():
     assert [(x.pattern, x.grouped) for x in graph(text).exchanges] == [("ping-pong", False)]
 
 
+@pytest.mark.parametrize(
+    ("comm", "process"),
+    [
+        ("ncclComm_t c;", "one GPU a process"),
+        ("ncclComm_t& c = all[i];", "one process drives several GPUs"),
+    ],
+)
+def test_a_group_around_the_making_of_one_variable_makes_one_communicator(comm: str, process: str):
+    loop = "for (int i = 0; i < n; i++) {{ {} ncclCommInitRank(&c, size, id, rank + i); }}"
+    outside, inside = (comm, "") if "&" not in comm else ("", comm)
+    found = graph(
+        f"#include <nccl.h>\nint main() {{ float *a, *b; cudaMalloc(&a, 8); cudaMalloc(&b, 8); {outside} ncclGroupStart(); "
+        f"{loop.format(inside)} ncclGroupEnd(); ncclAllReduce(a, b, 2, ncclFloat, ncclSum, c, s); }}"
+    )
+
+    assert found.processes == process
+
+
 def test_kernels_in_another_file_are_found_by_what_is_called():
     found = graph(
         INIT + "void launch_step(float*, float*);\nvoid run() { float *a, *b; cudaMalloc(&a, 8); cudaMalloc(&b, 8);\n"

@@ -173,11 +173,11 @@ def test_errors_of_cuda_that_are_kept_stay_errors_of_cuda():
 
 
 def test_what_cannot_be_done_is_left_with_a_reason_and_the_rest_is_done():
-    result, text = made_of(f"{MALLOC} {REDUCE} ncclAlltoAllv(a, n, at, b, n, at, ncclFloat, comm, s);")
+    result, text = made_of(f"{MALLOC} {REDUCE} ncclPutSignal(a, 4, ncclFloat, 1, w, 0, 0, 0, 0, comm, s);")
 
     assert result.status == "partial"
-    assert "ncclx::AllReduce(a, b" in text and "ncclAlltoAllv(a, n" in text
-    assert any("ncclAlltoAllv has no generated device counterpart" in r for r in result.needs_agent)
+    assert "ncclx::AllReduce(a, b" in text and "ncclPutSignal(a, 4" in text
+    assert any("ncclPutSignal has no generated device counterpart" in r for r in result.needs_agent)
 
 
 @pytest.mark.parametrize(
@@ -343,6 +343,37 @@ def test_a_group_that_not_all_ranks_may_come_to_stays_whole(calls: tuple[str, ..
 
     assert any(reason in r for r in result.needs_agent), result.needs_agent
     assert "ncclx::Send" not in text and "ncclx::Recv" not in text and "ncclx::Group" not in text
+
+
+COUNTS = "ncclAllToAllv(a, sent, from, b, got, into, ncclFloat, comm, s);"
+PARTS = """for (int r = 0; r < n; r++) {
+  if (rank % 2 == 0) ncclSend(a + from[r], sent[r], ncclFloat, r, comm, s);
+}"""
+
+
+def test_an_all_to_all_of_counts_becomes_one_exchange_and_by_gin_stays():
+    result, text = made_of(f"{MALLOC} size_t sent[2], from[2], got[2], into[2]; {COUNTS}")
+    by_gin, _ = transform({"m.cu": BODY.format(f"{MALLOC} {COUNTS}")}, "m.cu", api="gin")
+
+    assert result.needs_agent == [] and "ncclx::AlltoAllv(a, sent, from, b, got, into, ncclFloat, comm, s)" in text
+    assert any("AlltoAllv" in u and "no GPU yet" in u for u in result.unverified)
+    assert by_gin.done["replace"] == [] and any("ncclAllToAllv" in r and "left to you" in r for r in by_gin.needs_agent)
+
+
+def test_a_gather_of_counts_by_a_group_of_broadcasts_goes_to_the_device_with_its_group():
+    loop = "for (int r = 0; r < n; r++) ncclBroadcast(a, b + place[r], count[r], ncclFloat, r, comm, s);"
+    result, text = made_of(f"{MALLOC} ncclGroupStart(); {loop} ncclGroupEnd();")
+
+    assert result.needs_agent == []
+    assert "ncclx::Broadcast(a, b + place[r], count[r], ncclFloat, r, comm, s)" in text
+    assert "ncclGroupStart(); for" in " ".join(text.split())
+
+
+def test_parts_that_only_some_ranks_have_are_left_with_the_reason():
+    result, text = made_of(f"{MALLOC} ncclGroupStart(); {PARTS} ncclGroupEnd();")
+
+    assert any("no part of its group is every rank's" in r for r in result.needs_agent), result.needs_agent
+    assert "ncclx::Send" not in text
 
 
 def test_by_gin_broadcasts_and_exchanges_are_left_to_the_agent():
