@@ -3,13 +3,17 @@
 import re
 import runpy
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 
 from gpu_mcp_server.mcp_api.lab_tool import LabTool
 from gpu_mcp_server.mcp_api.toolset import discover
+from gpu_mcp_server.nccl.checks import rules
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -71,3 +75,43 @@ def test_a_reason_that_no_answer_gave_is_a_dead_end(monkeypatch: pytest.MonkeyPa
     )
     text = module["report"]([player.played], {"tools": 1, "instructions": 1}, 0.0)
     assert "no dead end: missed" in text and "not reached" in text
+
+
+@pytest.fixture(scope="module")
+def two_gpus() -> dict[str, Any]:
+    return runpy.run_path(str(BENCHMARKS / "nccl" / "two_gpus.py"))
+
+
+def test_faults_for_two_gpus_are_such_that_no_rule_sees(two_gpus: dict[str, Any]):
+    for name, fault in two_gpus["FAULTS"].items():
+        files, main = two_gpus["with_fault"](*fault)
+        original = ProgramModel.read({fault[0]: files[fault[0]]}, fault[0])
+        found = rules.findings(ProgramModel.read(files, main), original=original)
+        assert [f for f in found if f.severity == "error"] == [], name
+    with pytest.raises(ValueError, match="0 times, not once"):
+        two_gpus["with_fault"]("alltoall.cu", "what is nowhere", "")
+
+
+def test_what_a_spent_budget_left_out_or_broke_off_is_said(two_gpus: dict[str, Any], tmp_path: Path):
+    first = two_gpus["items"]()[0]
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    assert "not run: the budget is spent" in two_gpus["row_of"](first, tmp_path, "static", 0.0)
+    assert two_gpus["_said"](sleeps, 0.5)["status"] == "broken off"
+    assert two_gpus["_said"]([sys.executable, "-c", "raise SystemExit('why not')"], 60)["headline"] == "why not"
+
+
+def test_a_program_and_a_fault_for_two_gpus_are_rows_with_what_the_checks_said(
+    two_gpus: dict[str, Any], tmp_path: Path
+):
+    program, fault = (next(i for i in two_gpus["items"]() if i.name == n) for n in ("sendrecv.cu", "half a broadcast"))
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    rows = [
+        two_gpus["row_of"](i, f, "static", time.monotonic() + 3600)
+        for i, f in zip((program, fault), folders, strict=True)
+    ]
+
+    assert rows[0].startswith("| program | sendrecv.cu | incomplete | analyze: done;")
+    assert rows[1].startswith("| fault | half a broadcast | incomplete | nothing failed |")

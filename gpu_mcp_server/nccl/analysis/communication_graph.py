@@ -229,7 +229,7 @@ def _distinct(calls: list[FunctionCall]) -> list[FunctionCall]:
 
 
 def _is_of_several(event: TraceEvent) -> bool:
-    """Say whether a communicator that is made in a group is one of several: not where one variable of main's holds it."""
+    """Say whether a communicator that is made in a group is one of several: not where one plain variable holds it."""
     call = event.call
     if event.group is None or call is None or event.frame.parent is not None:
         return event.group is not None
