@@ -21,7 +21,8 @@ from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
 from gpu_mcp_server.recipes.run.candidate_profile import profile_candidate, profile_text, score_advice
 from gpu_mcp_server.recipes.run.compile_tier import source_for
 from gpu_mcp_server.recipes.run.failure_response import FailureResponse
-from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import worth
+from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.recipes.run.run_context import JUDGE_WAIT_S, Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
 from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
@@ -189,7 +190,7 @@ async def _judged(
         for attempt in await ground.earlier(batch_id):
             name = next((n for n, begins in noted.items() if (attempt.note or "").startswith(begins)), None)
             if name is not None:
-                known[name] = verdict_of_attempt(attempt, ground.plan)
+                known[name] = await recorded_verdict(ground.lab, attempt, ground.plan)
         rest = [(name, candidate) for name, candidate in children if name not in known]
         if rest:
             table = await _compared(ground, batch_id, rest, noted, parent)
@@ -244,5 +245,4 @@ async def _verdict(ground: Ground, table: Comparison, name: str) -> Verdict:
     row = next(row for row in table.rows if row.name == name)
     if row.attempt_id is None or row.status not in ("judged", "compile_failed"):
         return Verdict(stage="code", outcome=row.status, reason=row.reason, signature=signature(row.reason))
-    verdict = verdict_of_attempt(await ground.lab.store.experience.get(row.attempt_id), ground.plan)
-    return verdict.model_copy(update={"details": "\n".join(row.shapes), "speedup": row.speedup})
+    return await recorded_verdict(ground.lab, await ground.lab.store.experience.get(row.attempt_id), ground.plan)

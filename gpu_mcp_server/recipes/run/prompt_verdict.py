@@ -1,9 +1,11 @@
 """From an evaluation to the verdict that the next prompt is made of: the stage at which a candidate failed."""
 
 import math
+from collections.abc import Sequence
 
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.build import Diagnostic
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.recipe import Stage, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.services.experience.experience_search import signature
@@ -36,23 +38,36 @@ def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
     last = evaluation.shapes[-1].candidate if evaluation.shapes else None
     median_us = evaluation.time_us or (last.median_us if last else None)
     outcome = evaluation.verdict or evaluation.status
-    said = [d.line_text() for d in evaluation.diagnostics[:DIAGNOSTICS]] or [s.line_text() for s in evaluation.shapes]
-    said = [f"declared shapes: {evaluation.declared}"] * bool(evaluation.declared) + said
-    said += [f"robust: {evaluation.robust}"] * bool(evaluation.robust)
     return Verdict(
         attempt_id=evaluation.attempt_id,
         stage=_stage(outcome, plan, evaluation.speedup, median_us),
         outcome=outcome,
         reason=evaluation.reason,
-        details="\n".join([*said, *evaluation.advice])[:DETAILS],
+        details=details_text(
+            evaluation.diagnostics, evaluation.shapes, evaluation.declared, evaluation.robust, evaluation.advice
+        ),
         speedup=evaluation.speedup,
         median_us=median_us,
         signature=signature(evaluation.reason),
     )
 
 
+def details_text(
+    diagnostics: Sequence[Diagnostic],
+    shapes: Sequence[ShapeVerdict],
+    declared: str,
+    robust: str,
+    advice: Sequence[str],
+) -> str:
+    """Return the lines of a verdict: the compiler's words or the time at each shape, then what is said beside."""
+    said = [d.line_text() for d in diagnostics[:DIAGNOSTICS]] or [s.line_text() for s in shapes]
+    said = [f"declared shapes: {declared}"] * bool(declared) + said
+    said += [f"robust: {robust}"] * bool(robust)
+    return "\n".join([*said, *advice])[:DETAILS]
+
+
 def verdict_of_attempt(attempt: Attempt, plan: RunPlan) -> Verdict:
-    """Return the same of an attempt that is recorded; its details are gone with the process that had them."""
+    """Return the same of an attempt that is recorded, without lines: `recorded_verdict` has them."""
     outcome = attempt.verdict or attempt.status
     return Verdict(
         attempt_id=attempt.attempt_id,

@@ -17,7 +17,8 @@ from gpu_mcp_server.recipes.agents.agent_jobs import Agents, Answer, Interrupted
 from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES, compiled, source_for
 from gpu_mcp_server.recipes.run.journal import Journal
-from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of, verdict_of_attempt, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of, worth
+from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
@@ -151,7 +152,7 @@ class Ground:
 
         async def work() -> dict[str, Any]:
             earlier = await self.earlier(batch_id)
-            verdict = verdict_of_attempt(earlier[-1], self.plan) if earlier else None
+            verdict = await recorded_verdict(self.lab, earlier[-1], self.plan) if earlier else None
             if verdict is None:
                 verdict = await self._evaluated(batch_id, candidate, parent_id)
             if verdict.attempt_id is not None:
@@ -240,7 +241,7 @@ class Ground:
             return None
         if attempt.problem_id != self.problem.problem_id or attempt.status not in ("judged", "compile_failed"):
             return None
-        verdict = verdict_of_attempt(attempt, self.plan)
+        verdict = await recorded_verdict(self.lab, attempt, self.plan)
         told = {"outcome": verdict.outcome, "speedup": verdict.speedup, "verdict": verdict.model_dump(mode="json")}
         self.journal.finish(step, kind="judge", seconds=0.0, **told)
         self.hand_off(step, verdict)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import Tier
 from gpu_mcp_server.models.recipe import Verdict
-from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt
+from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION
 from gpu_mcp_server.services.hosts.host_connections import device_name
@@ -51,7 +51,7 @@ async def _remembered(ground: Ground) -> dict[str, Any]:
     best, text = await _earlier_best(ground), await _lessons(ground)
     if best is None and not text:
         return {"text": ""}
-    verdict = verdict_of_attempt(best, ground.plan) if best is not None else None
+    verdict = await recorded_verdict(ground.lab, best, ground.plan) if best is not None else None
     outcome = " and ".join(["best of earlier runs"] * (verdict is not None) + ["lessons"] * bool(text))
     told = {"verdict": verdict.model_dump(mode="json"), "speedup": verdict.speedup} if verdict is not None else {}
     await ground.tell(f"{STEP}: {outcome}")

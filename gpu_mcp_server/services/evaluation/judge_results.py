@@ -39,6 +39,8 @@ SHOWN_EVIDENCE = (
 )
 ON_PROCESSOR = "reference on the CPU"
 """What the owner says of a NumPy reference whose candidate is judged on a GPU."""
+NO_SPEEDUP = {"speedup": None, "speedup_low": None, "speedup_high": None, "warm_speedup": None}
+"""Of a shape that has no baseline on its device."""
 NO_BASELINE = "no GPU baseline; give a torch reference (NumPy computes on the processor: the time of a call ranks)"
 UNJUDGED = ("cancelled", "caller_lost", "timeout", "oom")
 """Ways for a judge job to end that are nobody's failure."""
@@ -230,10 +232,9 @@ def without_baseline(evaluation: Evaluation) -> Evaluation:
     """
     if evaluation.evidence.get("baseline") != ON_PROCESSOR:
         return evaluation
-    bare = {"speedup": None, "speedup_low": None, "speedup_high": None, "warm_speedup": None}
     times = [shape.candidate.median_us for shape in evaluation.shapes if shape.candidate]
     whole = statistics.geometric_mean(times) if evaluation.speedup is not None else None
-    shapes = [shape.model_copy(update=bare) for shape in evaluation.shapes]
+    shapes = [shape.model_copy(update=NO_SPEEDUP) for shape in evaluation.shapes]
     timed = {"shapes": shapes, "speedup": None, "time_us": whole}
     said = NO_BASELINE if evaluation.verdict == "correct" and evaluation.tier == "performance" else None
     return evaluation.model_copy(update={**timed, "baseline": said})

@@ -2,20 +2,30 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.profile import Advice
 from gpu_mcp_server.models.recipe import CandidateProfile, HintEffect, Verdict
-from gpu_mcp_server.recipes.headless_runs import Runs
+from gpu_mcp_server.recipes.headless_runs import Runs, verdicts_of
 from gpu_mcp_server.recipes.run.candidate_profile import gain_of, predicted_gain, profile_text
 from gpu_mcp_server.recipes.run.journal import FILE, entries
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.profiles import profile_plans
 from tests.recipes.conftest import Begun
-from tests.services.profiles.test_profiler import put_tools
+from tests.services.profiles.test_profiler import DATA, put_tools
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+TIMELINE = """
+import pathlib, subprocess, sys
+output, *program = sys.argv[1:]
+code = subprocess.call([sys.executable, *program])
+pathlib.Path(output + ".trace.json").write_text(TRACE)
+sys.exit(code)
+"""
+"""Runs the program, and leaves the trace of another that was captured on an H200."""
 TIMED = {"tier": "performance", "target": {"speedup": 1e6}, "iterations": {"performance": 2}}
 """A target that no candidate reaches, so that correct ones are below it on every machine."""
 
@@ -59,6 +69,56 @@ async def test_a_correct_candidate_below_its_target_is_profiled_and_the_next_one
     assert (again.best and again.best.attempt_id) == (state.best and state.best.attempt_id)
 
 
+async def test_where_counters_are_denied_a_timeline_says_what_takes_the_time_and_what_is_not_measured(
+    lab: Lab, begun: Begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    put_tools(lab, monkeypatch)
+    monkeypatch.setitem(LANGUAGES, "c", LANGUAGES["c"]._replace(called_alone=True))
+    ncu = lab.settings.data_dir / "tools" / "ncu"
+    ncu.write_text(ncu.read_text().replace('if "closed" in program', "if True"))
+    (tmp_path / "python_profile.py").write_text(
+        TIMELINE.replace("TRACE", repr((DATA / "torch/trace.json").read_text()))
+    )
+    monkeypatch.setattr(profile_plans, "WORKERS", tmp_path)
+    state = await Runs(lab).go(run_id := await begun("learns", **TIMED))
+
+    assert [s.outcome for s in state.steps if s.kind == "profile"] == ["quick: bound by not measured"], state.summary()
+    handoffs = lab.settings.data_dir / "recipes" / run_id / "handoffs"
+    told = CandidateProfile.model_validate_json((handoffs / "profile-003.json").read_text())
+    prompt = await asked(lab, run_id, "code-004")
+    assert told.profile_id and "(quick): bound by not measured" in prompt and told.evidence in prompt
+    assert "product_kernel" in told.evidence and "Not measured: hardware counters" in prompt
+
+
+async def test_a_population_profiles_its_fastest_once_and_tells_the_next_round(
+    lab: Lab, begun: Begun, monkeypatch: pytest.MonkeyPatch
+):
+    put_tools(lab, monkeypatch)
+    monkeypatch.setitem(LANGUAGES, "c", LANGUAGES["c"]._replace(called_alone=True))
+    rounds = {"descendant_num": 1, "rounds": 4, "ancestor_num": 2}
+    state = await Runs(lab).go(run_id := await begun("learns", mode="population", population=rounds, **TIMED))
+
+    assert state.stopped == "rounds", state.summary()
+    profiled = [(s.step, s.outcome) for s in state.steps if s.kind == "profile"]
+    assert [step for step, _ in profiled] == ["profile-003"] and profiled[0][1].startswith("standard: bound by ")
+    folder = lab.settings.data_dir / "recipes" / run_id
+    told = CandidateProfile.model_validate_json((folder / "handoffs" / "profile-003.json").read_text())
+    earlier, prompt = await asked(lab, run_id, "code-003-01"), await asked(lab, run_id, "code-004-01")
+    assert (
+        "Profile of" not in earlier and f"Profile of {told.attempt_id} (standard)" in prompt and told.advice in prompt
+    )
+    (after,) = verdicts_of([e for e in entries(folder) if e["step"] == "judge-004"])
+    score = json.loads(((await lab.store.experience.get(after.attempt_id or "")).evidence or {})["advice"])
+    assert (score["topic"], score["profiled"]) == (told.topic, told.attempt_id)
+
+    lines = (folder / FILE).read_bytes().splitlines(keepends=True)
+    for step in (b'"begun","step":"profile-003"', b'"done","step":"profile-003"', b'"begun","step":"judge-004"'):
+        cut = next(n for n, line in enumerate(lines) if step in line)
+        (folder / FILE).write_bytes(b"".join(lines[: cut + 1]))
+        again = await Runs(lab).go(run_id)
+        assert ([s.step for s in again.steps], again.best) == ([s.step for s in state.steps], state.best), step
+
+
 async def test_where_nothing_can_profile_the_times_stand_alone_and_say_why(lab: Lab, begun: Begun):
     state = await Runs(lab).go(run_id := await begun("learns", **TIMED))
 
@@ -85,7 +145,7 @@ async def test_a_second_run_ends_as_cached_or_starts_from_the_best_and_a_fresh_o
     assert first.best is not None and first.best.speedup, first.summary()
 
     cached = await runs.go(await begun("never", tier="performance", target={"speedup": first.best.speedup / 2}))
-    assert (cached.stopped, cached.spent.agent_calls) == ("cached", 0) and first.best.attempt_id in cached.why
+    assert (cached.stopped, cached.spent.agent_calls) == ("cached", 0) and str(first.best.attempt_id) in cached.why
     assert cached.best is not None and cached.best.attempt_id == first.best.attempt_id
     run_id = await begun("never", **{**TIMED, "iterations": {"compile": 1}})
     further = await runs.go(run_id)
@@ -123,5 +183,4 @@ async def test_after_two_failures_the_reflector_is_asked_and_its_hints_effect_is
         path.write_bytes(b"".join(lines[:cut]) + lines[cut][:10])
         again = await Runs(lab).go(run_id)
         assert [s.step for s in again.steps] == [s.step for s in state.steps]
-        assert again.best is not None and state.best is not None
-        assert again.best == state.best.model_copy(update={"details": again.best.details})  # the record has none
+        assert state.best is not None and state.best.details and again.best == state.best, lines[cut]

@@ -31,7 +31,7 @@ PROGRAM = (DATA / "programs" / "kernels.cu").read_text()
 def put_tools(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the laboratory's host the stand-ins, which need no GPU."""
     tools = lab.settings.data_dir / "tools"
-    shutil.copytree(HERE / "tools", tools)
+    shutil.copytree(HERE / "tools", tools, dirs_exist_ok=True)
     for page in ((DATA / "ncu").glob("*.csv"), (DATA / "sanitizer").glob("*.txt")):
         for path in page:
             shutil.copy(path, tools)
