@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.run_plan import Point
 
 Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
 """Of a candidate: the stage at which it failed, or `target` when it reached it."""
@@ -19,8 +20,10 @@ StopReason = Literal[
     "degenerate",
     "compiled",
     "cached",
+    "tuned",
 ]
-"""cached: an earlier run's best, confirmed on this device, reaches the target."""
+"""cached: an earlier run's best, confirmed on this device, reaches the target. tuned: every
+point of a sweep is judged."""
 
 
 class Specification(Model):
@@ -111,6 +114,8 @@ class Verdict(Model):
     """Diagnostics, or times at each shape."""
     speedup: float | None = None
     median_us: float | None = None
+    coarse: bool = False
+    """Timed with a wide interval, to leave out what is dominated: it is no best, and reaches no target."""
     signature: str = ""
     """Of the error, without numbers and names: two that are equal are one error."""
 
@@ -166,10 +171,60 @@ class HintEffect(Model):
     helped: bool
 
 
+class TunedPoint(Model):
+    """One choice of all parameters, judged."""
+
+    parameters: Point
+    outcome: str
+    """correct, incorrect, compile_failed ..."""
+    attempt_id: str | None = None
+    speedup: float | None = None
+    speedup_range: tuple[float, float] | None = None
+    """95 % interval."""
+    median_us: float | None = None
+    """At the last shape."""
+    median_range_us: tuple[float, float] | None = None
+    """95 % interval."""
+    dominated_by: str | None = None
+    """attempt_id of the point that is faster beyond both intervals: this one was timed coarsely alone."""
+    coarse: bool = False
+    """Whether its interval is wide: it was timed only to compare it."""
+    reason: str = ""
+
+    def parameters_text(self) -> str:
+        """Return the parameters on one line."""
+        return parameters_text(self.parameters)
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        text = f"{self.parameters_text()}: {self.outcome}"
+        if self.speedup is not None:
+            ends = self.speedup_range
+            text += f", speed-up {self.speedup:.3g}" + (f" ({ends[0]:.3g}-{ends[1]:.3g})" if ends else "")
+        text += f", dominated by {self.dominated_by}" if self.dominated_by else ""
+        text += f"; {self.reason[:120]}" if self.reason and self.outcome != "correct" else ""
+        return text + (f" [{self.attempt_id}]" if self.attempt_id else "")
+
+
+class TuningTable(Model):
+    """The points of a sweep, the fastest first."""
+
+    points: list[TunedPoint]
+    space: int
+    """Points that the parameters have without constraints."""
+    sampled: bool
+    """Whether optuna chose them."""
+
+
+def parameters_text(point: Point) -> str:
+    """Return a point on one line: `BLOCK_M=64 num_stages=2`."""
+    return " ".join(f"{name}={value}" for name, value in point.items())
+
+
 HANDOFFS: dict[str, type[Model]] = {
     "specification": Specification, "build-plan": BuildPlan, "test-plan": TestPlan, "candidate": Candidate,
     "edit": ProgramEdit, "verdict": Verdict,
-    "profile": CandidateProfile, "hint": Hint,
+    "profile": CandidateProfile, "hint": Hint, "tuning": TuningTable,
 }  # fmt: skip
 """Each is kept with the run, as handoffs/STEP.json."""
 
@@ -202,6 +257,7 @@ class RunStep(Model):
         "session",
         "reflect",
         "judge",
+        "tune",
         "profile",
         "lookup",
         "pipeline",
@@ -220,6 +276,10 @@ class RunStep(Model):
         return f"{text} ({self.seconds:.1f} s)"
 
 
+SHOWN_POINTS = 8
+"""Of a sweep, in a summary."""
+
+
 class RunState(ResultModel):
     """A run as it stands."""
 
@@ -236,6 +296,8 @@ class RunState(ResultModel):
     best: Verdict | None = None
     best_source_artifact_id: str | None = None
     spent: RunCost = RunCost()
+    tuned: list[TunedPoint] = []
+    """Points of `[tune]`, the fastest first."""
 
     def summary(self) -> str:
         """Say how it ended, the best, then the steps."""
@@ -251,4 +313,8 @@ class RunState(ResultModel):
         tools = f", {calls} of tools with {shown or 0:,} characters" if calls is not None else ""
         lines.append(f"spent: {self.spent.agent_calls} calls of the agent{tools}, {self.spent.wall_s:.0f} s{cost}")
         lines += [step.line_text() for step in self.steps]
+        lines += [f"tuned, {len(self.tuned)} points, the fastest first:"] if self.tuned else []
+        lines += [f"- {point.line_text()}" for point in self.tuned[:SHOWN_POINTS]]
+        left = len(self.tuned) - SHOWN_POINTS
+        lines += [f"- {left} more: `gpu-mcp-server recipe show {self.run_id} --json`"] if left > 0 else []
         return "\n".join(lines)

@@ -2,18 +2,22 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier
 from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
 
-Mode = Literal["structured", "population", "agent", "nccl"]
+Mode = Literal["structured", "population", "agent", "nccl", "tune"]
 Preparer = Literal["analyst", "builder", "tester"]
 ClientName = Literal["claude", "codex", "gemini", "chat"]
 HintKind = Literal["compile", "correctness", "performance", "research", "diversity"]
 Short = Annotated[str, Field(min_length=1, max_length=200)]
+ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,60}$")]
+ParameterValue = StrictBool | StrictInt | StrictFloat | StrictStr
+Values = Annotated[list[ParameterValue], Field(min_length=1, max_length=1000)]
+Point = dict[str, ParameterValue]
 
 
 class AgentCommand(Model):
@@ -57,12 +61,6 @@ class AgentCommand(Model):
     often it may call our tools, which then tell it to end."""
     decoding: dict[str, float | int | str | bool] = {}
     """temperature, top_p, seed ...: placeholders of their names; client chat sends them to its model."""
-
-    @model_validator(mode="after")
-    def _called(self) -> Self:
-        if self.client is None and not self.command:
-            raise ValueError("command or client: one of them says which agent is called")
-        return self
 
 
 class Iterations(Model):
@@ -121,6 +119,17 @@ class Population(Model):
     """File of the first ancestor; where it has EVOLVE-BLOCKs only their lines may change."""
 
 
+class Tuning(Model):
+    """How the parameters of `[tune]` are swept."""
+
+    source: str | None = None
+    """In mode tune: the file whose parameters are swept, relative to the TOML."""
+    constraints: list[Annotated[str, Field(min_length=1, max_length=400)]] = Field(default=[], max_length=32)
+    """Which points are tried, over the parameters' names: `BLOCK_M * BLOCK_N <= 16384`."""
+    trials: int = Field(default=64, ge=1, le=10_000)
+    """A space with more points is sampled by optuna's TPE, this many points in all."""
+
+
 class RunPlan(Model):
     """Everything about one run."""
 
@@ -148,12 +157,17 @@ class RunPlan(Model):
     roles: list[Literal["builder", "tester"]] = []
     """In structured mode, asked after the analyst: the builder for flags and launcher, which are checked and used for
     every candidate; the tester for the cases that the coder is told of."""
-    agent: AgentCommand
+    agent: AgentCommand = AgentCommand()
+    """Needed in every mode but tune."""
     iterations: Iterations = Iterations()
     target: PlanTarget = PlanTarget()
     budget: Budget = Budget()
     suite: SuiteBudget = SuiteBudget()
     population: Population = Population()
+    tune: dict[ParameterName, Values] = Field(default={}, max_length=20)
+    """Values of macros, or of constants of a Python module: every combination is judged, without the agent. Mode tune
+    does nothing else; modes structured and population sweep their best before they end below the target."""
+    tuning: Tuning = Tuning()
     nccl: NcclPipelineOptions = NcclPipelineOptions()
     """How the program is started and how far each stage is verified."""
     hints: dict[HintKind, list[str]] = {}
@@ -175,6 +189,14 @@ class RunPlan(Model):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if self.mode != "tune" and self.agent.client is None and not self.agent.command:
+            raise ValueError("agent: command or client says which agent is called")
+        if self.mode == "tune" and not (self.tune and self.tuning.source):
+            raise ValueError("mode tune needs [tune] and tuning.source")
+        if self.tune and self.mode not in ("tune", "structured", "population"):
+            raise ValueError(f"mode {self.mode} does not use [tune]")
+        if self.tune and self.tier != "performance":
+            raise ValueError(f"[tune] needs tier performance: tier {self.tier} times nothing")
         if self.language == "program":
             raise ValueError("language program: a program of several files cannot be answered in one file")
         if self.mode != "structured" and self.tier == "compile":

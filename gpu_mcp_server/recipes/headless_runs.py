@@ -17,6 +17,7 @@ from gpu_mcp_server.recipes.modes.agent_mode import sessions
 from gpu_mcp_server.recipes.modes.nccl_mode import nccl
 from gpu_mcp_server.recipes.modes.population import population
 from gpu_mcp_server.recipes.modes.structured_mode import structured
+from gpu_mcp_server.recipes.modes.tune_mode import tune, tune_best, tuned_points
 from gpu_mcp_server.recipes.run.compile_tier import unjudged
 from gpu_mcp_server.recipes.run.journal import Journal, entries
 from gpu_mcp_server.recipes.run.prompt_verdict import worth
@@ -28,6 +29,7 @@ from gpu_mcp_server.services.problems.formats.detect import source_at
 
 MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
     "structured": structured, "population": population, "agent": sessions, "nccl": nccl,
+    "tune": tune,
 }  # fmt: skip
 ASKED = ("specification", "plan", "code", "session", "reflect")
 """Kinds of steps that call the agent."""
@@ -115,7 +117,8 @@ class Runs:
         with Journal(folder) as journal:
             if journal.done(END) is None:
                 agents = Agents(self._lab, plan.agent)
-                agents.check()
+                if plan.mode != "tune":
+                    agents.check()
                 try:
                     problem = await self._problem(plan, folder, journal, tell) if plan.mode != "nccl" else None
                 except ProblemRefused as error:
@@ -124,6 +127,7 @@ class Runs:
                     return self.state(run_id)
                 ground = Ground(self._lab, plan, problem, run_id, folder, journal, tell, agents, jobs=jobs)
                 ending = await recall(ground) or await MODES[plan.mode](ground)
+                ending = await tune_best(ground, ending)
                 kept = await self._keep_best(ground)
                 journal.finish(END, stopped=ending.stopped, why=ending.why, **kept)
         return self.state(run_id)
@@ -185,6 +189,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
         steps=steps,
         best=max(correct, key=worth, default=None),
         best_source_artifact_id=end.get("best_source_artifact_id") if end else None,
+        tuned=tuned_points(done.values()),
         spent=RunCost(
             wall_s=sum(step.seconds for step in steps),
             agent_calls=sum(step.kind in ASKED for step in steps),

@@ -101,7 +101,8 @@ class Suites:
         Raises:
             HostError, BadRequest: If a run cannot go on; the others are broken off, and the same command continues.
         """
-        Agents(self._lab, plan.agent).check()
+        if plan.mode != "tune":
+            Agents(self._lab, plan.agent).check()
         states: dict[str, RunState] = {}
         ended = ""
 

@@ -79,6 +79,10 @@ if scenario == "hostile":
     source += f"// {evil}\u202e {'y' * 5000}\n"
     Path("handoff.json").write_text(json.dumps({"source": source, "idea": evil, "analysis": evil}))
     sys.exit()
+if scenario == "tunable":
+    source = "#define REPEATS 250\n" + kernel.replace("OFFSET", "1")
+    print(f"a parameter\n```c\n{source}```")
+    sys.exit()
 if scenario == "builds":
     print("as planned\n```c\n" + GOOD.replace("launch", "begin") + "```")
     sys.exit()

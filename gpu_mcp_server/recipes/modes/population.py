@@ -10,23 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from gpu_mcp_server.models.comparison import Comparison
 from gpu_mcp_server.models.recipe import Candidate, CandidateProfile, Verdict
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
 from gpu_mcp_server.recipes.agents.prompt_builder import Findings, Turn, about, offspring_prompt
+from gpu_mcp_server.recipes.run.batch_judging import judge_batch
 from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
 from gpu_mcp_server.recipes.run.candidate_profile import profile_candidate, profile_text, score_advice
-from gpu_mcp_server.recipes.run.compile_tier import source_for
 from gpu_mcp_server.recipes.run.failure_response import FailureResponse
 from gpu_mcp_server.recipes.run.prompt_verdict import worth
-from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
-from gpu_mcp_server.recipes.run.run_context import JUDGE_WAIT_S, Ending, Ground
+from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
-from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
-from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
 
@@ -56,7 +51,9 @@ async def population(ground: Ground) -> Ending:
         if not offspring:
             return Ending("agent", f"round {number} has no candidate: {members[-1].verdict.reason}"[:500])
         parent = ancestors(members, 1)
-        verdicts = await _judged(ground, f"judge-{number:03}", offspring, parent[0] if parent else None)
+        verdicts = await judge_batch(
+            ground, f"judge-{number:03}", offspring, parent[0].verdict.attempt_id if parent else None
+        )
         members += [Member(candidate, verdict) for (_, candidate), verdict in zip(offspring, verdicts, strict=True)]
         await course.score(ground, f"{number:03}", verdicts)
         if number < rounds and not _reached(members):
@@ -101,7 +98,7 @@ def _reached(members: Sequence[Member]) -> bool:
 async def _founders(ground: Ground, seed: Candidate | None, frozen: str | None) -> list[Member]:
     """Return the seed, judged, or without one the best of earlier runs."""
     if seed is not None:
-        return [Member(seed, verdict) for verdict in await _judged(ground, "judge-000", [("seed", seed)], None)]
+        return [Member(seed, verdict) for verdict in await judge_batch(ground, "judge-000", [("seed", seed)], None)]
     if ground.best is None or refusal(ground.best_source, frozen):
         return []
     return [Member(Candidate(source=ground.best_source, idea="the best of earlier runs"), ground.best)]
@@ -174,75 +171,3 @@ async def _born(
     if why := refusal(candidate.source, frozen):
         return Verdict(stage="code", outcome="frozen_lines_changed", reason=why)
     return candidate
-
-
-async def _judged(
-    ground: Ground, step: str, children: Sequence[tuple[str, Candidate]], parent: Member | None
-) -> list[Verdict]:
-    """Judge a round once, whoever began it, and keep each prompt with its attempt."""
-    if not children:
-        return []
-    batch_id = f"{ground.run_id}.{step}"
-    noted = {name: f"{ground.run_id} {name}:" for name, _ in children}
-
-    async def work() -> dict[str, Any]:
-        known: dict[str, Verdict] = {}
-        for attempt in await ground.earlier(batch_id):
-            name = next((n for n, begins in noted.items() if (attempt.note or "").startswith(begins)), None)
-            if name is not None:
-                known[name] = await recorded_verdict(ground.lab, attempt, ground.plan)
-        rest = [(name, candidate) for name, candidate in children if name not in known]
-        if rest:
-            table = await _compared(ground, batch_id, rest, noted, parent)
-            known |= {name: await _verdict(ground, table, name) for name, _ in rest}
-        for name, _ in children:
-            attempt_id = known[name].attempt_id
-            if attempt_id is not None and name in ground.prompts:
-                await ground.lab.store.experience.keep_prompt(attempt_id, ground.run_id, name, ground.prompts[name])
-        verdicts = [known[name] for name, _ in children]
-        best = max((v.speedup or 0.0 for v in verdicts if v.outcome == "correct"), default=0.0)
-        correct = sum(v.outcome == "correct" for v in verdicts)
-        outcome = f"{correct} of {len(verdicts)} correct"
-        return {
-            "outcome": outcome, "speedup": best or None, "verdicts": [v.model_dump(mode="json") for v in verdicts],
-        }  # fmt: skip
-
-    done = await ground.step(step, "judge", work)
-    verdicts = [Verdict.model_validate(found) for found in done["verdicts"]]
-    for (_, candidate), verdict in zip(children, verdicts, strict=True):
-        ground.consider(verdict, candidate.source)
-    return verdicts
-
-
-async def _compared(
-    ground: Ground,
-    batch_id: str,
-    rest: Sequence[tuple[str, Candidate]],
-    noted: dict[str, str],
-    parent: Member | None,
-) -> Comparison:
-    plan = ground.plan
-    assert plan.tier != "compile"
-    entrants = [
-        NamedCandidate(
-            name,
-            source_for(ground.problem, candidate, plan),
-            tuple(plan.flags),
-            plan.entry,
-            note=f"{noted[name]} {' '.join(candidate.idea.split())}"[:500],
-            parent_id=parent.verdict.attempt_id if parent else None,
-            fresh=plan.fresh,
-        )
-        for name, candidate in rest
-    ]
-    return await ground.lab.evaluation.batches.compare(
-        ground.problem.problem_id, entrants, tier=plan.tier, host=plan.host, wait_s=JUDGE_WAIT_S,
-        progress=ground.tell, batch_id=batch_id,
-    )  # fmt: skip
-
-
-async def _verdict(ground: Ground, table: Comparison, name: str) -> Verdict:
-    row = next(row for row in table.rows if row.name == name)
-    if row.attempt_id is None or row.status not in ("judged", "compile_failed"):
-        return Verdict(stage="code", outcome=row.status, reason=row.reason, signature=signature(row.reason))
-    return await recorded_verdict(ground.lab, await ground.lab.store.experience.get(row.attempt_id), ground.plan)

@@ -10,7 +10,7 @@ from statistics import geometric_mean
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
-from gpu_mcp_server.models.recipe import RunState, RunStep
+from gpu_mcp_server.models.recipe import RunState, RunStep, TunedPoint
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.plots.roofline_plot import heat_map
 from gpu_mcp_server.recipes.headless_runs import Runs, verdicts_of
@@ -37,6 +37,7 @@ MAX_LINE = 400
 MAX_VERDICTS = 500
 MAX_MAPS = 24
 MAX_HANDOFFS = 200
+MAX_POINTS = 200
 HANDOFF_CHARS = 20_000
 DEVICE = "this run"
 
@@ -63,6 +64,7 @@ async def report(lab: Lab, run_id: str) -> str:
         section("Roofline, before and after", await _roofs(lab, state, ends)),
         section("From the first candidate to the best", _diff(candidates[0].source, best.source) if best else ""),
         section("Lineage of the best", _line(candidates, best)),
+        section("Tuning", tuning_table(state.tuned)),
         section("Wrong elements", _maps(candidates)),
         section("Steps", _steps(state.steps)),
         section("Verdicts", _verdicts(candidates) or "<p>none</p>"),
@@ -227,6 +229,29 @@ def _maps(candidates: Sequence[Judged]) -> str:
         parts.append(f"<figure>{picture(drawn)}<figcaption>{text(said)}</figcaption></figure>")
     left = len(wrong) - MAX_MAPS
     return "".join(parts) + (f"<p>({left} more left out)</p>" if left > 0 else "")
+
+
+def tuning_table(points: Sequence[TunedPoint]) -> str:
+    """Return the points of a sweep, the fastest first."""
+    if not points:
+        return ""
+    rows = [
+        [
+            *(str(value) for value in point.parameters.values()), point.outcome, *_speed_of(point),
+            f"dominated by {point.dominated_by}" if point.dominated_by else point.reason[:MAX_LINE],
+        ]
+        for point in points[:MAX_POINTS]
+    ]  # fmt: skip
+    left = f"<p>{len(points) - MAX_POINTS} more left out</p>" if len(points) > MAX_POINTS else ""
+    return table([*points[0].parameters, "outcome", "speed-up", "95 % interval", ""], rows) + left
+
+
+def _speed_of(point: TunedPoint) -> tuple[str, str]:
+    ends = point.speedup_range
+    return (
+        f"\u00d7{point.speedup:.3g}" if point.speedup is not None else "none",
+        f"{ends[0]:.3g}\u2013{ends[1]:.3g}" if ends else "unknown",
+    )
 
 
 def _steps(steps: Sequence[RunStep]) -> str:

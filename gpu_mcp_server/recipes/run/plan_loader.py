@@ -55,11 +55,13 @@ def plan_of(values: dict[str, Any], folder: Path) -> RunPlan:
         }
     )
     population = plan.population.model_copy(update={"seed": plan.population.seed and at(plan.population.seed)})
+    tuning = plan.tuning.model_copy(update={"source": plan.tuning.source and at(plan.tuning.source)})
     return plan.model_copy(
         update={
             "problem": problem,
             "agent": agent,
             "population": population,
+            "tuning": tuning,
             "reference_code": [at(name) for name in plan.reference_code],
             "documents": [at(name) for name in plan.documents],
         }

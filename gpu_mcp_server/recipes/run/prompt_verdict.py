@@ -27,10 +27,10 @@ def reached(plan: RunPlan, speedup: float | None, median_us: float | None) -> bo
     return bool(asked) and all(asked)
 
 
-def worth(verdict: Verdict) -> tuple[bool, float, float]:
-    """Return what the better of two is greater by: the target reached, the speed-up, without one a shorter time."""
+def worth(verdict: Verdict) -> tuple[bool, bool, float, float]:
+    """Return what the better of two is greater by: the target, a narrow interval, the speed-up, without one a time."""
     time_us = verdict.median_us if verdict.speedup is None and verdict.median_us else math.inf
-    return verdict.stage == "target", verdict.speedup or 0.0, -time_us
+    return verdict.stage == "target", not verdict.coarse, verdict.speedup or 0.0, -time_us
 
 
 def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:

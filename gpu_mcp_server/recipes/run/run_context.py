@@ -72,14 +72,21 @@ class Ground:
     def over(self) -> Ending | None:
         """Return why the budget is used up, if it is."""
         budget = self.plan.budget
-        if budget.wall_s is not None and self.wall_s >= budget.wall_s:
-            return Ending("budget", f"{self.wall_s:.0f} s of {budget.wall_s:g} s are spent")
+        if (over := self.time_over()) is not None:
+            return over
         if self.agent_calls + self.asking >= budget.agent_calls:
             called = self.agent_calls + self.asking
             return Ending("budget", f"the agent was called {called} times, which is budget.agent_calls")
         if budget.cost_usd is not None and (self.cost_usd or 0) >= budget.cost_usd:
             return Ending("budget", f"{self.cost_usd:.2f} USD of {budget.cost_usd:g} are spent, as the agent reports")
         return None
+
+    def time_over(self) -> Ending | None:
+        """Return why the time is used up, if it is."""
+        limit = self.plan.budget.wall_s
+        if limit is None or self.wall_s < limit:
+            return None
+        return Ending("budget", f"{self.wall_s:.0f} s of {limit:g} s are spent")
 
     async def step(
         self, step: str, kind: str, work: Callable[[], Awaitable[dict[str, Any]]], **begun: Any

@@ -65,10 +65,12 @@ class Batches:
         wait_s: float = 240.0,
         progress: Progress | None = None,
         batch_id: str | None = None,
+        half_width: float | None = None,
     ) -> Comparison:
         """Judge candidates and named implementations; return what is known when `wait_s` is over.
 
-        `batch_id` names the call for who wants to find its attempts again; a new one if absent.
+        `batch_id` names the call for who wants to find its attempts again; a new one if absent. `half_width` is that
+        of `TimingOptions`.
 
         Raises:
             NotFound: If the problem is unknown.
@@ -81,9 +83,12 @@ class Batches:
         _check(entrants)
         where = self._jobs.hosts.choose(host)
         slots = self._slots(entrants, await self._jobs.probe(where), tier, began + wait_s)
+        timing = TimingOptions(tier=tier, half_width=half_width)
         batch_id = batch_id or f"t-{secrets.token_hex(6)}"
         tasks = [
-            asyncio.create_task(self._one(problem, entrant, where, tier, batch_id, slots, progress), name=entrant.name)
+            asyncio.create_task(
+                self._one(problem, entrant, where, timing, batch_id, slots, progress), name=entrant.name
+            )
             for entrant in entrants
         ]
         for task in tasks:
@@ -127,7 +132,7 @@ class Batches:
         problem: Problem,
         entrant: NamedCandidate,
         host: str,
-        tier: Tier,
+        timing: TimingOptions,
         batch_id: str,
         slots: Slots,
         progress: Progress | None,
@@ -146,7 +151,7 @@ class Batches:
             parent_id=entrant.parent_id,
             note=entrant.note or f"{entrant.name}, of batch {batch_id}",
             progress=told,
-            timing=TimingOptions(tier=tier),
+            timing=timing,
             batch_id=batch_id,
             slots=slots,
             reuse=not entrant.fresh,
