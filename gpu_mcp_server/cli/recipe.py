@@ -12,7 +12,7 @@ from gpu_mcp_server.cli.output import Json, announce, print_result, table
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.models.suite import RepeatReport, SuiteReport
+from gpu_mcp_server.models.suite import PlanComparison, RepeatReport, SuiteReport
 
 if TYPE_CHECKING:
     from gpu_mcp_server.recipes.headless_runs import Runs
@@ -142,6 +142,38 @@ def repeat(
             live = ProgressView()
             try:
                 return await Suites(lab).repeat(chosen, times, name or chosen.name, live)
+            finally:
+                live.end()
+
+    report = in_process_client.run(work)
+    print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="TOML of plan A.")],
+    b: Annotated[Path, typer.Argument(help="TOML of plan B, which differs in one key.")],
+    problem: Annotated[list[Path] | None, typer.Option(help="Problems' files; A's own problem if absent.")] = None,
+    times: Annotated[int, typer.Option("-n", "--times", help="Runs of each plan a problem.", min=1, max=100)] = 1,
+    name: Annotated[str | None, typer.Option(help="Of the comparison; the same name goes on. A-B if absent.")] = None,
+    jobs: Jobs = 1,
+    as_json: Json = False,
+) -> None:
+    """Run two plans on the same problems, pair by pair, and say the difference with its interval. Prints Markdown."""
+    from gpu_mcp_server.recipes.run.plan_loader import read_plan
+
+    plans = read_plan(a), read_plan(b)
+    problems: dict[str, Path | str] = {path.stem: path.absolute() for path in problem or ()}
+    problems = problems or {"own": plans[0].problem if plans[0].problem.startswith("p-") else Path(plans[0].problem)}
+
+    async def work() -> PlanComparison:
+        from gpu_mcp_server.recipes.plan_comparison import compare_plans
+
+        chosen = name or f"{a.stem}-{b.stem}"
+        async with in_process_client.laboratory() as lab:
+            live = ProgressView()
+            try:
+                return await compare_plans(lab, plans, chosen, problems, times=times, tell=live, jobs=jobs)
             finally:
                 live.end()
 

@@ -20,6 +20,19 @@ Values = Annotated[list[ParameterValue], Field(min_length=1, max_length=1000)]
 Point = dict[str, ParameterValue]
 
 
+Decoding = dict[str, float | int | str | bool]
+
+
+class StepSettings(Model):
+    """What is different about the agent's calls of some steps; what is absent is as in all."""
+
+    model: str | None = None
+    turns: int | None = Field(default=None, ge=1, le=1000)
+    timeout_s: float | None = Field(default=None, gt=0, le=6 * 3600)
+    decoding: Decoding = {}
+    """temperature, max_tokens ...: added to those of all steps."""
+
+
 class AgentCommand(Model):
     """How an agent is called, once a step: any command that reads a prompt and answers.
 
@@ -53,14 +66,24 @@ class AgentCommand(Model):
     output_bytes: int = Field(default=1 << 20, ge=1 << 10, le=16 << 20)
     memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
     model: str = ""
-    models: dict[str, str] = {}
-    """Other models by the beginning of a step's name: specification, build-plan, test-plan, code, session,
-    reflect."""
     turns: int = Field(default=30, ge=1, le=1000)
     """For `{turns}`: how often one call may ask its model, where the command can be told so; in agent mode also how
     often it may call our tools, which then tell it to end."""
-    decoding: dict[str, float | int | str | bool] = {}
-    """temperature, top_p, seed ...: placeholders of their names; client chat sends them to its model."""
+    decoding: Decoding = {}
+    """temperature, top_p, max_tokens ...: placeholders of their names; client chat sends them to its model, client
+    claude takes max_tokens alone."""
+    steps: dict[str, StepSettings] = {}
+    """Other settings by the beginning of a step's name: specification, build-plan, test-plan, code, session,
+    reflect."""
+
+    def for_step(self, step: str) -> "AgentCommand":
+        """Return the command with the settings of a step, by the longest name with which the step's begins."""
+        names = [name for name in self.steps if step.startswith(name)]
+        if not names:
+            return self
+        own = self.steps[max(names, key=len)]
+        changes = own.model_dump(exclude_none=True, exclude={"decoding"})
+        return self.model_copy(update={**changes, "decoding": {**self.decoding, **own.decoding}})
 
 
 class Iterations(Model):

@@ -85,6 +85,87 @@ class SuiteReport(ResultModel):
         return "\n".join([*lines, "", *table(self.rows)])
 
 
+class StepVariance(Model):
+    """What one step of a plan adds to how much its repetitions differ."""
+
+    step: str
+    runs: int
+    """Repetitions that have it."""
+    difference: float | None = None
+    """Of the agent's answers, as the mean over all pairs: 0 are equal texts, 1 have nothing in common."""
+    share: float | None = None
+    """Of the variance of the best speed-ups, 0 before the first correct candidate; below 0 where it makes runs alike.
+    None where all ended alike."""
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        told = [f"{self.share:.0%} of the variance"] if self.share is not None else []
+        told += [f"answers differ by {self.difference:.2f}"] if self.difference is not None else []
+        return f"{self.step} ({self.runs} runs): {', '.join(told) or 'nothing to compare'}"
+
+
+class PairedDifference(Model):
+    """The mean of paired differences, or of ratios, with its 95 % interval."""
+
+    of: int
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def exponential(self) -> "PairedDifference":
+        """Return a difference of logarithms as a ratio."""
+        values = {name: getattr(self, name) for name in ("mean", "low", "high")}
+        return PairedDifference(of=self.of, **{n: math.exp(v) if v is not None else None for n, v in values.items()})
+
+    def text(self, form: str = "+.3g") -> str:
+        """Say it."""
+        if self.mean is None:
+            return "unknown"
+        ends = f", 95 % {self.low:{form}} to {self.high:{form}}" if self.low is not None else ", no interval of one"
+        return f"{self.mean:{form}} ({self.of} differences{ends})"
+
+
+class ComparedPair(Model):
+    """Two plans' runs on one problem."""
+
+    problem: str
+    number: int
+    """Of the repetition."""
+    a: SuiteRow
+    b: SuiteRow
+
+
+class PlanComparison(ResultModel):
+    """Two plans on the same problems: B against A."""
+
+    name: str
+    changed: list[str]
+    """What they differ in: `key: A | B`."""
+    pairs: list[ComparedPair]
+    passed_a: Proportion
+    """Runs with a correct candidate."""
+    passed_b: Proportion
+    passed: PairedDifference
+    """Of the shares, over all pairs; repetitions of one problem count as pairs of their own."""
+    faster: PairedDifference
+    """Speed-up of B over that of A, geometric mean over the problems where both are correct and timed."""
+    calls: PairedDifference
+    tokens: PairedDifference
+    """Of pairs whose agents both report them."""
+    cost_usd: PairedDifference
+    """Likewise."""
+
+    def summary(self) -> str:
+        """Say what was changed and what came of it, then the pairs as Markdown."""
+        lines = [f"# {self.name}: B against A", "", *(f"- changed: {text}" for text in self.changed)]
+        lines += [f"- passed, A: {self.passed_a.text()}", f"- passed, B: {self.passed_b.text()}"]
+        lines += [f"- passed, B - A: {self.passed.text()}", f"- speed-up, B / A: {self.faster.text('.3g')}"]
+        lines += [f"- calls of the agent, B - A: {self.calls.text()}", f"- tokens, B - A: {self.tokens.text()}"]
+        lines += [f"- cost in USD as reported, B - A: {self.cost_usd.text()}", ""]
+        lines += ["| problem | A | B |", "| --- | --- | --- |"]
+        return "\n".join([*lines, *(f"| {_cell(p.problem)} | {_result(p.a)} | {_result(p.b)} |" for p in self.pairs)])
+
+
 class RepeatReport(ResultModel):
     """How much a run varies."""
 
@@ -98,6 +179,8 @@ class RepeatReport(ResultModel):
     """Ascending, of those that passed and were timed."""
     difference: float | None = None
     """Mean over all pairs of the best sources: 0 are equal texts, 1 have nothing in common."""
+    steps: list[StepVariance] = []
+    """What each step adds to the spread, in their order."""
 
     def summary(self) -> str:
         """Say rates and spread, then a table as Markdown."""
@@ -108,6 +191,7 @@ class RepeatReport(ResultModel):
             lines.append(f"- speed-up: {self.speedups[0]:.3g} to {self.speedups[-1]:.3g}, median {middle:.3g}")
         if self.difference is not None:
             lines.append(f"- difference of the sources: {self.difference:.2f}")
+        lines += [f"- {step.line_text()}" for step in self.steps]
         return "\n".join([*lines, "", *table(self.rows)])
 
 
@@ -121,6 +205,11 @@ def table(rows: list[SuiteRow]) -> list[str]:
         cells = [_cell(row.name), said, speed, row.attempt_id or "-", str(row.agent_calls), f"{row.wall_s:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _result(row: SuiteRow) -> str:
+    speed = f"{row.speedup:.3g}" if row.speedup is not None else ("correct, not timed" if row.correct else "-")
+    return f"{speed} ({row.stopped or 'unfinished'})"
 
 
 def _cell(text: str) -> str:

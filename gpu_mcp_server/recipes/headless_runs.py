@@ -77,6 +77,10 @@ class Runs:
         judged = [verdict.attempt_id for verdict in verdicts_of(journal)]
         return await self._lab.jobs.table.gpu_seconds([one for one in (*judged, *profiles) if one is not None])
 
+    def journal(self, run_id: str) -> list[dict[str, Any]]:
+        """Return what a run's journal says so far; nothing of one that is not begun."""
+        return entries(self._root / run_id)
+
     def begun(self, run_id: str) -> bool:
         """Say whether anything was done of a run."""
         return bool(entries(self._root / run_id))

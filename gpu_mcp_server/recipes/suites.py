@@ -3,12 +3,9 @@
 Each run has a name of its own, so a suite that is killed goes on where it was.
 """
 
-import difflib
 import hashlib
-import itertools
 import json
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,10 +13,12 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan, SuiteBudget
-from gpu_mcp_server.models.suite import Proportion, RepeatReport, SuiteReport, SuiteRow
+from gpu_mcp_server.models.suite import PlanComparison, Proportion, RepeatReport, SuiteReport, SuiteRow
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.headless_runs import Runs, silent
-from gpu_mcp_server.recipes.reports.suite_page import repeat_page, suite_page
+from gpu_mcp_server.recipes.reports.step_variance import variance_by_step
+from gpu_mcp_server.recipes.reports.suite_page import page_of
+from gpu_mcp_server.recipes.reports.text_difference import mean_difference
 from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
 from gpu_mcp_server.recipes.run.run_context import Tell
 from gpu_mcp_server.services.lab import Lab
@@ -27,8 +26,6 @@ from gpu_mcp_server.services.problems.formats import geak
 from gpu_mcp_server.services.problems.formats.detect import source_at
 
 FAST = (0, 1, 2)
-COMPARED = 20_000
-"""Characters of a source that are compared with another's."""
 _NUMBER = re.compile(r"^(\d+)")
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -76,9 +73,14 @@ async def hip_problems(instructions: Path, chosen: Sequence[str] = ()) -> dict[s
     return {name: source.folder / f"{source.name}#{name}" for name in names if not chosen or name in chosen}
 
 
-async def fitted(plan: RunPlan, path: Path) -> RunPlan:
-    """Return the plan for a problem: of tier compile for a HIP task, as nobody judges on AMD's devices yet."""
+async def fitted(plan: RunPlan, path: Path | str) -> RunPlan:
+    """Return the plan for a problem: of tier compile for a HIP task, as nobody judges on AMD's devices yet.
+
+    A problem that is registered is given by its id.
+    """
     plan = plan.model_copy(update={"problem": str(path)})
+    if isinstance(path, str):
+        return plan
     source = await source_at(path)
     if geak.recognizes(source) and geak.wants_hip(await geak.project(source)):
         return plan.model_copy(update={"tier": "compile", "mode": "structured"})
@@ -111,9 +113,9 @@ class Suites:
 
         async def one(name: str, path: Path) -> None:
             nonlocal ended
-            run_id = _run_id(suite, name)
+            run_id = run_id_of(suite, name)
             if not self._runs.begun(run_id):
-                ended = ended or await self._spent(plan.suite, [_run_id(suite, other) for other in problems])
+                ended = ended or await self._spent(plan.suite, [run_id_of(suite, other) for other in problems])
                 if ended:
                     return
             await tell(f"{name}: begun, {len(states) + 1} of {len(problems)}")
@@ -121,11 +123,11 @@ class Suites:
             async def tell_of_problem(message: str) -> None:
                 await tell(f"{name} {message}" if jobs > 1 else message)
 
-            states[name] = await self._one(plan, run_id, path, tell_of_problem)
-            self._write(suite, report())
+            states[name] = await self.run_problem(plan, run_id, path, tell_of_problem)
+            self.write_report(suite, report())
 
         await run_bounded(jobs, [partial(one, name, path) for name, path in problems.items()])
-        self._write(suite, report())
+        self.write_report(suite, report())
         return report()
 
     async def _spent(self, budget: SuiteBudget, run_ids: Sequence[str]) -> str:
@@ -141,7 +143,7 @@ class Suites:
         over = [name for name, limit in limits.items() if used[name] >= limit]
         return "; ".join(f"{used[name]:g} of suite.{name} {limits[name]:g} are spent" for name in over)
 
-    async def _one(self, plan: RunPlan, run_id: str, path: Path, tell: Tell) -> RunState:
+    async def run_problem(self, plan: RunPlan, run_id: str, path: Path | str, tell: Tell) -> RunState:
         """Run one problem; what is no problem is a row that is refused, and is tried again by the next call."""
         try:
             run_id = self._runs.create(await fitted(plan, path), run_id)
@@ -160,7 +162,7 @@ class Suites:
         rows: list[SuiteRow] = []
         sources: list[str] = []
         for number in range(1, times + 1):
-            run_id = self._runs.create(plan, _run_id(name, str(number)))
+            run_id = self._runs.create(plan, run_id_of(name, str(number)))
             state = await self._runs.go(run_id, tell)
             rows.append(row_of(str(number), state))
             if state.best_source_artifact_id is not None:
@@ -171,19 +173,30 @@ class Suites:
             passed=Proportion.from_counts(sum(row.correct for row in rows), len(rows)),
             reached=Proportion.from_counts(sum(row.stopped == "target" for row in rows), len(rows)),
             speedups=sorted(row.speedup for row in rows if row.speedup is not None),
-            difference=difference(sources),
+            difference=mean_difference(sources),
+            steps=variance_by_step(
+                [self._runs.journal(row.run_id) for row in rows], [await self._answers(row.run_id) for row in rows]
+            ),
         )
-        self._write(name, report)
+        self.write_report(name, report)
         return report
 
-    def _write(self, name: str, report: SuiteReport | RepeatReport) -> None:
+    async def _answers(self, run_id: str) -> dict[str, str]:
+        """Return what the agent answered by step: its hand-off, else its words."""
+        done = [entry for entry in self._runs.journal(run_id) if entry["event"] == "done"]
+        kept = {entry["step"]: entry.get("handoff_artifact_id") or entry.get("text_artifact_id") for entry in done}
+        read = self._lab.store.artifacts.read
+        return {step: (await read(artifact)).decode() for step, artifact in kept.items() if artifact}
+
+    def write_report(self, name: str, report: SuiteReport | RepeatReport | PlanComparison) -> None:
+        """Write a report as Markdown, JSON and a web page."""
         folder = self._lab.settings.data_dir / "recipes" / "suites"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         plain = _ODD.sub("-", name)
         texts = {
             ".md": report.summary() + "\n",
             ".json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n",
-            ".html": suite_page(report) if isinstance(report, SuiteReport) else repeat_page(report),
+            ".html": page_of(report),
         }
         for suffix, text in texts.items():
             path = folder / (plain + suffix)
@@ -216,20 +229,7 @@ def row_of(name: str, state: RunState) -> SuiteRow:
     )  # fmt: skip
 
 
-def difference(sources: Sequence[str]) -> float | None:
-    """Return how different texts are, as the mean over all pairs; None of fewer than two.
-
-    Source:
-        1 - difflib.SequenceMatcher.ratio (Ratcliff and Obershelp), over lines.
-    """
-    pairs = list(itertools.combinations([text[:COMPARED].splitlines() for text in sources], 2))
-    if not pairs:
-        return None
-    alike = [difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() for one, other in pairs]
-    return 1 - statistics.fmean(alike)
-
-
-def _run_id(suite: str, name: str) -> str:
+def run_id_of(suite: str, name: str) -> str:
     """Return a run's name; what does not fit is told apart by its hash."""
     plain = _ODD.sub("-", name)[:40]
     other = "" if plain == name else "-" + hashlib.sha256(name.encode()).hexdigest()[:6]

@@ -49,6 +49,8 @@ if "You write the specification" in prompt:
 if scenario == "quits":
     print("out of credit", file=sys.stderr)
     sys.exit(1)
+if "SAID" in os.environ:
+    print(os.environ["SAID"])
 if '"title":"BuildPlan"' in prompt:
     flags = ["-O1", "-lm"] if "could not be used" in prompt else ["-fplugin=evil.so"]
     Path("handoff.json").write_text(json.dumps({"flags": flags, "entry": "begin", "why": "small"}))

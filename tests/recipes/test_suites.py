@@ -16,7 +16,8 @@ from gpu_mcp_server.models.recipe import RunState, Verdict
 from gpu_mcp_server.models.run_plan import SuiteBudget
 from gpu_mcp_server.models.suite import Proportion
 from gpu_mcp_server.recipes.headless_runs import Runs
-from gpu_mcp_server.recipes.suites import Suites, difference, kernelbench_problems, suite_report
+from gpu_mcp_server.recipes.reports.text_difference import mean_difference
+from gpu_mcp_server.recipes.suites import Suites, kernelbench_problems, suite_report
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import Folder
 from tests.recipes.conftest import HERE, TWICE, Begun
@@ -48,7 +49,11 @@ def test_a_degenerate_problem_counts_nowhere_and_is_named():
 
 
 def test_sources_are_as_different_as_they_look():
-    assert difference(["a\nb\n", "a\nb\n"]) == 0 and difference(["a\n", "b\n"]) == 1 and difference(["a"]) is None
+    assert (
+        mean_difference(["a\nb\n", "a\nb\n"]) == 0
+        and mean_difference(["a\n", "b\n"]) == 1
+        and mean_difference(["a"]) is None
+    )
 
 
 def test_problems_of_a_level_are_in_the_order_of_their_numbers(tmp_path: Path):

@@ -48,11 +48,25 @@ def call_of(agent: AgentCommand, around: Around) -> Call:
     """Return how an agent is called: by its name, or as its template has it.
 
     Raises:
-        BadRequest: If it has a name and lacks what an agent of that name needs.
+        BadRequest: If it has a name and lacks what an agent of that name needs, or has no use for a setting.
     """
+    if unused := unused_decoding(agent):
+        raise BadRequest(
+            f"The agent has no use for decoding.{unused[0]}.",
+            hint=f"Put {{{unused[0]}}} into command, stdin or environment, or leave the setting out.",
+        )
     if agent.client is None:
         return Call(agent.command, files=_mcp_json(around))
     return _CLIENTS[agent.client](agent, around)
+
+
+def unused_decoding(agent: AgentCommand) -> list[str]:
+    """Return the settings of decoding that reach no model: no placeholder, and nothing that the client takes."""
+    if agent.client == "chat":
+        return []
+    texts = [*agent.command, agent.stdin, *agent.environment.values()]
+    taken = ("max_tokens",) if agent.client == "claude" else ()
+    return [name for name in agent.decoding if name not in taken and not any(f"{{{name}}}" in text for text in texts)]
 
 
 def _mcp_json(around: Around) -> dict[str, str]:
@@ -66,6 +80,7 @@ def _mcp_json(around: Around) -> dict[str, str]:
 def _claude(agent: AgentCommand, around: Around) -> Call:
     tools = ["--mcp-config", "/job/mcp.json", "--allowedTools", "mcp__gpu"] if around.tools else []
     base = {"ANTHROPIC_BASE_URL": "{address}"} if around.address else {}
+    base |= {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "{max_tokens}"} if "max_tokens" in agent.decoding else {}
     return Call(
         [
             *(agent.command or ["claude"]), "-p", "--output-format", "json", "--max-turns", "{turns}", "--tools", "",

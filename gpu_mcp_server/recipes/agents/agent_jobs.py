@@ -73,7 +73,8 @@ class Agents:
         """
         command = self._command
         address = Address.of(command.address) if command.address else None
-        call_of(command, Around("", "", False, address.inside if address else ""))
+        for one in (command, *(command.for_step(name) for name in command.steps)):
+            call_of(one, Around("", "", False, address.inside if address else ""))
         if command.network and not self._lab.settings.allow_fetch:
             raise BadRequest("The agent wants the network.", hint="A person can set allow_fetch = true.")
         for root in command.roots:
@@ -101,7 +102,7 @@ class Agents:
             NotFound: If a file of the template is not there.
             SandboxTooWeak, HostError: If it could not be started.
         """
-        jobs, command = self._lab.jobs.runner, self._command
+        jobs, command = self._lab.jobs.runner, self._command.for_step(step)
         address = Address.of(command.address) if command.address else None
         meter = Meter(command.turns)
         tools = Tools(self._lab.settings, command.toolsets, meter, on_call) if on_call else None
@@ -132,7 +133,7 @@ class Agents:
     async def _spec(
         self, job_id: str, step: str, prompt: str, folder: str, tools: bool
     ) -> tuple[JobSpec, Mapping[str, bytes | Path]]:
-        command, settings = self._command, self._lab.settings
+        command, settings = self._command.for_step(step), self._lab.settings
         probe = await self._lab.jobs.runner.probe(HOST)
         address = Address.of(command.address) if command.address else None
         python = probe.judge.path if probe.judge else "/usr/bin/python3"
@@ -141,7 +142,7 @@ class Agents:
         values = {
             **{name: str(value) for name, value in command.decoding.items()},
             "prompt": prompt, "prompt_file": f"/job/{PROMPT_FILE}", "address": around.address, "python": python,
-            "gate": f"/job/{GATE}", "model": model_of(command, step), "turns": str(command.turns), "step": step,
+            "gate": f"/job/{GATE}", "model": command.model, "turns": str(command.turns), "step": step,
         }  # fmt: skip
         own = {path: await _content(name) for path, name in command.files.items()}
         made = {path: text.encode() for path, text in call.files.items()}
@@ -190,11 +191,6 @@ class Agents:
 
 class Interrupted(HostError):
     """A call ended for a reason that is not the agent's; it can be made again."""
-
-
-def model_of(command: AgentCommand, step: str) -> str:
-    """Return the model that a step is for: of its kind, or the one for all."""
-    return next((model for kind, model in command.models.items() if step.startswith(kind)), command.model)
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

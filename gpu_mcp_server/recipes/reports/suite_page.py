@@ -2,11 +2,18 @@
 
 from collections.abc import Sequence
 
-from gpu_mcp_server.models.suite import RepeatReport, SuiteReport, SuiteRow
+from gpu_mcp_server.models.suite import PlanComparison, RepeatReport, SuiteReport, SuiteRow
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.recipes.reports.html_page import heading, items, page, picture, section, table
 
 HEADS = ("problem", "stopped", "speed-up", "attempt", "run", "calls", "run time", "USD as reported", "reason")
+
+
+def page_of(report: SuiteReport | RepeatReport | PlanComparison) -> str:
+    """Return a report as one page."""
+    if isinstance(report, SuiteReport):
+        return suite_page(report)
+    return repeat_page(report) if isinstance(report, RepeatReport) else comparison_page(report)
 
 
 def suite_page(report: SuiteReport) -> str:
@@ -33,7 +40,26 @@ def repeat_page(report: RepeatReport) -> str:
         heading(report.name, "", "", f"{len(report.rows)} repetitions"),
         section("Metrics", items(said)),
         section("Speed-up over the reference", _speeds(report.rows)),
+        section("Which step makes them differ", items([step.line_text() for step in report.steps])),
         section("Repetitions", _rows(report.rows)),
+    ]
+    return page(report.name, parts)
+
+
+def comparison_page(report: PlanComparison) -> str:
+    """Return two plans on the same problems as one page."""
+    said = [
+        f"passed, A: {report.passed_a.text()}", f"passed, B: {report.passed_b.text()}",
+        f"passed, B - A: {report.passed.text()}", f"speed-up, B / A: {report.faster.text('.3g')}",
+        f"calls of the agent, B - A: {report.calls.text()}", f"tokens, B - A: {report.tokens.text()}",
+        f"cost in USD as reported, B - A: {report.cost_usd.text()}",
+    ]  # fmt: skip
+    parts = [
+        heading(report.name, "", "", f"B against A, {len(report.pairs)} pairs"),
+        section("Changed", items(report.changed)),
+        section("Metrics", items(said)),
+        section("A", _rows([pair.a for pair in report.pairs])),
+        section("B", _rows([pair.b for pair in report.pairs])),
     ]
     return page(report.name, parts)
 

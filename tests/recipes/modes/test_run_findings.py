@@ -164,7 +164,7 @@ async def test_a_second_run_ends_as_cached_or_starts_from_the_best_and_a_fresh_o
 
 
 async def test_after_two_failures_the_reflector_is_asked_and_its_hints_effect_is_kept(lab: Lab, begun: Begun):
-    run_id = await begun("stumbles", {"models": {"reflect": "large"}}, iterations={"compile": 5})
+    run_id = await begun("stumbles", {"steps": {"reflect": {"model": "large"}}}, iterations={"compile": 5})
     state = await Runs(lab).go(run_id)
 
     assert [(s.step, s.kind) for s in state.steps if s.kind == "reflect"] == [("reflect-002", "reflect")]

@@ -11,7 +11,6 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import HANDOFFS, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.recipes.agents.agent_jobs import model_of
 from gpu_mcp_server.recipes.headless_runs import Runs, state_of
 from gpu_mcp_server.recipes.reports.run_report import report
 from gpu_mcp_server.recipes.run.journal import FILE, entries
@@ -140,7 +139,10 @@ async def test_a_run_that_was_killed_between_any_two_lines_does_every_step_once(
 
 
 async def test_builder_and_tester_hand_over_what_is_checked_kept_and_used(lab: Lab, begun: Begun):
-    agent = {"model": "large", "models": {"build-plan": "small", "code": "huge"}}
+    steps = {"build-plan": {"model": "small"}, "code": {"model": "huge", "turns": 3, "decoding": {"temperature": 0.7}}}
+    given = {"SCENARIO": "builds", "SAID": "{model} {turns} {temperature} {max_tokens}"}
+    decoding = {"temperature": 0.1, "max_tokens": 900}
+    agent = {"model": "large", "steps": steps, "decoding": decoding, "environment": given, "turns": 9}
     run_id = await begun("builds", agent, roles=["builder", "tester"])
     state = await Runs(lab).go(run_id)
 
@@ -155,8 +157,10 @@ async def test_builder_and_tester_hand_over_what_is_checked_kept_and_used(lab: L
     assert (attempt.flags, attempt.entry) == ('["-O1", "-lm"]', "begin")
     prompt = await kept_prompt(lab, run_id, 1)
     assert "launcher is called begin" in prompt and "a tail that is skipped" in prompt
-    command = Runs(lab).plan(run_id).agent
-    assert [model_of(command, step) for step in steps[:5]] == ["large", "small", "small", "large", "huge"]
+    journal = entries(lab.settings.data_dir / "recipes" / run_id)
+    done = {entry["step"]: entry for entry in journal if entry["event"] == "done" and "text_artifact_id" in entry}
+    said = {step: (await lab.store.artifacts.read(entry["text_artifact_id"])).decode() for step, entry in done.items()}
+    assert said["test-plan-001"].startswith("large 9 0.1 900\n") and said["code-001"].startswith("huge 3 0.7 900\n")
     for name, model in HANDOFFS.items():
         assert model.model_json_schema()["type"] == "object", name
 
@@ -175,6 +179,9 @@ async def recorded(lab: Lab, problem_id: str | None) -> list[Any]:
         ({}, {"mode": "dialogue"}, "mode"),
         ({"command": []}, {}, "command or client"),
         ({"client": "chat"}, {}, "agent.address"),
+        ({"decoding": {"temperature": 0.5}}, {}, "no use for decoding.temperature"),
+        ({"client": "claude", "steps": {"code": {"decoding": {"seed": 1}}}}, {}, "no use for decoding.seed"),
+        ({"steps": {"code": {"speed": 1}}}, {}, "steps.code.speed"),
         ({"address": "somewhere"}, {}, "no address of a model"),
         ({}, {"iteration": {}}, "iteration"),
     ],

@@ -1,0 +1,57 @@
+"""Differences of pairs with their 95 % intervals."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from gpu_mcp_server.models.suite import PairedDifference, Proportion
+
+T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Quantile 0.975 of Student's t with 1 to 30 degrees of freedom.
+
+Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2, critical values of the Student's t distribution.
+"""
+
+
+def mean_of_differences(differences: Sequence[float]) -> PairedDifference:
+    """Return the mean of independent differences with Student's interval; without ends for fewer than two.
+
+    Beyond 31 differences the quantile of 30 degrees of freedom is used, which is a little too wide.
+    """
+    if not differences:
+        return PairedDifference(of=0)
+    mean = statistics.fmean(differences)
+    if len(differences) == 1:
+        return PairedDifference(of=1, mean=mean)
+    t = T95[min(len(differences) - 1, len(T95)) - 1]
+    half = t * statistics.stdev(differences) / math.sqrt(len(differences))
+    return PairedDifference(of=len(differences), mean=mean, low=mean - half, high=mean + half)
+
+
+def difference_of_shares(first: Sequence[bool], second: Sequence[bool]) -> PairedDifference:
+    """Return by how much the share of hits is higher in the second of paired samples.
+
+    Source:
+        R. G. Newcombe, Improved confidence intervals for the difference between binomial proportions based on paired
+        data, Statistics in Medicine 17 (1998), method 10.
+    """
+    n = len(first)
+    if n == 0:
+        return PairedDifference(of=0)
+    both = sum(a and b for a, b in zip(first, second, strict=True))
+    alone_second, alone_first = sum(second) - both, sum(first) - both
+    neither = n - both - alone_first - alone_second
+    p1, p2 = Proportion.from_counts(sum(second), n), Proportion.from_counts(sum(first), n)
+    up1, down1 = p1.high - p1.hits / n, p1.hits / n - p1.low
+    up2, down2 = p2.high - p2.hits / n, p2.hits / n - p2.low
+    margins = p1.hits * (n - p1.hits) * p2.hits * (n - p2.hits)
+    product = both * neither - alone_first * alone_second
+    product = max(product - n / 2, 0) if product > 0 else product
+    phi = product / math.sqrt(margins) if margins else 0.0
+    mean = (alone_second - alone_first) / n
+    low = mean - math.sqrt(max(down1**2 - 2 * phi * down1 * up2 + up2**2, 0.0))
+    high = mean + math.sqrt(max(up1**2 - 2 * phi * up1 * down2 + down2**2, 0.0))
+    return PairedDifference(of=n, mean=mean, low=low, high=high)
