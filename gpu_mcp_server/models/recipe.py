@@ -114,6 +114,8 @@ class Verdict(Model):
     """Diagnostics, or times at each shape."""
     speedup: float | None = None
     median_us: float | None = None
+    speedup_range: tuple[float, float] | None = None
+    """95 % interval, where every shape has one."""
     coarse: bool = False
     """Timed with a wide interval, to leave out what is dominated: it is no best, and reaches no target."""
     signature: str = ""
@@ -298,11 +300,14 @@ class RunState(ResultModel):
     spent: RunCost = RunCost()
     tuned: list[TunedPoint] = []
     """Points of `[tune]`, the fastest first."""
+    next_step: str = ""
+    """What whoever reads this can do next."""
 
     def summary(self) -> str:
         """Say how it ended, the best, then the steps."""
         head = f"{self.run_id} ({self.mode}): {self.stopped or self.state}"
         lines = [head + (f" - {self.why}" if self.why else "")]
+        lines += [f"next: {self.next_step}"] if self.next_step else []
         if self.best is not None:
             said = f"{self.best.speedup:.3g}" if self.best.speedup is not None else "not timed"
             lines.append(f"best: {self.best.attempt_id}, speed-up {said}")

@@ -20,6 +20,7 @@ from gpu_mcp_server.recipes.modes.structured_mode import structured
 from gpu_mcp_server.recipes.modes.tune_mode import tune, tune_best, tuned_points
 from gpu_mcp_server.recipes.run.compile_tier import unjudged
 from gpu_mcp_server.recipes.run.journal import Journal, entries
+from gpu_mcp_server.recipes.run.next_step import next_step
 from gpu_mcp_server.recipes.run.prompt_verdict import worth
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground, Tell
 from gpu_mcp_server.recipes.run.run_memory import recall
@@ -194,6 +195,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
         best=max(correct, key=worth, default=None),
         best_source_artifact_id=end.get("best_source_artifact_id") if end else None,
         tuned=tuned_points(done.values()),
+        next_step=next_step(run_id, plan, journal, verdicts),
         spent=RunCost(
             wall_s=sum(step.seconds for step in steps),
             agent_calls=sum(step.kind in ASKED for step in steps),

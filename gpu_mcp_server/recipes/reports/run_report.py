@@ -26,7 +26,9 @@ from gpu_mcp_server.recipes.reports.html_page import (
     table,
     text,
 )
+from gpu_mcp_server.recipes.reports.run_picture import run_picture
 from gpu_mcp_server.recipes.reports.run_roofline import roofs_of
+from gpu_mcp_server.recipes.reports.run_timeline import MAX_STEPS, timeline_steps
 from gpu_mcp_server.recipes.run.journal import entries
 from gpu_mcp_server.recipes.run.run_candidates import Judged, judged
 from gpu_mcp_server.services.lab import Lab
@@ -50,17 +52,19 @@ async def report(lab: Lab, run_id: str) -> str:
     """
     runs = Runs(lab)
     state, plan, folder = runs.state(run_id), runs.plan(run_id), runs.folder(run_id)
-    candidates = await judged(lab, verdicts_of(entries(folder))[:MAX_VERDICTS])
+    journal = entries(folder)
+    candidates = await judged(lab, verdicts_of(journal)[:MAX_VERDICTS])
     first = next((c for c in candidates if c.verdict.outcome == "correct"), None)
     best = next((c for c in candidates if state.best and c.verdict.attempt_id == state.best.attempt_id), None)
     ends = [end for end in (first, best) if end is not None]
     parts = [
         heading(state.name, state.stopped or state.state, _shade(state), f"{state.run_id}, mode {state.mode}"),
         figures(_figures(state, best)),
-        f'<div class="notice">{text(state.why)}</div>' if state.why else "",
+        _notice(state),
         section("Result", _best(state, best)),
         section("Times at each shape", _shapes(first, best)),
         section("Best so far", picture(history_plots.plot_history(_history(state, candidates))) if candidates else ""),
+        section("Course", run_picture(timeline_steps(journal)[-MAX_STEPS:])),
         section("Roofline, before and after", await _roofs(lab, state, ends)),
         section("From the first candidate to the best", _diff(candidates[0].source, best.source) if best else ""),
         section("Lineage of the best", _line(candidates, best)),
@@ -72,6 +76,12 @@ async def report(lab: Lab, run_id: str) -> str:
         section("Plan", folded("all", block(plan.model_dump_json(indent=1)))),
     ]
     return page(state.run_id, parts)
+
+
+def _notice(state: RunState) -> str:
+    said = [state.why, f"Next: {state.next_step}" if state.next_step else ""]
+    told = "<br>".join(text(each) for each in said if each)
+    return f'<div class="notice">{told}</div>' if told else ""
 
 
 def _shade(state: RunState) -> str:

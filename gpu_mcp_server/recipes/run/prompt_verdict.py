@@ -47,6 +47,7 @@ def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
             evaluation.diagnostics, evaluation.shapes, evaluation.declared, evaluation.robust, evaluation.advice
         ),
         speedup=evaluation.speedup,
+        speedup_range=evaluation.speedup_range(),
         median_us=median_us,
         signature=signature(evaluation.reason),
     )
@@ -69,12 +70,14 @@ def details_text(
 def verdict_of_attempt(attempt: Attempt, plan: RunPlan) -> Verdict:
     """Return the same of an attempt that is recorded, without lines: `recorded_verdict` has them."""
     outcome = attempt.verdict or attempt.status
+    ends = (attempt.evidence or {}).get("speedup_range")
     return Verdict(
         attempt_id=attempt.attempt_id,
         stage=_stage(outcome, plan, attempt.speedup, attempt.median_us),
         outcome=outcome,
         reason=attempt.reason or "",
         speedup=attempt.speedup,
+        speedup_range=(ends[0], ends[1]) if ends else None,
         median_us=attempt.median_us,
         signature=signature(attempt.reason or ""),
     )

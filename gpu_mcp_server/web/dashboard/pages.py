@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from gpu_mcp_server import __version__, time_format
 from gpu_mcp_server.package_files import PACKAGE
+from gpu_mcp_server.plots.outcome_shades import status_class
 from gpu_mcp_server.text_safety import escape_controls
 from gpu_mcp_server.web.dashboard import text_format
 from gpu_mcp_server.web.dashboard.whiskers import range_of
@@ -33,7 +34,7 @@ HEADERS = {
 FILTERS: Sequence[Any] = (
     text_format.display_text, time_format.format_duration, time_format.format_elapsed, text_format.format_age,
     text_format.format_microseconds, text_format.format_microsecond_range, text_format.clock,
-    text_format.format_number, text_format.size, text_format.status_class, range_of,
+    text_format.format_number, text_format.size, status_class, range_of,
 )  # fmt: skip
 """What templates know by its name."""
 SECTIONS = (

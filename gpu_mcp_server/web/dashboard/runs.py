@@ -11,9 +11,10 @@ from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.headless_runs import Runs, state_of
+from gpu_mcp_server.recipes.reports.run_picture import run_picture
+from gpu_mcp_server.recipes.reports.run_timeline import MAX_STEPS, TimelineStep, timeline_steps
 from gpu_mcp_server.recipes.run.journal import entries
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.web.dashboard.timeline import MAX_STEPS, TimelineStep, picture, timeline_steps
 
 LISTED = 60
 
@@ -68,7 +69,7 @@ async def run_page(lab: Lab, run_id: str) -> RunPage:
         plan=plan,
         works=shown,
         left_out=len(found) - len(shown),
-        picture=picture(shown),
+        picture=run_picture(shown),
         failures=sum(w.shade in ("bad", "cheat", "warn") for w in found),
         hand_backs=sum(bool(w.back_to) for w in found),
         lanes={lane: sum(w.lane == lane for w in found) for lane in ("Analyst", "Coder", "Builder", "Tester")},

@@ -61,7 +61,7 @@ async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_
     attempts = (await lab.store.experience.list("ancestors", attempt_id=judged[3].attempt_id)).attempts
     assert len(attempts) == 4 and "idea 4" in (attempts[0].note or "")
     page = await report(lab, run_id)
-    assert page.count("<svg") == 2 and "int65_t" in page, "the course, and where the wrong one is wrong"
+    assert page.count("<svg") == 3 and "int65_t" in page, "the best, the lanes, and where the wrong one is wrong"
     assert "1 to 2: compile_failed to incorrect" in page and "first correct" in page
     assert not set(re.findall(r'(?:src|href)="([^"]+)"', page)) and all(s.step in page for s in state.steps)
     before = (folder / FILE).read_bytes()

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.recipes.reports.run_picture import run_picture
+from gpu_mcp_server.recipes.reports.run_timeline import MAX_STEPS, timeline_steps
 from gpu_mcp_server.services.status.listings import ListRequest
 from gpu_mcp_server.time_format import format_duration, format_elapsed
 from gpu_mcp_server.web.dashboard.list_pages import ListView
@@ -16,7 +18,6 @@ from gpu_mcp_server.web.dashboard.text_format import (
     log_listing,
     paired_difference,
 )
-from gpu_mcp_server.web.dashboard.timeline import MAX_STEPS, picture, timeline_steps
 from gpu_mcp_server.web.dashboard.whiskers import range_of, scale_of
 
 
@@ -152,6 +153,6 @@ def test_each_step_lies_in_its_role_and_failures_go_back_to_who_can_mend_them():
 @pytest.mark.parametrize("count", [0, 1, MAX_STEPS + 50])
 def test_the_picture_of_a_run_is_xml_whatever_was_said(count: int):
     hostile = judged(1, "correctness", "<script>\x00", reason="\"'><img onerror=x>\ud800")
-    tree = ET.fromstring(picture(timeline_steps([hostile] * count)))
+    tree = ET.fromstring(run_picture(timeline_steps([hostile] * count)))
     assert len(tree.findall("{*}rect")) == min(count, MAX_STEPS)
     assert not [e for e in tree.iter() if e.tag.endswith("script") or e.tag.endswith("img")]

@@ -1,19 +1,20 @@
-"""A headless run as four lanes: who worked when, what came of it, and to whom it was handed back."""
+"""A headless run as lanes: who worked when, what came of it, and to whom it was handed back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
-from xml.sax.saxutils import quoteattr
 
-from gpu_mcp_server.plots.history_plots import escape_text
-from gpu_mcp_server.web.dashboard.text_format import display_text, format_elapsed, format_number, status_class
+from gpu_mcp_server.plots.outcome_shades import status_class
+from gpu_mcp_server.recipes.headless_runs import ASKED
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")
-LANE_OF_KIND = {"specification": "Analyst", "lookup": "Analyst", "code": "Coder", "session": "Coder"}
+"""Of every run; others are there where they have steps."""
+FURTHER_LANES = ("Reflector", "Profiler", "Tuner")
+LANE_OF_KIND = {
+    "specification": "Analyst", "lookup": "Analyst", "memory": "Analyst", "code": "Coder", "session": "Coder",
+    "pipeline": "Builder", "verify": "Tester", "reflect": "Reflector", "profile": "Profiler", "tune": "Tuner",
+}  # fmt: skip
 MAX_STEPS = 400
-WIDTH, LEFT, RIGHT, TOP, LANE_HEIGHT = 1180, 70, 14, 8, 30
-LEAST_WIDTH = 3.0
-"""Of a bar, as a step of no time happened all the same."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ class TimelineStep:
     """The role that has to do it again, or better."""
     attempts: tuple[tuple[str, str, str], ...] = ()
     """Of each candidate judged: attempt_id, outcome, speed-up."""
+    best: tuple[float, float | None, float | None] | None = None
+    """Speed-up of the fastest correct one, with the ends of its 95 % interval where they are known."""
+    bound: str = ""
+    """What a profile found to limit the time."""
+    calls: int = 0
+    """Of the agent."""
+    cost_usd: float | None = None
+    """As the agent reported it."""
 
 
 def timeline_steps(journal: Sequence[Mapping[str, Any]]) -> list[TimelineStep]:
@@ -56,8 +65,10 @@ def timeline_steps(journal: Sequence[Mapping[str, Any]]) -> list[TimelineStep]:
 def _work(entry: Mapping[str, Any], at: float) -> TimelineStep:
     verdicts = _verdicts(entry)
     outcome = str(entry.get("outcome") or "done")
+    speeds = [f"{v['speedup']:.3g}" if v.get("speedup") else "" for v in verdicts]
     attempts = tuple(
-        (str(v.get("attempt_id") or ""), str(v.get("outcome") or ""), format_number(v.get("speedup"))) for v in verdicts
+        (str(v.get("attempt_id") or ""), str(v.get("outcome") or ""), speed)
+        for v, speed in zip(verdicts, speeds, strict=True)
     )
     said = str(entry.get("why") or next((v["reason"] for v in verdicts if v.get("reason")), ""))
     return TimelineStep(
@@ -70,7 +81,26 @@ def _work(entry: Mapping[str, Any], at: float) -> TimelineStep:
         said=said,
         back_to=_back_to(entry, verdicts),
         attempts=attempts,
+        best=_best(verdicts),
+        bound=_bound(entry),
+        calls=int(entry.get("kind") in ASKED),
+        cost_usd=entry.get("cost_usd"),
     )
+
+
+def _bound(entry: Mapping[str, Any]) -> str:
+    profile: Any = entry.get("profile")
+    return str(cast("Mapping[str, Any]", profile).get("bound") or "") if isinstance(profile, dict) else ""
+
+
+def _best(verdicts: Sequence[Mapping[str, Any]]) -> tuple[float, float | None, float | None] | None:
+    """Return the fastest correct verdict that was not timed coarsely, with its interval."""
+    good = [v for v in verdicts if v.get("outcome") == "correct" and v.get("speedup") and not v.get("coarse")]
+    if not good:
+        return None
+    found = max(good, key=lambda v: float(v["speedup"]))
+    low, high = found.get("speedup_range") or (None, None)
+    return float(found["speedup"]), low, high
 
 
 def _verdicts(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -86,6 +116,8 @@ def _stages(verdicts: Sequence[Mapping[str, Any]]) -> set[str]:
 def _lane(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Return whose step it was: what did not compile never left the Builder."""
     kind = str(entry.get("kind"))
+    if kind == "plan":
+        return "Tester" if str(entry.get("step")).startswith("test-plan") else "Builder"
     if kind != "judge":
         return LANE_OF_KIND.get(kind, "Coder")
     return "Builder" if verdicts and _stages(verdicts) <= {"compile", "code"} else "Tester"
@@ -93,58 +125,15 @@ def _lane(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> st
 
 def _shade(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
     if not verdicts:
-        return "good" if entry.get("kind") == "lookup" else status_class(str(entry.get("outcome")))
+        told = entry.get("kind") in ("lookup", "memory", "profile", "tune")
+        return "good" if told else status_class(str(entry.get("outcome")))
     outcomes = [str(v.get("outcome")) for v in verdicts]
     return "good" if "correct" in outcomes else status_class(outcomes[0])
 
 
 def _back_to(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
-    if entry.get("kind") in ("specification", "code"):
+    if entry.get("kind") in ("tune", "memory"):
+        return ""
+    if entry.get("kind") in ("specification", "plan", "code"):
         return "" if entry.get("outcome") == "ok" else _lane(entry, verdicts)
     return "Coder" if verdicts and "target" not in _stages(verdicts) else ""
-
-
-def picture(found: Sequence[TimelineStep]) -> str:
-    """Return the lanes as SVG, time from left to right, a line down or up to whoever works next."""
-    found = found[:MAX_STEPS]
-    whole = max((w.starts_s + (w.seconds or 0.0) for w in found), default=0.0)
-    height = TOP + LANE_HEIGHT * len(LANES) + 22
-    room = WIDTH - LEFT - RIGHT
-    by_time = whole > 0
-
-    def x(index: int, seconds: float) -> float:
-        part = seconds / whole if by_time else index / max(len(found), 1)
-        return LEFT + part * (room - LEAST_WIDTH)
-
-    parts = [_lane_line(n, lane) for n, lane in enumerate(LANES)]
-    ends: tuple[float, float, str] | None = None
-    for index, w in enumerate(found):
-        left, right = x(index, w.starts_s), x(index + 1, w.starts_s + (w.seconds or 0.0))
-        y = TOP + LANE_HEIGHT * LANES.index(w.lane)
-        if ends is not None:
-            middle = y + LANE_HEIGHT / 2
-            parts.append(f'<path class="{ends[2]}" d="M{ends[0]:.1f} {ends[1]:.1f} V{middle:.1f} H{left:.1f}"/>')
-        title = escape_text(display_text(f"{w.step}: {w.outcome}. {w.said}", 300))
-        wide = max(right - left, LEAST_WIDTH)
-        parts.append(
-            f'<rect class={quoteattr(w.shade)} x="{left:.1f}" y="{y + 7}" width="{wide:.1f}" '
-            f'height="{LANE_HEIGHT - 14}" rx="2"><title>{title}</title></rect>'
-        )
-        ends = (left + wide, y + LANE_HEIGHT / 2, "back" if w.back_to else "on")
-    if by_time:
-        parts.append(f'<text x="{LEFT}" y="{height - 6}">0 s</text>')
-        parts.append(
-            f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end">{format_elapsed(whole)} in steps</text>'
-        )
-    body = "\n".join(parts)
-    return (
-        f'<svg class="lanes" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="Steps of each role over time; the table below says the same">{body}</svg>'
-    )
-
-
-def _lane_line(number: int, lane: str) -> str:
-    y = TOP + LANE_HEIGHT * number + LANE_HEIGHT / 2
-    return (
-        f'<text x="4" y="{y + 4}">{lane}</text><line class="lane" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-    )
