@@ -49,6 +49,16 @@ class NcclTiming(Model):
     device_us: float
 
 
+class NcclProgramTimes(Model):
+    """A user's program beside its original, whole runs in turn."""
+
+    original_s: list[float] = []
+    """Of each pair: from the first process's start to the last one's end, start-up of CUDA and NCCL included."""
+    changed_s: list[float] = []
+    not_measured: str = ""
+    """Why there are no times."""
+
+
 class NcclVerification(ResultModel):
     """All checks of one program."""
 

@@ -21,9 +21,10 @@ StopReason = Literal[
     "compiled",
     "cached",
     "tuned",
+    "unmeasured",
 ]
 """cached: an earlier run's best, confirmed on this device, reaches the target. tuned: every
-point of a sweep is judged."""
+point of a sweep is judged. unmeasured: verified, and its speed target could not be measured here."""
 
 
 class Specification(Model):
@@ -264,6 +265,7 @@ class RunStep(Model):
         "lookup",
         "pipeline",
         "verify",
+        "measure",
     ]
     seconds: float
     outcome: str

@@ -103,7 +103,7 @@ class PlanTarget(Model):
     """When a run has reached what it is for; without one it uses its iterations up."""
 
     speedup: float | None = Field(default=None, gt=0)
-    """Over the reference, geometric mean over the shapes."""
+    """Over the reference, geometric mean over the shapes; in mode nccl of the whole program over its original."""
     median_us: float | None = Field(default=None, gt=0)
     """At the last shape."""
 
@@ -216,6 +216,8 @@ class RunPlan(Model):
             raise ValueError("agent: command or client says which agent is called")
         if self.mode == "tune" and not (self.tune and self.tuning.source):
             raise ValueError("mode tune needs [tune] and tuning.source")
+        if self.mode == "nccl" and self.target.median_us is not None:
+            raise ValueError("mode nccl measures whole programs: target.speedup, not target.median_us")
         if self.tune and self.mode not in ("tune", "structured", "population"):
             raise ValueError(f"mode {self.mode} does not use [tune]")
         if self.tune and self.tier != "performance":

@@ -11,8 +11,8 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.models.suite import ComparedPair, PlanComparison, Proportion, SuiteRow
 from gpu_mcp_server.recipes.headless_runs import silent
-from gpu_mcp_server.recipes.paired_statistics import difference_of_shares, mean_of_differences
 from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
+from gpu_mcp_server.recipes.run.paired_statistics import difference_of_shares, mean_of_differences
 from gpu_mcp_server.recipes.run.run_context import Tell
 from gpu_mcp_server.recipes.suites import Suites, row_of, run_id_of
 from gpu_mcp_server.services.lab import Lab

@@ -16,9 +16,9 @@ from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.models.suite import ComparedPair, SuiteRow
 from gpu_mcp_server.recipes.headless_runs import Runs
-from gpu_mcp_server.recipes.paired_statistics import difference_of_shares, mean_of_differences
 from gpu_mcp_server.recipes.plan_comparison import changed_keys, compare_plans, comparison_of
 from gpu_mcp_server.recipes.reports.step_variance import gains_of, variance_by_step
+from gpu_mcp_server.recipes.run.paired_statistics import difference_of_shares, mean_of_differences
 from gpu_mcp_server.recipes.suites import Suites
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import Folder

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.nccl_pipeline import NcclPipeline
-from gpu_mcp_server.models.recipe import Edit, ProgramEdit, Stage, Verdict
+from gpu_mcp_server.models.recipe import Edit, ProgramEdit, Stage, StopReason, Verdict
 from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.stages.evolve_markers import add_markers
@@ -25,6 +25,7 @@ from gpu_mcp_server.recipes.agents.prompt_builder import (
     hints,
 )
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
+from gpu_mcp_server.recipes.modes.nccl_speed import measure_speed
 from gpu_mcp_server.recipes.modes.structured_mode import SILENT
 from gpu_mcp_server.recipes.run.failure_response import FailureResponse
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
@@ -33,7 +34,7 @@ from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.nccl.pipeline import STAGE_A, STAGE_B, Pipeline
 from gpu_mcp_server.services.nccl.transform import local_program
 
-STAGES_FOLDER = "stages"
+STAGES_FOLDER, PROGRAM_FOLDER = "stages", "program"
 REASON_CHARACTERS = 1500
 BUILDS = ("build", "versions")
 
@@ -69,8 +70,10 @@ async def nccl(ground: Ground) -> Ending:
         await response.score(ground, f"{number:03}", [verdict])
         silent = silent + 1 if verdict.stage == "code" else 0
         if verdict.stage == "target":
-            where = _kept(ground, program, number)
-            return Ending("target", f"{verdict.outcome}: no host call is left; {verdict.reason}; files: {where}"[:500])
+            ending, last = await _speed(ground, program, number, verdict)
+            if ending is not None:
+                return ending
+            verdict = last
         failed[verdict.stage] += 1
         if silent >= SILENT:
             return Ending("agent", f"{SILENT} calls in a row gave no edit; the last: {verdict.reason}"[:500])
@@ -81,6 +84,25 @@ async def nccl(ground: Ground) -> Ending:
             reason = f"{most} edits ended at stage {verdict.stage}; left: {'; '.join(program.left)}; files: {where}"
             return Ending("iterations", reason[:500])
         found = await response.respond(ground, f"{number:03}", [verdict], about_program(ground, program))
+
+
+async def _speed(ground: Ground, program: Program, number: int, verdict: Verdict) -> tuple[Ending | None, Verdict]:
+    """Return how the run ends with a program that has no host call left; no ending where it is to become faster."""
+    where = _kept(ground, program, number)
+    said = f"{verdict.outcome}: no host call is left; {verdict.reason}"
+    if ground.plan.target.speedup is None:
+        return Ending("target", f"{said}; files: {where}"[:500]), verdict
+    speed = await measure_speed(ground, f"{number:03}", await _original(ground), (program.files, program.main))
+    if not speed.measured or speed.reached:
+        stopped: StopReason = "target" if speed.reached else "unmeasured"
+        return Ending(stopped, f"{said}; {speed.said}; files: {where}"[:500]), verdict
+    return None, verdict.model_copy(update={"stage": "performance", "reason": f"no host call is left; {speed.said}"})
+
+
+async def _original(ground: Ground) -> tuple[Mapping[str, str], str]:
+    path = Path(ground.plan.problem)
+    files, _ = await asyncio.to_thread(local_program, path)
+    return files, path.name
 
 
 async def _fast_path(ground: Ground) -> Program | Ending:
@@ -99,9 +121,15 @@ async def _fast_path(ground: Ground) -> Program | Ending:
     failed = next((step for step in done.steps if step.status == "failed"), None)
     if done.status == "nothing to transform" or (failed is not None and failed.name == "original"):
         return Ending("refused", done.headline[:500])
-    if not done.needs_agent and failed is None:
-        return Ending("target", f"{done.status} without the agent: {done.headline}; files: {folder}"[:500])
-    return await asyncio.to_thread(_begun, files, path.name, folder, done)
+    program = await asyncio.to_thread(_begun, files, path.name, folder, done)
+    if done.needs_agent or failed is not None:
+        return program
+    said = f"{done.status} without the agent: {done.headline}"
+    if ground.plan.target.speedup is None:
+        return Ending("target", f"{said}; files: {folder}"[:500])
+    speed = await measure_speed(ground, "000", (files, path.name), (program.files, program.main))
+    stopped: StopReason = "target" if speed.reached else "iterations" if speed.measured else "unmeasured"
+    return Ending(stopped, f"{said}; {speed.said}; files: {folder}"[:500])
 
 
 def _begun(files: Mapping[str, str], original: str, folder: Path, done: NcclPipeline) -> Program:
@@ -201,7 +229,7 @@ def _applied(files: Mapping[str, str], edits: list[Edit]) -> tuple[dict[str, str
 
 def _kept(ground: Ground, program: Program, number: int) -> Path:
     """Write the program as it stands, and say where."""
-    folder = ground.folder / f"program-{number:03}"
+    folder = ground.folder / f"{PROGRAM_FOLDER}-{number:03}"
     for path, text in program.files.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -212,6 +240,9 @@ def _kept(ground: Ground, program: Program, number: int) -> Path:
 def about_program(ground: Ground, program: Program) -> str:
     """Return what is wanted of a program, and which host calls are left."""
     wanted = [f"Wanted: {ground.plan.request}"] if ground.plan.request else []
+    if not program.left and ground.plan.target.speedup is not None:
+        times = f"{ground.plan.target.speedup:g} times as fast as the original"
+        return "\n\n".join([*wanted, f"No host call is left. Make the whole program {times}."])
     head = "Both stages are done as far as the program could. These host calls are left to you:"
     left = "\n".join(f"- {left}" for left in program.left) or "- none; the last stage was refused, see below"
     return "\n\n".join([*wanted, head, left])

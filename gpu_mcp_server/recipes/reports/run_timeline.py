@@ -12,7 +12,8 @@ LANES = ("Analyst", "Coder", "Builder", "Tester")
 FURTHER_LANES = ("Reflector", "Profiler", "Tuner")
 LANE_OF_KIND = {
     "specification": "Analyst", "lookup": "Analyst", "memory": "Analyst", "code": "Coder", "session": "Coder",
-    "pipeline": "Builder", "verify": "Tester", "reflect": "Reflector", "profile": "Profiler", "tune": "Tuner",
+    "pipeline": "Builder", "verify": "Tester", "measure": "Tester",
+    "reflect": "Reflector", "profile": "Profiler", "tune": "Tuner",
 }  # fmt: skip
 MAX_STEPS = 400
 

@@ -35,6 +35,7 @@ def _after(stopped: str, run_id: str, plan: RunPlan, done: Mapping[str, Mapping[
         "target": f"{kept}; {export}",
         "cached": f"{kept}; `fresh = true` in the plan, or a higher target, looks further",
         "tuned": f"{kept}; give [tune] other values around the fastest point, or {export}",
+        "unmeasured": "name a host with the GPUs that the reason asks for (nccl.host), and run the plan again",
         "rounds": f"raise population.rounds; {SAME_PLAN}",
         "budget": f"raise what is spent in [budget]; {SAME_PLAN}",
         "agent": "see that the agent's command works by itself; its last words stand in the reason",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
+from gpu_mcp_server.services.nccl.program_times import ProgramTimes
 from gpu_mcp_server.services.nccl.transform import Collectives
 from gpu_mcp_server.services.nccl.verifier import NcclVerifier
 from gpu_mcp_server.services.store import Store
@@ -16,11 +17,10 @@ class NcclServices:
 
     collectives: Collectives
     verifier: NcclVerifier
+    times: ProgramTimes
 
     @classmethod
     def create(cls, settings: Settings, jobs: JobRunner, store: Store, documents: Documents) -> "NcclServices":
         """Return them over the same jobs and store."""
-        return cls(
-            Collectives(store.workspaces, documents),
-            NcclVerifier.from_services(settings, jobs, store.workspaces, store.artifacts, store.experience),
-        )
+        verifier = NcclVerifier.from_services(settings, jobs, store.workspaces, store.artifacts, store.experience)
+        return cls(Collectives(store.workspaces, documents), verifier, ProgramTimes(verifier.jobs, verifier.hosts))

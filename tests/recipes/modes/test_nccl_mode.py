@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mcp_server.recipes.headless_runs import Runs
-from gpu_mcp_server.recipes.run.journal import entries
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.services.lab import Lab
 from tests.recipes.conftest import HERE
@@ -47,23 +46,6 @@ async def test_what_needs_no_agent_calls_none_and_what_cannot_be_used_is_refused
 
     assert (done.stopped, done.spent.agent_calls) == ("target", 0) and "without the agent" in done.why
     assert (nothing.stopped, nothing.spent.agent_calls) == ("refused", 0) and "nothing to transform" in nothing.why
-
-
-async def test_the_first_prompt_shows_reference_code_and_documents_and_no_later_one_does(lab: Lab, tmp_path: Path):
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes/ring.cuh").write_text("// a ring that somebody wrote before\n")
-    (tmp_path / "notes/lsa.md").write_text("ncclGetLsaPointer gives the address at a peer.\n")
-    given = {"reference_code": ["notes/ring.cuh"], "documents": ["notes/lsa.md"]}
-    state, folder = await ran(lab, tmp_path, BROADCAST, **given)
-
-    assert state.stopped == "target", state.summary()
-    done = {entry["step"]: entry for entry in entries(folder) if entry["event"] == "done"}
-    first, second = [
-        (await lab.store.artifacts.read(done[step]["prompt_artifact_id"])).decode() for step in ("code-001", "code-002")
-    ]
-    assert "Reference code:\n\nring.cuh:" in first and "a ring that somebody wrote before" in first
-    assert "Documentation:\n\nlsa.md:" in first and "gives the address at a peer" in first
-    assert "ring.cuh" not in second and "gives the address at a peer" not in second
 
 
 async def test_an_agent_that_never_gets_there_leaves_the_last_stage_that_stood(lab: Lab, tmp_path: Path):

@@ -97,6 +97,7 @@ def test_the_next_step_names_the_command_or_the_key():
         "compiled",
         "cached",
         "tuned",
+        "unmeasured",
     ]
     assert all(said(reason) and "\n" not in said(reason) for reason in reasons)
 
