@@ -1,6 +1,5 @@
 """What to do next with a run that stands still, in one line."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,13 +49,12 @@ def _after(stopped: str, run_id: str, plan: RunPlan, done: Mapping[str, Mapping[
 
 
 def _after_iterations(plan: RunPlan, verdicts: Sequence[Verdict], done: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what would help where most candidates ended."""
-    counted = Counter(verdict.stage for verdict in verdicts if verdict.stage in STAGE_KEYS)
-    if not counted:
+    """Return what would help at the stage whose iterations were used up: that of the last verdict."""
+    last = next((verdict for verdict in reversed(verdicts) if verdict.stage in STAGE_KEYS), None)
+    if last is None:
         return f"raise [iterations]; {SAME_PLAN}"
-    stage = counted.most_common(1)[0][0]
+    stage = last.stage
     if stage != "performance":
-        last = next(verdict for verdict in reversed(verdicts) if verdict.stage == stage)
         reason = " ".join(last.reason.split())[:REASON_CHARACTERS] or "no reason is known"
         return f"give hints.{stage} against what failed last ({reason}), or raise iterations.{stage}"
     profiles = [CandidateProfile.model_validate(entry["profile"]) for entry in done.values() if "profile" in entry]

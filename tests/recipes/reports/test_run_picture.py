@@ -79,6 +79,7 @@ def test_the_next_step_names_the_command_or_the_key():
     assert said("iterations", wrong) == (
         "give hints.correctness against what failed last (y[3] is 4, not 5), or raise iterations.correctness"
     )
+    assert said("iterations", wrong, JOURNAL[4]).startswith("correct and below the target, and not profiled")
     assert said("iterations", *JOURNAL[1:7]).startswith(
         "correct and below the target, bound by memory (80 %): load wider;"
     )
