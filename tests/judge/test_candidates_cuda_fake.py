@@ -463,7 +463,11 @@ def test_a_launcher_that_cannot_be_recorded_has_its_plain_time_and_a_note(court,
     assert any(note == f"not timed as a graph: {why}" for note in shape["notes"]), shape["notes"]
 
 
-GATED = {**GRAPH, "calls_as": "plain", "gated": True}
+DEAR_GATES = {  # as each is a process of this driver's
+    **edited("timing/gated_rounds.py", ("EMPTY_S = 10e-6", "EMPTY_S = 10e-3")),
+    **edited("owner/gated_series.py", ("SHARED, GATE_S = 0.1, 6e-6", "SHARED, GATE_S = 0.1, 6e-3")),
+}
+GATED = {**GRAPH, "calls_as": "plain", "gated": True, "owner_files": DEAR_GATES}
 
 
 def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
@@ -483,6 +487,24 @@ def test_work_on_a_stream_that_no_gate_holds_back_sees_old_inputs(court):
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "outputs changed while the gate was closed" in got["reason"]
+
+
+def test_calls_that_take_longer_by_themselves_than_among_others_are_a_cheat(court):
+    files = edited("owner/gated_series.py", ("median(self.isolated.samples_s) > most", "0.5 > most"))
+    got = court(on_stream(), **{**GATED, "owner_files": files}).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"]
+    assert "calls share work, or run beside each other: by itself one takes " in got["reason"]
+
+
+def test_a_call_that_answers_later_ones_has_answered_the_inputs_they_had_at_first(court):
+    source = on_stream(whole_batch=True).replace(
+        "if (!stream) {", "int i = 0; while (i < n && xs[i] != x) i++; if (i == n) {"
+    )
+    got = court(source, **GATED).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"]
+    assert "changed behind its gate" in got["reason"], got["reason"]
 
 
 EARLY_WORD = """

@@ -13,6 +13,7 @@ from ..timing.gated_rounds import WAITS, GatedRounds
 from ..timing.rounds import Rounds
 from ..timing.series import Goal, Progress, Series
 from ..timing.time_accounting import Ledger
+from ..verdicts import cheat
 
 ROUND_S = 2e-3
 """That a round of short calls should last: the word is seen within a microsecond of its writing."""
@@ -26,6 +27,8 @@ FIRST_CALLS, FIRST_TRIES, FEWER, ENOUGH = 16, 2, 4, 1.25
 times as many as there are, up to which more are not worth new buffers."""
 SHARED, GATE_S = 0.1, 6e-6
 """Part of a call's time, and a gate's own, by which one behind its own gate may take more than one among others."""
+CERTAIN = 2.0
+"""Times that, from which on it is a cheat."""
 
 
 class GatedSeries:
@@ -55,6 +58,8 @@ class GatedSeries:
             self.gated.complete(buffers)
             self.series = series
             self.isolated.play(buffers)
+            if self._is_shared(CERTAIN):
+                raise cheat(self._shared())
         except NoGate as found:
             self.why = str(found)
         return buffers
@@ -99,16 +104,24 @@ class GatedSeries:
         self.rounds.close(buffers)
         return open_buffers(sets)
 
+    def _is_shared(self, most: float) -> bool:
+        """Say whether a call by itself takes more than `most` times what it may take more than one among others."""
+        if self.series is None or not self.isolated.samples_s:
+            return False
+        device_s = median(self.series.samples_us()[0]) / 1e6
+        return median(self.isolated.samples_s) > most * ((1 + SHARED) * device_s + GATE_S)
+
+    def _shared(self) -> str:
+        device_us = median(self.series.samples_us()[0]) if self.series else 0.0
+        text = "calls share work, or run beside each other: by itself one takes %.3g us, among others %.3g us; every "
+        text += "stream of your own must be joined into the one that is given"
+        return text % (median(self.isolated.samples_s) * 1e6, device_us)
+
     def doubt(self) -> str:
         """Say why the time is not confirmed; empty if it is."""
         if self.series is None:
             return self.why
-        samples_us, _ = self.series.samples_us()
-        device_s, isolated_s = median(samples_us) / 1e6, median(self.isolated.samples_s or [0.0])
-        if isolated_s > (1 + SHARED) * device_s + GATE_S:
-            text = "a call takes %.3g us by itself and %.3g us among others: they share work, or run beside each other"
-            return text % (isolated_s * 1e6, device_s * 1e6)
-        return self.gated.doubt()
+        return self._shared() if self._is_shared(1.0) else self.gated.doubt()
 
     def result(self) -> Dict[str, Any]:
         """Return times with their intervals, what ended the rounds and what speaks against them.
