@@ -240,12 +240,23 @@ def speedups_against(timed: Sequence[ShapeVerdict], found: Baseline) -> tuple[li
     ratios: list[float] = []
     for shape in timed:
         other = by_dims.get(json.dumps(shape.dims, sort_keys=True))
-        if other is None or not other.speedup or not shape.speedup:
+        mine, its = (None, None) if other is None else speedups_of_one_basis(shape, other)
+        if other is None or not mine or not its:
             shapes.append(shape)
             continue
-        ratios.append(shape.speedup / other.speedup)
-        shapes.append(shape.model_copy(update={"compiled": other.candidate, "compiled_speedup": ratios[-1]}))
+        ratios.append(mine / its)
+        compiled = other.candidate if other.basis == shape.basis else None
+        shapes.append(shape.model_copy(update={"compiled": compiled, "compiled_speedup": ratios[-1]}))
     return shapes, statistics.geometric_mean(ratios) if ratios and len(ratios) == len(timed) else None
+
+
+def speedups_of_one_basis(one: ShapeVerdict, other: ShapeVerdict) -> tuple[float | None, float | None]:
+    """Return both speed-ups as they are where both are on the GPU alone or both in a loop, else both in a loop."""
+    if one.basis == other.basis:
+        return one.speedup, other.speedup
+    first, second = (each.in_loop.speedup if each.in_loop else each.speedup for each in (one, other))
+    known = all(each.in_loop or each.basis == "call" for each in (one, other))
+    return (first, second) if known else (None, None)
 
 
 def _key(problem: Problem, probe: HostProbe, device: str) -> str:

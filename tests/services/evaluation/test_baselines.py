@@ -4,10 +4,25 @@ import asyncio
 
 import pytest
 
-from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, Timing, TimingOptions, Verdict
+from gpu_mcp_server.models.evaluation import (
+    Baseline,
+    Evaluation,
+    LoopTimes,
+    ShapeVerdict,
+    Timing,
+    TimingOptions,
+    Verdict,
+)
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.evaluation.baselines import KEY, LATER, UNKNOWN, compiled_source, with_baseline
+from gpu_mcp_server.services.evaluation.baselines import (
+    KEY,
+    LATER,
+    UNKNOWN,
+    compiled_source,
+    speedups_of_one_basis,
+    with_baseline,
+)
 from gpu_mcp_server.services.evaluation.judge_results import ON_PROCESSOR, kept_intervals, without_baseline
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
@@ -148,3 +163,15 @@ def test_without_a_time_at_every_shape_there_is_no_overall_speedup_and_a_failure
     assert both.compiled_speedup == pytest.approx(2) and "against torch.compile: 2" in both.summary()
     none = with_baseline(evaluation, Baseline(why_not="it raised"))
     assert none.baseline == "none of torch.compile: it raised" and none.compiled_speedup is None
+
+
+def test_times_on_the_gpu_alone_are_not_compared_with_those_of_a_loop():
+    """torch.compile's calls may wait for the GPU, so that they are timed in a loop while the candidate's are not."""
+    timing = Timing(median_us=10, low_us=9, high_us=11, rounds=7, calls_per_round=40)
+    loop = LoopTimes(candidate=timing, reference=timing, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+    compiled = ShapeVerdict(dims={"n": 1}, verdict="correct", candidate=timing, speedup=4.0)
+    alone = compiled.model_copy(update={"basis": "device", "speedup": 6.0, "in_loop": loop})
+
+    assert speedups_of_one_basis(alone, compiled) == (2.0, 4.0)
+    assert speedups_of_one_basis(alone, alone) == (6.0, 6.0)
+    assert speedups_of_one_basis(alone.model_copy(update={"in_loop": None}), compiled) == (None, None)
