@@ -489,6 +489,13 @@ def test_work_on_a_stream_that_no_gate_holds_back_sees_old_inputs(court):
     assert "outputs changed while the gate was closed" in got["reason"]
 
 
+def test_gated_rounds_go_on_to_the_half_width_that_is_asked_for(court):
+    task = {**GATED, "half_width": 1e-9, "max_rounds": 33, "budget_s": 60.0}
+    shape = court(on_stream(), **task).verdict["shapes"][0]
+
+    assert (shape["candidate"]["rounds"], shape["stopped_by"]) == (33, "rounds"), shape["reason"]
+
+
 def test_calls_that_take_longer_by_themselves_than_among_others_are_a_cheat(court):
     files = edited("owner/gated_series.py", ("median(self.isolated.samples_s) > most", "0.5 > most"))
     got = court(on_stream(), **{**GATED, "owner_files": files}).verdict

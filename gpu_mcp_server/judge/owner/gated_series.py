@@ -34,9 +34,12 @@ CERTAIN = 2.0
 class GatedSeries:
     """Plays a shape's gated rounds."""
 
-    def __init__(self, rounds: Rounds, well: Well, ledger: Ledger, call_s: float) -> None:
-        """Begin; `call_s` is what a call takes in ungated rounds."""
+    def __init__(self, rounds: Rounds, well: Well, ledger: Ledger, call_s: float, goal: Goal) -> None:
+        """Begin; `call_s` is what a call takes in ungated rounds, whose goal counts where it is the narrower one."""
         self.rounds, self.ledger, self.call_s = rounds, ledger, call_s
+        self.goal = Goal(HALF_WIDTH, MOST_ROUNDS, BUDGET_S, math.inf)
+        if goal.half_width <= HALF_WIDTH:
+            self.goal = goal._replace(limit_s=math.inf)
         self.gated = GatedRounds(rounds, well, call_s)
         self.isolated = IsolatedCalls(self.gated, well)
         self.series: Optional[Series] = None
@@ -51,9 +54,8 @@ class GatedSeries:
         """
         try:
             buffers = self._fit(buffers, open_buffers)
-            goal = Goal(HALF_WIDTH, MOST_ROUNDS, BUDGET_S, math.inf)
             costs = {"candidate": NO_COST, "reference": NO_COST}
-            series = Series(goal, self.ledger, costs, buffers.sets, 1)
+            series = Series(self.goal, self.ledger, costs, buffers.sets, 1)
             series.measure(buffers, lambda buffers_, played: self.gated.play(buffers_), progress)
             self.gated.complete(buffers)
             self.series = series

@@ -273,7 +273,7 @@ class Shape:
     def _gate(self, buffers: Buffers, progress: Progress) -> Buffers:
         """Time the calls on the GPU alone, which ungated rounds need not do then; return the buffers that are open."""
         sets, last = self.sets, self.last
-        self.gated = GatedSeries(self.rounds, self.well, self.ledger, self.call_s)
+        self.gated = GatedSeries(self.rounds, self.well, self.ledger, self.call_s, self.goal)
         try:
             buffers = self.gated.measure(buffers, self._open, progress)
         finally:
