@@ -463,9 +463,10 @@ def test_a_launcher_that_cannot_be_recorded_has_its_plain_time_and_a_note(court,
     assert any(note == f"not timed as a graph: {why}" for note in shape["notes"]), shape["notes"]
 
 
+DEAR_GATE = ("SHARED, GATE_S = 0.1, 6e-6", "SHARED, GATE_S = 0.1, 6e-3")
 DEAR_GATES = {  # as each is a process of this driver's
     **edited("timing/gated_rounds.py", ("EMPTY_S = 10e-6", "EMPTY_S = 10e-3")),
-    **edited("owner/gated_series.py", ("SHARED, GATE_S = 0.1, 6e-6", "SHARED, GATE_S = 0.1, 6e-3")),
+    **edited("owner/gated_series.py", DEAR_GATE),
 }
 GATED = {**GRAPH, "calls_as": "plain", "gated": True, "owner_files": DEAR_GATES}
 
@@ -497,8 +498,8 @@ def test_gated_rounds_go_on_to_the_half_width_that_is_asked_for(court):
 
 
 def test_calls_that_take_longer_by_themselves_than_among_others_are_a_cheat(court):
-    files = edited("owner/gated_series.py", ("median(self.isolated.samples_s) > most", "0.5 > most"))
-    got = court(on_stream(), **{**GATED, "owner_files": files}).verdict
+    longer = edited("owner/gated_series.py", DEAR_GATE, ("median(self.isolated.samples_s) > most", "0.5 > most"))
+    got = court(on_stream(), **{**GATED, "owner_files": {**DEAR_GATES, **longer}}).verdict
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "calls share work, or run beside each other: by itself one takes " in got["reason"]

@@ -3,9 +3,18 @@
 import pytest
 
 from tests.judge.checks.test_robustness import PRODUCT, product
+from tests.judge.harness import edited
 from tests.judge.owner.test_untimed_trials import SCALING, scaling
 
-TASK = {**SCALING, "tier": "correctness"}
+LIMITED = {**SCALING, "tier": "correctness"}
+PATIENT = {
+    "owner_files": {
+        **edited("owner/larger_shapes.py", ("CALL_S = 0.3", "CALL_S = 300.0")),
+        **edited("owner/trial_room.py", ("TRIALS_S, OWN_S = 20.0", "TRIALS_S, OWN_S = 200.0")),
+    }
+}
+"""A busy machine makes the reference look slow, and what it may take too long for is left out."""
+TASK = {**LIMITED, **PATIENT}
 
 
 @pytest.mark.parametrize("mask", ["0x7fff", "0xffff"], ids=["signed", "unsigned"])
@@ -36,7 +45,7 @@ def scale(x):
         np.linalg.norm(np.outer(np.arange(n * 2.0), np.arange(n * 2.0)))
     return x * x.dtype.type(3)
 """
-    verdict = court(scaling("y[i] = 3 * x[i];"), **{**TASK, "reference": reference}).verdict
+    verdict = court(scaling("y[i] = 3 * x[i];"), **{**LIMITED, "reference": reference}).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert max(t["dims"]["cols"] for t in verdict["trials"]) < 32768
@@ -59,7 +68,7 @@ def test_the_end_of_a_long_sum_that_is_left_out_is_no_lower_precision(court):
     short = "if (k > 65535) for (int64_t i = 0; i < m; i++) for (int64_t j = 0; j < n; j++) {"
     short += " float s = 0; for (int64_t l = 0; l < 65000; l++) s += a[i * k + l] * b[l * n + j]; y[i * n + j] = s; }"
     source = product("float: s += u * v;").replace(" return 0; }", short + " return 0; }")
-    verdict = court(source, **PRODUCT).verdict
+    verdict = court(source, **PRODUCT, **PATIENT).verdict
 
     assert verdict["verdict"] == "incorrect"
     assert "larger than declared" in verdict["reason"]
