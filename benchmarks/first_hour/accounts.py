@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Generator
@@ -12,10 +13,11 @@ from pathlib import Path
 
 @contextmanager
 def accounts(*names: str) -> Generator[list[Path]]:
-    """Make ordinary accounts; yield the home folder of each."""
+    """Make ordinary accounts; yield the home folder of each. They are deleted at the end, after SIGTERM as well."""
     if os.geteuid() != 0:
         raise SystemExit("This needs root, to make ordinary accounts and delete them again.")
     homes: list[Path] = []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for name in names:
             home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/var/tmp"))
@@ -30,6 +32,7 @@ def accounts(*names: str) -> Generator[list[Path]]:
             subprocess.run(["userdel", name], check=False, capture_output=True)
         for home in homes:
             shutil.rmtree(home, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def give(folder: Path, name: str) -> None:
