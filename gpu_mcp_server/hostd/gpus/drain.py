@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any, Dict, Optional, cast
 
-from .gpu_locks import make_folder
+from .lock_folder import make_folder
 
 NAME = "drain-%d"
 MAX_WORDS = 200

@@ -18,14 +18,13 @@ import fcntl
 import os
 import re
 import stat
-import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..sandbox.processes import Identity
+from .lock_folder import fault_of_folder, is_root, make_folder, take_folder
 from .lock_text import STILL_THERE, as_list, left_over, read_text, write_text
 
-FOLDER = "/run/lock/gpu-mcp-server"
 PROCESSOR = "processor"
 """The lock of those who time on the processor alone: two at once would time each other."""
 POLL_S = 0.004
@@ -33,8 +32,6 @@ LEAST_WAIT_S = 0.02
 """Who only asks for the holder of a GPU has its lock for a moment."""
 NAMING_TRIES = 20
 TRIES = 10
-MODES = 0o1777
-"""Everybody makes locks, nobody removes another's."""
 
 Held = List[Tuple[str, int]]
 
@@ -42,12 +39,12 @@ Held = List[Tuple[str, int]]
 class GpuLocks:
     """Locks of this host's GPUs."""
 
-    def __init__(self, folder: str = FOLDER) -> None:
+    def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def fault(self) -> str:
         """Say why the folder's path cannot hold locks and what mends it, or nothing."""
-        return _fault_of(self.folder)
+        return fault_of_folder(self.folder)
 
     def note(self) -> str:
         """Say whose folder it is, and what mends that, where it is neither root's nor the user's own; else nothing."""
@@ -55,7 +52,7 @@ class GpuLocks:
             owner = os.lstat(self.folder).st_uid
         except OSError:
             return ""
-        if owner in (0, os.geteuid()) or _is_root():
+        if owner in (0, os.geteuid()) or is_root():
             return ""
         return "%s belongs to uid %d, who can remove the locks in it; to mend it, as root: %s" % (
             self.folder, owner, "chown root %s && chmod 1777 %s" % (self.folder, self.folder),
@@ -90,7 +87,7 @@ class GpuLocks:
         fault = self.fault()
         if fault:
             raise OSError(fault)
-        if _is_root():
+        if is_root():
             take_folder(self.folder)
         flags = os.O_CLOEXEC | os.O_NOFOLLOW
         for _ in range(3):
@@ -281,71 +278,9 @@ class GpuLocks:
         return "".join(c if c.isprintable() else "?" for c in words)[:120]
 
 
-def make_folder(folder: str) -> None:
-    """Make a folder for locks where there is none; nobody sees it before it has its modes."""
-    if os.path.isdir(folder):
-        return
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
-    made = "%s.%d.%d" % (folder, os.getpid(), threading.get_ident())
-    os.mkdir(made, 0o700)
-    try:
-        os.chmod(made, MODES)
-        os.rename(made, folder)
-    except OSError:
-        os.rmdir(made)  # another was faster
-        if not os.path.isdir(folder):
-            raise
-
-
-def _is_root() -> bool:
-    """Say whether this is root of the machine; root of a user namespace sees the machine's root as nobody."""
-    if os.geteuid() != 0:
-        return False
-    try:
-        with open("/proc/self/uid_map", encoding="ascii") as maps:
-            return maps.read().split()[:2] == ["0", "0"]
-    except OSError:
-        return True
-
-
-def take_folder(folder: str) -> None:
-    """Make a folder of locks root's, and sticky, where an ordinary user made it or its modes were changed.
-
-    The locks of running jobs stay what they are: their files are neither moved nor opened.
-
-    Raises:
-        OSError: If there is a link or no folder at the path.
-    """
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        info = os.fstat(fd)
-        if info.st_uid != 0:
-            os.fchown(fd, 0, 0)
-        if info.st_uid != 0 or stat.S_IMODE(info.st_mode) != MODES:
-            os.fchmod(fd, MODES)
-    finally:
-        os.close(fd)
-
-
-def _fault_of(folder: str) -> str:
-    """Say why a path can be no folder of locks, and what mends that; nothing where there is none."""
-    try:
-        info = os.lstat(folder)
-    except FileNotFoundError:
-        return ""
-    if stat.S_ISDIR(info.st_mode):
-        return ""
-    what = "a link" if stat.S_ISLNK(info.st_mode) else "no folder"
-    mend = "rm -f %s && install -d -m 1777 -o root -g root %s" % (folder, folder)
-    return "%s is %s, so no GPU can be locked; as root, while no job runs: %s" % (folder, what, mend)
-
-
 def _owned(fd: int) -> int:
     """Make a lock's file root's where root opens it, so that whoever made it cannot remove it any more."""
-    if _is_root():
+    if is_root():
         info = os.fstat(fd)
         if info.st_uid != 0 and stat.S_ISREG(info.st_mode) and info.st_nlink == 1:
             os.fchown(fd, 0, 0)

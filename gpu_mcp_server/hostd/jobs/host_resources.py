@@ -13,7 +13,8 @@ from ..files.job_files import BlobStore
 from ..files.read_only_trees import ReadOnlyTrees
 from ..files.workspace_cache import WorkspaceCache
 from ..gpus import amd, nvml
-from ..gpus.gpu_locks import FOLDER, GpuLocks
+from ..gpus.gpu_locks import GpuLocks
+from ..gpus.lock_folder import find_folder
 from ..gpus.login_policy import JOB_UIDS, job_uids
 from ..protocol import BOXED, LEVELS, JobSpec, Limits
 from ..sandbox import apptainer, cgroup, descriptors, landlock
@@ -69,7 +70,7 @@ class Host:
         self.blobs = BlobStore(os.path.join(state, "blobs"))
         self.copies = WorkspaceCache(os.path.join(state, "copies"))
         self.trees = ReadOnlyTrees(os.path.join(state, "trees"), self.blobs)
-        self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or FOLDER)
+        self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or find_folder())
         self.nvml = nvml.NvmlLibrary()
         self.amd = amd.AmdSmi()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

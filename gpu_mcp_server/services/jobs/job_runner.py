@@ -381,7 +381,7 @@ def raise_if_not_run(record: JobRecord, host: str) -> None:
             )
         case "broken":
             full = "disk_full" in record.note
-            hint = "Free space there, or set state_dir to another disk." if full else "The same call may succeed now."
+            hint = "Free space there, or set state_dir to another disk." if full else ""
             raise JobBroken(f"Host {host!r} broke off job {record.id}: {record.note}.", hint=hint)
         case _:
             return

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.cli.doctor import host_checks
-from gpu_mcp_server.hostd.gpus import gpu_locks as module
 from gpu_mcp_server.hostd.gpus.drain import DrainFiles
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.lock_folder import MODES, find_folder
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from tests.hostd.conftest import Opener, needs_root
 from tests.hostd.laboratory import Laboratory
@@ -110,7 +110,7 @@ def test_root_takes_over_a_folder_that_an_ordinary_user_made(folder: Path, make:
     make(folder)
     held = taken(GpuLocks(str(folder)))
     info = folder.stat()
-    assert held and (info.st_uid, info.st_mode & 0o7777) == (0, module.MODES)
+    assert held and (info.st_uid, info.st_mode & 0o7777) == (0, MODES)
     as_stranger(folder, f"assert {TAKE} == []")
     let_go(held)
 
@@ -186,7 +186,7 @@ def test_a_lock_that_an_ordinary_user_made_is_root_s_once_root_has_opened_it(fol
 @needs_root
 def test_an_ordinary_user_makes_a_folder_where_there_is_none_and_doctor_says_who_else_s_it_is(folder: Path):
     said = as_stranger(folder, f"assert len({TAKE}) == 1\nprint(locks.fault() + '|' + locks.note())")
-    assert folder.stat().st_uid == STRANGER and folder.stat().st_mode & 0o7777 == module.MODES
+    assert folder.stat().st_uid == STRANGER and folder.stat().st_mode & 0o7777 == MODES
     assert said == "|"
     os.chown(folder, STRANGER + 1, STRANGER + 1)
     note = as_stranger(folder, f"assert len({TAKE}) == 1\nprint(locks.note())")
@@ -275,3 +275,30 @@ def test_a_folder_is_never_seen_without_its_modes(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "rename", watched)
     DrainFiles(str(folder)).begin("why", "who")
     assert seen == [0o1777] and [p.name for p in folder.parent.iterdir()] == ["locks"]
+
+
+def test_locks_are_where_every_user_can_write(folder: Path):
+    """/run/lock is root's alone on Fedora and RHEL, and where nothing but a container's set-up made it."""
+    parents = [folder.parent / name for name in ("run", "shm")]
+    for path in parents:
+        path.mkdir()
+    run, shm = map(str, parents)
+    parents[0].chmod(0o755)
+    parents[1].chmod(0o1777)
+
+    assert find_folder((run, shm)) == f"{shm}/gpu-mcp-server"
+    (parents[0] / "gpu-mcp-server").mkdir(mode=0o755)
+    assert find_folder((run, shm)) == f"{shm}/gpu-mcp-server"
+    (parents[0] / "gpu-mcp-server").chmod(0o1777)
+    assert find_folder((run, shm)) == f"{run}/gpu-mcp-server"
+    assert find_folder((f"{run}/none", run, shm)) == f"{run}/gpu-mcp-server"
+
+
+@needs_root
+def test_a_folder_that_a_user_cannot_make_is_said_with_its_command(folder: Path):
+    folder.parent.chmod(0o755)
+    said = as_stranger(folder, "print(locks.fault())")
+
+    assert f"this user cannot make {folder}" in said and said.endswith(f"install -d -m 1777 -o root -g root {folder}")
+    folder.mkdir()
+    assert as_stranger(folder, "print(locks.fault())") == ""
