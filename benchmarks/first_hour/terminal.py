@@ -46,8 +46,9 @@ class Seen:
     def row(self) -> str:
         """Return a line of the table."""
         shown = _SECRET.sub("gpumcp_…", self.words)
+        shown = (shown if len(shown) <= SHOWN else shown[:SHOWN] + "…").replace("|", r"\|")
         cells = [
-            f"`{shown if len(shown) <= SHOWN else shown[:SHOWN] + '…'}`",
+            f"`{shown}`",
             self.code,
             f"{self.first_s:.1f}",
             f"{self.whole_s:.1f}",
