@@ -323,6 +323,7 @@ def test_every_type_survives_the_way_from_fill_to_comparison(court, dtype, distr
         shapes=[{"n": 1001}],
         max_rounds=2,
         round_ms=0.1,
+        owner_files=believing(),
     )
     assert outcome.exit_code == 0, outcome.stderr + (tmp_path / "noise.txt").read_text()
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
