@@ -102,6 +102,37 @@ class ProgramEdit(Model):
     idea: str = Field(default="", max_length=500)
 
 
+class ProjectSpecification(Model):
+    """From the analyst to coder, tester and builder of a project."""
+
+    purpose: str = Field(min_length=1, max_length=2000)
+    """What the program or library computes, as formulas where there are any."""
+    interface: list[str] = Field(min_length=1, max_length=30)
+    """Functions with their signatures, programs with their arguments: what tests may call."""
+    properties: list[str] = Field(min_length=1, max_length=30)
+    """What must hold of every answer, so that a test can check it without the code under test."""
+    files: list[str] = Field(default=[], max_length=30)
+    """Sources that are wanted."""
+    questions: list[str] = Field(default=[], max_length=20)
+    """What stays open."""
+
+
+class FileChange(Model):
+    """One change of one file of a project."""
+
+    path: str = Field(min_length=1, max_length=200)
+    old: str = Field(default="", max_length=2**18)
+    """As it stands there, exactly once; empty to write the whole file."""
+    new: str = Field(max_length=2**18)
+
+
+class ProjectChange(Model):
+    """From a role of a project to the build."""
+
+    changes: list[FileChange] = Field(min_length=1, max_length=100)
+    idea: str = Field(default="", max_length=500)
+
+
 class Verdict(Model):
     """From the judge to the next prompt."""
 
@@ -226,7 +257,7 @@ def parameters_text(point: Point) -> str:
 
 HANDOFFS: dict[str, type[Model]] = {
     "specification": Specification, "build-plan": BuildPlan, "test-plan": TestPlan, "candidate": Candidate,
-    "edit": ProgramEdit, "verdict": Verdict,
+    "edit": ProgramEdit, "verdict": Verdict, "project-specification": ProjectSpecification, "change": ProjectChange,
     "profile": CandidateProfile, "hint": Hint, "tuning": TuningTable,
 }  # fmt: skip
 """Each is kept with the run, as handoffs/STEP.json."""
@@ -266,6 +297,7 @@ class RunStep(Model):
         "pipeline",
         "verify",
         "measure",
+        "check",
     ]
     seconds: float
     outcome: str
@@ -310,11 +342,7 @@ class RunState(ResultModel):
         head = f"{self.run_id} ({self.mode}): {self.stopped or self.state}"
         lines = [head + (f" - {self.why}" if self.why else "")]
         lines += [f"next: {self.next_step}"] if self.next_step else []
-        if self.best is not None:
-            said = f"{self.best.speedup:.3g}" if self.best.speedup is not None else "not timed"
-            lines.append(f"best: {self.best.attempt_id}, speed-up {said}")
-        else:
-            lines.append(f"best: none is {'verified' if self.mode == 'nccl' else 'correct'}")
+        lines += [] if self.mode == "project" else [self._best_text()]
         cost = f", {self.spent.cost_usd:.2f} USD as reported" if self.spent.cost_usd is not None else ""
         calls, shown = self.spent.tool_calls, self.spent.tool_characters
         tools = f", {calls} of tools with {shown or 0:,} characters" if calls is not None else ""
@@ -325,3 +353,9 @@ class RunState(ResultModel):
         left = len(self.tuned) - SHOWN_POINTS
         lines += [f"- {left} more: `gpu-mcp-server recipe show {self.run_id} --json`"] if left > 0 else []
         return "\n".join(lines)
+
+    def _best_text(self) -> str:
+        if self.best is None:
+            return f"best: none is {'verified' if self.mode == 'nccl' else 'correct'}"
+        said = f"{self.best.speedup:.3g}" if self.best.speedup is not None else "not timed"
+        return f"best: {self.best.attempt_id}, speed-up {said}"

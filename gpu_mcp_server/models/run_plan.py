@@ -9,7 +9,9 @@ from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier
 from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
 
-Mode = Literal["structured", "population", "agent", "nccl", "tune"]
+Mode = Literal["structured", "population", "agent", "nccl", "tune", "project"]
+UNJUDGED: tuple[Mode, ...] = ("nccl", "project")
+"""Modes whose programs are verified or tested, not judged as a problem's candidates."""
 Preparer = Literal["analyst", "builder", "tester"]
 ClientName = Literal["claude", "codex", "gemini", "chat"]
 HintKind = Literal["compile", "correctness", "performance", "research", "diversity"]
@@ -74,7 +76,7 @@ class AgentCommand(Model):
     claude takes max_tokens alone."""
     steps: dict[str, StepSettings] = {}
     """Other settings by the beginning of a step's name: specification, build-plan, test-plan, code, session,
-    reflect."""
+    reflect; in mode project also build-files and test-files."""
 
     def for_step(self, step: str) -> "AgentCommand":
         """Return the command with the settings of a step, by the longest name with which the step's begins."""
@@ -158,8 +160,9 @@ class RunPlan(Model):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$")]
     mode: Mode = "structured"
-    problem: Short
-    """A problem_id, or a problem's file relative to the TOML; in mode nccl the program's main file."""
+    problem: Annotated[str, Field(max_length=200)] = ""
+    """A problem_id, or a problem's file relative to the TOML; in mode nccl the program's main file; in mode project a
+    folder to start from, or nothing."""
     accept_degenerate: bool = False
     """Run problems too of which an answer without work is right; their verdicts say so, and no score counts them."""
     language: CandidateLanguage = "cuda"
@@ -212,6 +215,10 @@ class RunPlan(Model):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if self.mode != "project" and not self.problem:
+            raise ValueError(f"mode {self.mode} needs a problem")
+        if self.mode == "project" and not self.request:
+            raise ValueError("mode project needs a request: what is to be built, in words")
         if self.mode != "tune" and self.agent.client is None and not self.agent.command:
             raise ValueError("agent: command or client says which agent is called")
         if self.mode == "tune" and not (self.tune and self.tuning.source):

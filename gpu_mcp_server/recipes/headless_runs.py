@@ -11,11 +11,12 @@ from typing import Any, cast
 from gpu_mcp_server.errors import NotFound, ProblemRefused
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.models.recipe import RunCost, RunState, RunStep, Verdict
-from gpu_mcp_server.models.run_plan import Mode, RunPlan
+from gpu_mcp_server.models.run_plan import UNJUDGED, Mode, RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.modes.agent_mode import sessions
 from gpu_mcp_server.recipes.modes.nccl_mode import nccl
 from gpu_mcp_server.recipes.modes.population import population
+from gpu_mcp_server.recipes.modes.project_mode import project
 from gpu_mcp_server.recipes.modes.structured_mode import structured
 from gpu_mcp_server.recipes.modes.tune_mode import tune, tune_best, tuned_points
 from gpu_mcp_server.recipes.run.compile_tier import unjudged
@@ -30,10 +31,12 @@ from gpu_mcp_server.services.problems.formats.detect import source_at
 
 MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
     "structured": structured, "population": population, "agent": sessions, "nccl": nccl,
-    "tune": tune,
+    "tune": tune, "project": project,
 }  # fmt: skip
 ASKED = ("specification", "plan", "code", "session", "reflect")
 """Kinds of steps that call the agent."""
+GOOD: Mapping[Mode, str] = {"nccl": "verified", "project": "green"}
+"""Outcome of what a mode is for, where no kernel is judged."""
 PLAN_FILE = "plan.json"
 PROBLEM = "problem"
 END = "end"
@@ -125,7 +128,8 @@ class Runs:
                 if plan.mode != "tune":
                     agents.check()
                 try:
-                    problem = await self._problem(plan, folder, journal, tell) if plan.mode != "nccl" else None
+                    judged = plan.mode not in UNJUDGED
+                    problem = await self._problem(plan, folder, journal, tell) if judged else None
                 except ProblemRefused as error:
                     stopped = "degenerate" if error.degenerate else "refused"
                     journal.finish(END, stopped=stopped, why=str(error)[:500], best=None)
@@ -180,7 +184,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
     end, problem = done.get(END), done.get(PROBLEM)
     costs = [entry["cost_usd"] for entry in done.values() if "cost_usd" in entry]
     verdicts = verdicts_of(journal)
-    good = "compiles" if plan.tier == "compile" else "verified" if plan.mode == "nccl" else "correct"
+    good = "compiles" if plan.tier == "compile" else GOOD.get(plan.mode, "correct")
     correct = [verdict for verdict in verdicts if verdict.outcome == good]
     return RunState(
         run_id=run_id,

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.models.run_plan import UNJUDGED, RunPlan
 
 MAX_PLAN_BYTES = 1 << 20
 
@@ -47,7 +47,8 @@ def plan_of(values: dict[str, Any], folder: Path) -> RunPlan:
     def at(name: str) -> str:
         return str(folder / Path(name).expanduser())
 
-    problem = plan.problem if plan.problem.startswith("p-") and plan.mode != "nccl" else at(plan.problem)
+    own = plan.problem.startswith("p-") and plan.mode not in UNJUDGED
+    problem = plan.problem if own or not plan.problem else at(plan.problem)
     agent = plan.agent.model_copy(
         update={
             "files": {inside: at(outside) for inside, outside in plan.agent.files.items()},

@@ -1,0 +1,126 @@
+"""Project mode: four roles write, the build and the tests decide whose turn it is, and planted mistakes who is weak."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.models.recipe import ProjectChange, RunState
+from gpu_mcp_server.recipes.headless_runs import Runs
+from gpu_mcp_server.recipes.run.plan_loader import plan_of
+from gpu_mcp_server.recipes.run.planted_mistakes import choose_mistakes
+from gpu_mcp_server.recipes.run.project_files import apply_change
+from gpu_mcp_server.services.lab import Lab
+from tests.recipes.conftest import HERE
+
+AGENT = {"command": ["{python}", "agent.py"], "files": {"agent.py": str(HERE / "project_agent.py")}, "timeout_s": 60}
+
+
+def plan(scenario: str, **more: Any) -> dict[str, Any]:
+    agent = {**AGENT, "environment": {"SCENARIO": scenario}}
+    return {"name": scenario, "mode": "project", "request": f"a {scenario}", "language": "cpp", "agent": agent, **more}
+
+
+async def ran(lab: Lab, scenario: str, **more: Any) -> tuple[RunState, Path]:
+    runs = Runs(lab)
+    run_id = runs.create(plan_of(plan(scenario, **more), HERE))
+    return await runs.go(run_id), lab.settings.data_dir / "recipes" / run_id
+
+
+def steps(state: RunState, *prefixes: str) -> list[tuple[str, str]]:
+    return [(step.step, step.outcome) for step in state.steps if step.step.startswith(prefixes)]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "outcome", "next_role"),
+    [
+        ("histogram-tail", "tests_failed", "code-002"),
+        ("histogram-syntax", "compile_failed", "code-002"),
+        ("histogram-configure", "configure_failed", "build-files-002"),
+        ("histogram-link", "link_failed", "build-files-002"),
+        ("histogram-untested", "no_tests", "build-files-002"),
+        ("histogram-weak", "green", "test-files-002"),
+        ("histogram-misread", "green", ""),
+    ],
+)
+async def test_a_failure_goes_to_the_role_whose_files_it_is_in(lab: Lab, scenario: str, outcome: str, next_role: str):
+    state, folder = await ran(lab, scenario)
+
+    assert state.stopped == "target", state.summary()
+    checks = steps(state, "check-")
+    assert checks[0] == ("check-001", outcome) and checks[-1][1] == "green"
+    order = [step.step for step in state.steps]
+    if next_role:
+        assert order.index("check-001") < order.index(next_role) < order.index("check-002"), order
+    assert "planted mistakes made one fail" in state.why
+    assert {o for _, o in steps(state, f"plant-{len(checks):03}")} == {"caught"}
+    assert "bins[x[i]] += 1" in (folder / "project" / "histogram.cpp").read_text()
+
+
+async def test_a_symbol_that_the_builder_cannot_link_is_the_coders_to_define(lab: Lab):
+    state, _ = await ran(lab, "histogram-undefined")
+
+    assert state.stopped == "target", state.summary()
+    asked = [name for name, _ in steps(state, "code-", "build-files-")]
+    assert asked == ["code-001", "build-files-001", "build-files-002", "code-002"]
+
+
+async def test_ranks_of_mpi_reach_green_tests(lab: Lab):
+    state, _ = await ran(lab, "reduce-tail")
+
+    assert state.stopped == "target", state.summary()
+    assert steps(state, "check-")[0][1] == "tests_failed"
+
+
+async def test_a_matrix_product_in_cuda_is_built_and_its_tests_skipped_where_there_is_no_device(lab: Lab):
+    state, folder = await ran(lab, "matmul", language="cuda")
+
+    device = bool((await lab.hosts.probe("local")).gpus)
+    assert state.stopped == ("target" if device else "compiled"), state.summary()
+    assert device or "all 1 tests were skipped" in state.why
+    assert (folder / "project" / "matmul.cu").exists()
+
+
+async def test_a_coder_that_repeats_a_mistake_uses_its_iterations_up(lab: Lab):
+    state, folder = await ran(lab, "histogram-stubborn", iterations={"correctness": 2})
+
+    assert state.stopped == "iterations" and "2 changes ended as tests_failed" in state.why, state.summary()
+    assert (folder / "project" / "CMakeLists.txt").exists()
+    assert "hints.correctness" in state.next_step
+
+
+def test_a_role_changes_its_own_files_alone():
+    files = {"a.cpp": "int a;\nint a;\n", "CMakeLists.txt": "x"}
+
+    def refused(role: Any, path: str, old: str = "", new: str = "y") -> str:
+        change = ProjectChange.model_validate({"changes": [{"path": path, "old": old, "new": new}]})
+        return apply_change(files, change, role)[1]
+
+    assert "is the tester's; yours are" in refused("coder", "tests/t.cpp")
+    assert "is the builder's" in refused("tester", "tests/CMakeLists.txt")
+    assert "is the coder's" in refused("builder", "a.cpp")
+    assert "`old` stands 2 times in a.cpp" in refused("coder", "a.cpp", "int a;")
+    assert "there is no file b.cpp" in refused("coder", "b.cpp", "int b;")
+    assert "CMake makes the folder build/" in refused("coder", "build/a.cpp")
+    for path in ("../a.cpp", "/etc/passwd", "a/../../b.cpp"):
+        assert refused("coder", path).startswith("change 1: "), path
+    assert refused("coder", "b.cpp") == "" and refused("builder", "cmake/Find.cmake") == ""
+    many = {f"f{number}.cpp": "" for number in range(100)}
+    one_more = ProjectChange.model_validate({"changes": [{"path": "g.cpp", "new": "y"}]})
+    assert "101 files with 1 bytes; the limits are 100 files" in apply_change(many, one_more, "coder")[1]
+
+
+def test_mistakes_are_planted_into_arithmetic_of_the_coder_alone():
+    text = '#include <x.h>\n// a += b\nfor (int i = 0; i < n; i++) s += a[i] * b[i];\nprintf("a += b");\n'
+    files = {"a.cpp": text, "tests/t.cpp": text, "CMakeLists.txt": "s += 1"}
+    found = choose_mistakes(files)
+
+    assert {(m.path, m.line) for m in found} == {("a.cpp", 3)} and len(found) == 3
+    planted = [m.plant(files)["a.cpp"].splitlines()[2] for m in found]
+    assert sorted(planted) == [
+        "for (int i = 0; i < n - 1; i++) s += a[i] * b[i];",
+        "for (int i = 0; i < n; i++) s += a[i] + b[i];",
+        "for (int i = 0; i < n; i++) s -= a[i] * b[i];",
+    ]
+    assert found == choose_mistakes(files)
+    assert choose_mistakes({"README.md": text}) == []
