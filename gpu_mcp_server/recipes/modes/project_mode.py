@@ -31,7 +31,7 @@ REASON_CHARACTERS = 1500
 
 
 @dataclass
-class Project:
+class ProjectDraft:
     """A project on its way."""
 
     ground: Ground
@@ -115,14 +115,14 @@ async def project(ground: Ground) -> Ending:
     if isinstance(specification, Ending):
         return specification
     begun = await asyncio.to_thread(read_files, Path(ground.plan.problem)) if ground.plan.problem else {}
-    state = Project(ground, specification, begun)
+    state = ProjectDraft(ground, specification, begun)
     for role in ("coder", "tester", "builder"):
         if (ending := await state.write(role, "", Findings())) is not None:
             return ending
     return await _mended(state)
 
 
-async def _mended(state: Project) -> Ending:
+async def _mended(state: ProjectDraft) -> Ending:
     """Build, test and route until it ends."""
     ground, response, failed = state.ground, FailureResponse(("compile", "correctness")), Counter[tuple[str, Role]]()
     while True:

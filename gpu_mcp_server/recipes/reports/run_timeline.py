@@ -118,7 +118,9 @@ def _lane(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> st
     """Return whose step it was: what did not compile never left the Builder."""
     kind = str(entry.get("kind"))
     if kind == "plan":
-        return "Tester" if str(entry.get("step")).startswith("test-plan") else "Builder"
+        return "Tester" if str(entry.get("step")).startswith("test-") else "Builder"
+    if kind == "check":
+        return "Tester" if "tests_" in str(entry.get("outcome")) or "plant-" in str(entry.get("step")) else "Builder"
     if kind != "judge":
         return LANE_OF_KIND.get(kind, "Coder")
     return "Builder" if verdicts and _stages(verdicts) <= {"compile", "code"} else "Tester"
@@ -126,10 +128,10 @@ def _lane(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> st
 
 def _shade(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
     if not verdicts:
-        told = entry.get("kind") in ("lookup", "memory", "profile", "tune")
+        told = entry.get("kind") in ("lookup", "memory", "profile", "tune") or entry.get("outcome") == "caught"
         return "good" if told else status_class(str(entry.get("outcome")))
     outcomes = [str(v.get("outcome")) for v in verdicts]
-    return "good" if "correct" in outcomes else status_class(outcomes[0])
+    return "good" if {"correct", "green"} & {*outcomes} else status_class(outcomes[0])
 
 
 def _back_to(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -137,4 +139,6 @@ def _back_to(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) ->
         return ""
     if entry.get("kind") in ("specification", "plan", "code"):
         return "" if entry.get("outcome") == "ok" else _lane(entry, verdicts)
+    if entry.get("role") is not None:
+        return str(entry["role"]).capitalize()
     return "Coder" if verdicts and "target" not in _stages(verdicts) else ""

@@ -43,6 +43,9 @@ def _after(stopped: str, run_id: str, plan: RunPlan, done: Mapping[str, Mapping[
         "degenerate": "give the problem inputs for which doing nothing is wrong, or `accept_degenerate = true`",
         "compiled": "judge the candidate on a host that has its device: `host` in the plan",
     }  # fmt: skip
+    if plan.mode == "project" and stopped in ("target", "compiled"):
+        there = "" if stopped == "target" else "; run its tests on a host that has the device: `host` in the plan"
+        return f"the files are in recipes/{run_id}/project{there}"
     if plan.mode == "nccl" and stopped == "target":
         return "the files are in the folder that the reason names; `gpu-mcp-server nccl verify` of them on GPUs is next"
     return texts.get(stopped, "")

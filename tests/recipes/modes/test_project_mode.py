@@ -7,6 +7,7 @@ import pytest
 
 from gpu_mcp_server.models.recipe import ProjectChange, RunState
 from gpu_mcp_server.recipes.headless_runs import Runs
+from gpu_mcp_server.recipes.run.journal import FILE
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.recipes.run.planted_mistakes import choose_mistakes
 from gpu_mcp_server.recipes.run.project_files import apply_change
@@ -79,6 +80,21 @@ async def test_a_matrix_product_in_cuda_is_built_and_its_tests_skipped_where_the
     assert state.stopped == ("target" if device else "compiled"), state.summary()
     assert device or "all 1 tests were skipped" in state.why
     assert (folder / "project" / "matmul.cu").exists()
+
+
+async def test_a_run_that_was_killed_in_any_step_goes_on_and_ends_the_same(lab: Lab):
+    whole, folder = await ran(lab, "histogram")
+    made = {path.name: path.read_text() for path in (folder / "project").glob("*.*")}
+    lines = (folder / FILE).read_bytes().splitlines(keepends=True)
+    begun = [number for number, line in enumerate(lines, 1) if b'"event":"begun"' in line]
+    assert len(begun) == len(whole.steps) == 9, whole.summary()
+
+    for cut in begun[1:]:  # the process was killed while that step went on
+        (folder / FILE).write_bytes(b"".join(lines[:cut]) + b'{"event":"do')
+        again = await Runs(lab).go(whole.run_id)
+        assert (again.stopped, again.why) == ("target", whole.why)
+        assert [(s.step, s.outcome) for s in again.steps] == [(s.step, s.outcome) for s in whole.steps]
+        assert {path.name: path.read_text() for path in (folder / "project").glob("*.*")} == made
 
 
 async def test_a_coder_that_repeats_a_mistake_uses_its_iterations_up(lab: Lab):
