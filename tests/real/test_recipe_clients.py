@@ -1,8 +1,10 @@
 """Real agents run a recipe to its end: confined, with our tools alone, a scripted model behind each."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ from gpu_mcp_server.services.lab import Lab
 from tests.real.clients import installer
 from tests.real.clients.model import ScriptedModel, Step, Use
 from tests.recipes.conftest import HERE, register_anew
+from tests.recipes.modes.test_nccl_mode import PRODUCT
 
 pytestmark = [
     pytest.mark.clients,
@@ -145,6 +148,50 @@ async def test_a_real_agent_runs_a_recipe_to_its_end(lab: Lab, name: str):
         assert len(shown.text) < 8000 and not_cut(shown.text)
     assert sum(len(shown.text) for shown in judged) < 12_000
     assert "problem_id: " + problem_id in model.told.replace("\\n", "\n")
+
+
+def candidate(prompt: str) -> str:
+    """Answer as analyst and coder: a specification, and kernels of which the second is right."""
+    if "You write the specification" in prompt:
+        return json.dumps({"operation": "y = 2 x + 1"})
+    source = BROKEN if "This is candidate 1." in prompt else GOOD
+    return f"One idea.\n\n```json\n{json.dumps({'source': source, 'idea': 'a loop'})}\n```"
+
+
+def script(name: str, scenario: str = "") -> Callable[[str], str]:
+    """Return what answers as one of the scripted agents does."""
+
+    def answer(prompt: str) -> str:
+        command, environment = [sys.executable, str(HERE / name)], {**os.environ, "SCENARIO": scenario}
+        return subprocess.run(
+            command, input=prompt, env=environment, capture_output=True, text=True, check=True
+        ).stdout  # fmt: skip
+
+    return answer
+
+
+MODES: dict[str, tuple[Callable[[str], str], dict[str, Any], str]] = {
+    "structured": (candidate, {}, "target"),
+    "population": (candidate, {"population": {"rounds": 1, "descendant_num": 2}}, "target"),
+    "nccl": (script("nccl_agent.py"), {"problem": "p.cu", "nccl": {"until": "static"}}, "target"),
+    "project": (script("project_agent.py", "histogram"), {"request": "a histogram", "language": "cpp"}, "target"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+async def test_a_real_agent_answers_in_every_mode(lab: Lab, tmp_path: Path, name: str, mode: str):
+    answer, more, stopped = MODES[mode]
+    (tmp_path / "p.cu").write_text(PRODUCT)
+    values: dict[str, Any] = {"name": f"{name}-{mode}", "mode": mode, **more}
+    if mode in ("structured", "population"):
+        values |= {"problem": await register_anew(lab), "language": "c", "tier": "smoke"}
+    with ScriptedModel([], answer=answer) as model:
+        runs = Runs(lab)
+        state = await runs.go(runs.create(plan_of({**values, "agent": CLIENTS[name].agent(model.url)}, tmp_path)))
+
+    assert state.stopped == stopped, state.summary()
+    assert state.spent.agent_calls >= 2 and model.strangers == []
 
 
 def not_cut(text: str) -> bool:

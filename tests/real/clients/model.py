@@ -7,7 +7,7 @@ HTTP proxy, so that an attempt to reach any other address is seen and refused.
 import json
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +18,8 @@ from tests.real.clients.dialects import JSON, Body, Dialect, Messages, Shown, Us
 
 __all__ = ["ScriptedModel", "Shown", "Step", "Use"]
 
+HEADLESS = "You are called by a program, once for each step."
+"""How each prompt of a headless run begins."""
 Step = Callable[[Sequence[Shown]], Use | str]
 """Takes all results so far; returns the next call, or the text that ends the conversation."""
 
@@ -25,9 +27,14 @@ Step = Callable[[Sequence[Shown]], Use | str]
 class ScriptedModel:
     """Plays a script to any number of requests; the turn is told from the request itself."""
 
-    def __init__(self, steps: Sequence[Step], certificate: Path | None = None) -> None:
-        """Listen; with a certificate and its key in one file, over TLS."""
-        self.steps = steps
+    def __init__(
+        self, steps: Sequence[Step], certificate: Path | None = None, answer: Callable[[str], str] | None = None
+    ) -> None:
+        """Listen; with a certificate and its key in one file, over TLS.
+
+        With `answer` it says what that returns of each prompt of a headless run, whatever tools a client offers.
+        """
+        self.steps, self.answer = steps, answer
         self.conversation: list[Body] = []
         """Bodies of the requests that offered tools."""
         self.headers: dict[str, str] = {}
@@ -67,6 +74,9 @@ class ScriptedModel:
 
     def turn(self, dialect: Dialect, request: Body) -> Use | str:
         """Return what the model says next."""
+        prompt = next((text for text in _texts(request) if HEADLESS in text), None)
+        if self.answer is not None and prompt is not None:
+            return self.answer(prompt)
         if not dialect.offered(request):
             return "ok"
         self._dialect = dialect
@@ -92,6 +102,15 @@ class ScriptedModel:
         self._server.server_close()
         if error is None and self._failure is not None:
             raise self._failure
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Return all texts within a request."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def _handler(model: ScriptedModel) -> type[BaseHTTPRequestHandler]:
