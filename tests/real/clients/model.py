@@ -12,7 +12,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from tests.real.clients.dialects import JSON, Body, Dialect, Messages, Shown, Use, dialect_of
 
@@ -108,8 +108,10 @@ def _texts(value: Any) -> Iterator[str]:
     """Return all texts within a request."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, dict):
+        yield from _texts([*cast("Body", value).values()])
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
             yield from _texts(each)
 
 
