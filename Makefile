@@ -14,7 +14,7 @@ OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgt
 DAEMONS := slurm-wlm slurmdbd munge mariadb-server-core $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
-.PHONY: help demo test test-slow test-all test-slurm test-real lint system setup bench clean need-python
+.PHONY: help demo test test-slow test-all test-slurm test-real lint system setup bench release-check clean need-python
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -77,6 +77,10 @@ test-slurm: setup ## every way to run that needs a Slurm cluster, which the test
 
 test-real: setup .venv/.toolchains ## what needs npm or a GPU
 	$(BIN)/python -m pytest tests/real -n 2 --dist loadgroup
+
+release-check: setup .venv/.toolchains ## wheel, sdist and bill of materials, installed and tried in empty environments
+	@$(PIP) install --group release 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -m gpu_mcp_server.dev check-release
 
 bench: setup ## timings of the server itself, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

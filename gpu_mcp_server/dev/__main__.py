@@ -51,6 +51,20 @@ def evaluate_docs(
         raise typer.Exit(1)
 
 
+@app.command("check-release")
+def check_release(
+    dist: Annotated[Path, typer.Option(help="Where wheel, sdist and bill of materials go; emptied first.")] = Path(
+        "dist"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Build the release, install it in empty environments, run its demo, check versions and links."""
+    from gpu_mcp_server.dev.release_check import check_release as check
+
+    passed = check(Path.cwd(), dist.absolute())
+    print_result({"passed": passed}, "\n".join(f"ok  {line}" for line in passed), as_json=as_json)
+
+
 if __name__ == "__main__":
     try:
         app()
