@@ -5,11 +5,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.host import HostStatus, LabStatus
 from gpu_mcp_server.models.job import JobResult
+from gpu_mcp_server.services.evaluation.attempt_listing import AttemptListing
+from gpu_mcp_server.services.records.confirmations import Confirmations
 from gpu_mcp_server.services.store import Store
 from gpu_mcp_server.store.database import Database
 
@@ -97,7 +99,10 @@ class Laboratory:
         self.commands = Runner()
         self.status = SimpleNamespace(gpus=Gpus())
         self.builds = SimpleNamespace(compiler=Compiler())
-        self.evaluation = SimpleNamespace(baselines=Baselines())
+        listing = AttemptListing(
+            self.store.experience, cast("Any", Baselines()), self.store.artifacts, Confirmations(db)
+        )
+        self.evaluation = SimpleNamespace(listing=listing)
 
 
 class Opener:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.commands.command_runner import CommandRunner
     from gpu_mcp_server.services.documentation.doc_search import Documents
     from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
-    from gpu_mcp_server.services.evaluation.baselines import Baselines
+    from gpu_mcp_server.services.evaluation.attempt_listing import AttemptListing
     from gpu_mcp_server.services.evaluation.candidate_batches import Batches
     from gpu_mcp_server.services.evaluation.evaluator import Evaluator
     from gpu_mcp_server.services.evaluation.problem_registry import Registry
@@ -30,16 +30,13 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.profiles.memory_checker import Checker
     from gpu_mcp_server.services.profiles.profile_queries import Profiles
     from gpu_mcp_server.services.profiles.profiler import Profiler
-    from gpu_mcp_server.services.records.attempts import AttemptStore
     from gpu_mcp_server.services.status.lab_status import StatusService
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.team.sharing import SharingService
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
-    Baselines = Any
-    Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = AttemptStore = StatusService = (
-        Inspector
-    ) = Any
+    AttemptListing = Any
+    Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = StatusService = Inspector = Any
     Lab = BatchJobs = ExperienceSearch = NcclVerifier = GpuScheduler = Porter = Profiler = Profiles = Projects = (
         Registry
     ) = CommandRunner = Any
@@ -73,7 +70,7 @@ ProfilesDep = Annotated[Profiles, _service(lambda lab: lab.profiles.queries)]
 CollectivesDep = Annotated[Collectives, _service(lambda lab: lab.nccl.collectives)]
 CompilerDep = Annotated[Compiler, _service(lambda lab: lab.builds.compiler)]
 AuditorDep = Annotated[Auditor, _service(lambda lab: lab.evaluation.auditor)]
-BaselinesDep = Annotated[Baselines, _service(lambda lab: lab.evaluation.baselines)]
+ListingDep = Annotated[AttemptListing, _service(lambda lab: lab.evaluation.listing)]
 BatchesDep = Annotated[Batches, _service(lambda lab: lab.evaluation.batches)]
 NcclVerifierDep = Annotated[NcclVerifier, _service(lambda lab: lab.nccl.verifier)]
 InspectorDep = Annotated[Inspector, _service(lambda lab: lab.builds.inspector)]
@@ -85,7 +82,6 @@ PoolDep = Annotated[GpuScheduler, _service(lambda lab: lab.jobs.pool)]
 LongDep = Annotated[BatchJobs, _service(lambda lab: lab.jobs.long)]
 RegistryDep = Annotated[Registry, _service(lambda lab: lab.evaluation.registry)]
 MemoryDep = Annotated[ExperienceSearch, _service(lambda lab: lab.memory)]
-ExperienceDep = Annotated[AttemptStore, _service(lambda lab: lab.store.experience)]
 GpusDep = Annotated[StatusService, _service(lambda lab: lab.status.gpus)]
 SharingDep = Annotated[SharingService, _service(lambda lab: lab.store.sharing)]
 RunnerDep = Annotated[CommandRunner, _service(lambda lab: lab.commands)]

@@ -3,19 +3,26 @@
 from typing import Any, Literal, get_args
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.models.evaluation import HASHES
+from gpu_mcp_server.models.evaluation import HASHES, format_range
 from gpu_mcp_server.text_safety import join_lines
-from gpu_mcp_server.time_format import format_time
+from gpu_mcp_server.time_format import format_time, format_time_range
 
-AttemptKind = Literal["compile", "run", "evaluate", "check", "profile", "nccl"]
+AttemptKind = Literal["compile", "run", "evaluate", "confirm", "check", "profile", "nccl"]
+"""confirm: an evaluation that was judged again, from its record."""
 Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
 NOBODYS = "'cancelled', 'caller_lost', 'abandoned', 'broken', 'error', 'refused', 'no_gpu'"
 """How attempts end that are nobody's failure, in SQL's words: the machine or the caller ended them; of kernels they
 teach nothing."""
 NONE_YET = "evaluate_kernel makes one; view recent shows those of all kinds"
-UNTIMED = "best has those that are correct and have a speed-up; view recent shows the others"
+UNTIMED = "best has those that are correct; view recent shows the others"
 SHOWN = 5
 """Attempts of a ranking in words; the data has all."""
+
+
+DERIVED = frozenset(
+    ("robust", "speedup_range", "time_range_us", "shape", "trust", "confirmation", "rank", "tied_with", "source")
+)
+"""Fields of an attempt that follow from others, and are in no column."""
 
 
 class Attempt(Model):
@@ -47,6 +54,22 @@ class Attempt(Model):
     speedup: float | None = None
     robust: str | None = None
     """Whether it is right with other inputs than declared, and what is not."""
+    speedup_range: tuple[float, float] | None = None
+    """Geometric means of the shapes' 95 % intervals; its lower end ranks."""
+    time_range_us: tuple[float, float] | None = None
+    """The same of the time of a call, where there is no baseline."""
+    shape: str | None = None
+    """Where median_us was taken."""
+    trust: str | None = None
+    """Of its time: confirmed, provisional, contradicted, or unconfirmable and why."""
+    confirmation: str | None = None
+    """How its confirmation run stands: owed, running, or why there is none."""
+    rank: int | None = None
+    """In view best; attempts whose intervals overlap share one."""
+    tied_with: str | None = None
+    """The first of its rank."""
+    source: str | None = None
+    """Where it was asked for."""
     level: str | None = None
     job_id: str | None = None
     note: str | None = None
@@ -69,22 +92,32 @@ class Attempt(Model):
     def line_text(self) -> str:
         """Say it on one line."""
         parts = [self.attempt_id, self.kind, self.verdict or self.status]
+        parts = [f"{self.rank}.", *parts] if self.rank is not None else parts
         if self.speedup is not None:
-            parts.append(f"speed-up {self.speedup:.3g}")
+            parts.append(f"speed-up {self.speedup:.3g}{format_range(self.speedup_range)}")
         if self.robust is not None:
             parts.append(f"robust: {self.robust}")
         if self.median_us is not None:
-            parts.append(format_time(self.median_us / 1e6))
-        parts += [p for p in (self.language, self.device, f"parent {self.parent_id}" if self.parent_id else None) if p]
+            ends = self.time_range_us if self.speedup is None else None
+            said = f" ({format_time_range(ends[0] / 1e6, ends[1] / 1e6)})" if ends else ""
+            parts.append(format_time(self.median_us / 1e6) + said + (f" at {self.shape}" if self.shape else ""))
+        parts += [self._trust_text()] if self.trust else []
+        named = {"parent": self.parent_id, "source": self.source_artifact_id, "tied with": self.tied_with}
+        parts += [p for p in (self.language, self.device) if p]
+        parts += [f"{name} {handle}" for name, handle in named.items() if handle]
         text = "  ".join(parts)
         voided = f"voided: {self.voided}" if self.voided else None
         for extra in (voided, self.note, self.reason):
             if extra:
                 text += f"\n{extra}"
         if self.evidence:
-            told = {*HASHES, "robust"}
+            told = {*HASHES, "robust", "timed_at", "unconfirmable"}
             text += "\nevidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if k not in told)
+        text += f"\n{self.source}" if self.source else ""
         return join_lines([text])
+
+    def _trust_text(self) -> str:
+        return f"{self.trust}" + (f", confirmation {self.confirmation}" if self.confirmation else "")
 
 
 class AttemptList(ResultModel):
@@ -95,9 +128,14 @@ class AttemptList(ResultModel):
     devices: list[str] = []
     """Devices that have attempts here; `best` shows one at a time."""
     left_out: int | None = None
+    news: list[str] = []
+    """Said first: attempts at the problem that were voided since the last answer about it."""
 
     def summary(self) -> str:
         """List them."""
+        return "\n".join([*self.news, self._text()])
+
+    def _text(self) -> str:
         if not self.attempts:
             where = f"devices with attempts: {'; '.join(self.devices)}" if self.devices else NONE_YET
             untimed = f"; {UNTIMED}" if self.view == "best" and self.devices else ""

@@ -39,14 +39,18 @@ class ComparisonRow(Model):
     speedup: float | None = None
     ranked_by_time: bool = False
     """Whether the reference is no baseline on this device: the time of a call ranks."""
-    unconfirmable: bool = False
-    """Whether the judge could not confirm its time on this host; others rank before it."""
+    trust: str = ""
+    """Of its time: confirmed, provisional, or unconfirmable and why; in this order they rank."""
+    confirmation: str = ""
+    """How its confirmation run stands, where it owes one."""
     speedup_range: tuple[float, float] | None = None
-    """Of the shapes' intervals: rows whose ranges overlap are not told apart."""
+    """Of the shapes' intervals; the lower end ranks."""
+    rank: int | None = None
+    """Rows whose intervals overlap share one."""
     time_us: float | None = None
     """Geometric mean over the shapes; see `shapes` for the intervals."""
     shapes: list[str] = []
-    """Time and 95 % interval at each shape."""
+    """Time and 95 % interval at each shape, and the reference's that the speed-up was taken against."""
     robust: str = ""
     """Whether it is right with other inputs than declared, and what is not."""
     reason: str = ""
@@ -60,7 +64,8 @@ class ComparisonRow(Model):
         text = f"{self.name}: {self.verdict or self.status}"
         if self.speedup is not None:
             text += f", speed-up {self.speedup:.3g}{format_range(self.speedup_range)}"
-        text += " (unconfirmable)" if self.unconfirmable else ""
+        text += f", {self.trust}" if self.trust else ""
+        text += f" (confirmation {self.confirmation})" if self.confirmation else ""
         if self.time_us is not None:
             text += f", {format_time(self.time_us / 1e6)} (mean of the shapes)"
         text += f"; {', '.join(self.shapes)}" if self.shapes else ""
@@ -79,7 +84,9 @@ class Comparison(ResultModel):
     host: str
     rows: list[ComparisonRow]
     reference: list[str] = []
-    """The reference's time at each shape, from the round that was best for it."""
+    """The reference's shortest time at each shape, over all rows."""
+    news: list[str] = []
+    """Said first: attempts at this problem that were voided since the last answer about it."""
     complete: bool
     """Whether every candidate has its verdict or does not compile."""
     seconds: float
@@ -87,8 +94,8 @@ class Comparison(ResultModel):
 
     def summary(self) -> str:
         """Say the table."""
-        lines = [f"{len(self.rows)} candidates of {self.problem_id}, tier {self.tier}, best first:"]
-        lines += [f"{number}. {row.line_text()}" for number, row in enumerate(self.rows, 1)]
+        lines = [*self.news, f"{len(self.rows)} candidates of {self.problem_id}, tier {self.tier}, best first:"]
+        lines += [f"{row.rank or number}. {row.line_text()}" for number, row in enumerate(self.rows, 1)]
         lines += [f"reference: {', '.join(self.reference)}"] if self.reference else []
         found = {row.status for row in self.rows}
         left = [text for status, text in LEFT.items() if status in found]

@@ -67,6 +67,8 @@ class TimingOptions(Model):
     to whoever is judged next. compiled: wait for it in this call. eager: do without."""
     fresh: bool = False
     """Judge an identical request anew; else it is answered at once by the verdict that it got, which says so."""
+    confirm: bool = False
+    """Owe a confirmation run, though the attempt is not the best: it judges again behind the answer, with exact."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)
     """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
 
@@ -224,6 +226,12 @@ class Evaluation(ResultModel):
     """Geometric mean of the shapes' medians, where the reference is no baseline on this device: it ranks instead."""
     compiled_speedup: float | None = None
     """The same against torch.compile, where that is known."""
+    trust: str = ""
+    """Of the time: confirmed, provisional, contradicted, or unconfirmable and why. Empty without a time."""
+    confirmation: str = ""
+    """How the attempt's confirmation run stands, where it owes one."""
+    news: list[str] = []
+    """Said first: attempts at this problem that were voided since the last answer about it."""
     baseline: str | None = None
     """Of PyTorch problems: how torch.compile's times were had, or why there are none."""
     covers: str = ""
@@ -259,6 +267,13 @@ class Evaluation(ResultModel):
             return None
         return geometric_mean(lows), geometric_mean(highs)
 
+    def time_range_us(self) -> tuple[float, float] | None:
+        """Return the same of the time of a call, where the reference is no baseline."""
+        timed = [shape.candidate for shape in self.shapes if shape.candidate]
+        if self.time_us is None or not timed or len(timed) != len(self.shapes):
+            return None
+        return geometric_mean([t.low_us for t in timed]), geometric_mean([t.high_us for t in timed])
+
     def unconfirmable(self) -> str:
         """Say why a time could not be confirmed on this host, or nothing; others rank before it."""
         return next((shape.unconfirmable for shape in self.shapes if shape.unconfirmable), "")
@@ -267,6 +282,7 @@ class Evaluation(ResultModel):
         """Say the verdict first."""
         diagnosed = any(self.reason in d.line_text() for d in self.diagnostics)
         lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
+        lines[0] = "".join(f"{said}\n" for said in self.news) + lines[0]
         lines[0] += f" for {self.covers}" if self.covers else ""
         lines[0] += f" ({self.degenerate})" if self.degenerate else ""
         lines[0] += "".join(f" - {said}" for said in (self.fallback, "" if diagnosed else self.reason) if said)
@@ -277,7 +293,8 @@ class Evaluation(ResultModel):
             lines.append(f"speed-up against the reference: {self.speedup:.3g}{format_range(self.speedup_range())}")
         if self.time_us is not None:
             lines.append(f"time of a call: {format_time(self.time_us / 1e6)}")
-        lines += [f"unconfirmable: {self.unconfirmable()}"] if self.unconfirmable() else []
+        owed = f"; confirmation run: {self.confirmation}" if self.confirmation else ""
+        lines += [f"trust: {self.trust}{owed}"] if self.trust else []
         if self.compiled_speedup is not None:
             lines.append(f"speed-up against torch.compile: {self.compiled_speedup:.3g}")
         lines += [f"baseline: {self.baseline}"] if self.baseline else []

@@ -84,12 +84,14 @@ class Lab:
     async def _tidied(self) -> AsyncGenerator[None]:
         """Finish meanwhile what an earlier server left; close all links at the end."""
         tidying = asyncio.create_task(self.commands.finish_leftovers(), name="tidy")
+        self.evaluation.runs.start()
         try:
             yield
         finally:
             tidying.cancel()
             await asyncio.gather(tidying, return_exceptions=True)
             await self.nccl.verifier.close()
+            await self.evaluation.runs.close()
             await self.evaluation.baselines.close()
             await self.documents.close()
             await self.jobs.pool.close()

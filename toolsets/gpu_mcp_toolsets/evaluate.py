@@ -5,10 +5,9 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.mcp_api.dependencies import (
-    BaselinesDep,
     BatchesDep,
     EvaluatorDep,
-    ExperienceDep,
+    ListingDep,
     ProgressDep,
     RegistryDep,
     RunnerDep,
@@ -71,7 +70,7 @@ Outputs = Annotated[
 EXAMPLE_TENSORS = [[{"name": "x", "dtype": "float32", "shape": ["rows", "cols"]}]]
 Wished = Annotated[ImportOverrides | None, WithJsonSchema({"type": "object"})]
 Trials = Annotated[RegistrationOptions | None, WithJsonSchema(brief_schema(RegistrationOptions))]
-TIMING = "How far and exactly to judge; exact: for a record; compiled: wait for torch.compile; fresh: not from memory."
+TIMING = "exact: for a record; compiled: wait for torch.compile; fresh: not from memory; confirm: judge again."
 Candidates = Annotated[
     tuple[CandidateSpec, ...],
     Field(max_length=32),
@@ -111,7 +110,7 @@ async def register_problem(
     trials: Annotated[
         Trials,
         Field(
-            description='Further rules: constraints ["n % 4 == 0"], flops "2*m*n*k".',
+            description="Further rules: constraints, flops.",
             examples=[{"constraints": ["n % 4 == 0"], "libraries": "forbidden", "flops": "2*m*n*k"}],
         ),
     ] = None,
@@ -146,7 +145,7 @@ async def import_problem(
     wish: Annotated[
         Wished,
         Field(
-            description="What is otherwise than the file says; a wrong key's error lists all.",
+            description="Keys to set otherwise; a wrong key's error lists all.",
             examples=[{"rtol": 0.01, "distribution": "normal", "accept_degenerate": True}],
         ),
     ] = None,
@@ -169,13 +168,13 @@ async def evaluate_kernel(
     evaluator: EvaluatorDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    problem_id: Annotated[str, Field(description="Problem, as register_problem returned it.")],
+    problem_id: Annotated[str, Field(description="Problem, as registered before.")],
     source: Source = None,
     path: SourcePath = None,
     workspace_id: SourceWorkspace = None,
     language: AnyLanguage = None,
     device: Annotated[Literal["cpu", "cuda"] | None, Field(description="Absent: by the language.")] = None,
-    entry: Annotated[str, Field(description="Name of the launcher function.")] = "launch",
+    entry: Annotated[str, Field(description="Name of the launcher.")] = "launch",
     flags: Flags = (),
     timing: Annotated[Timing, Field(description=TIMING, examples=[{"tier": "smoke"}])] = DEFAULT_TIMING,
     host: Host = None,
@@ -209,7 +208,7 @@ async def evaluate_kernels(
     batches: BatchesDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    problem_id: Annotated[str, Field(description="Problem, as register_problem returned it.")],
+    problem_id: Annotated[str, Field(description="Problem, as registered before.")],
     candidates: Annotated[
         Candidates,
         Field(
@@ -233,8 +232,7 @@ async def evaluate_kernels(
 
 @TOOLSET.tool("List attempts", effect="reads")
 async def list_attempts(
-    experience: ExperienceDep,
-    baselines: BaselinesDep,
+    listing: ListingDep,
     runner: RunnerDep,
     problem_id: Annotated[str | None, Field(description="Attempts at this problem alone.")] = None,
     view: Annotated[
@@ -242,12 +240,12 @@ async def list_attempts(
         Field(description="Which attempts; ancestors: of attempt_id."),
     ] = "best",
     attempt_id: Annotated[str | None, Field(description="This one with its evidence, or its ancestors.")] = None,
-    device: Annotated[str | None, Field(description="Part of the device's name, for best.")] = None,
+    device: Annotated[str | None, Field(description="Part of the device's name.")] = None,
     limit: Annotated[int, Field(description="Most attempts to show.", ge=1, le=100)] = 10,
+    source: Annotated[bool, Field(description="With the sources too.")] = False,
 ) -> AttemptList:
     """Show what was tried: best first, ancestors, or failures with reasons."""
     await runner.refresh_running_jobs()
-    found = await experience.describe(view, attempt_id, problem_id=problem_id, device=device, limit=limit)
-    return found.model_copy(
-        update={"attempts": [await baselines.attempt_with_compiled(each) for each in found.attempts]}
+    return await listing.list_attempts(
+        view, attempt_id, problem_id=problem_id, device=device, limit=limit, with_sources=source
     )

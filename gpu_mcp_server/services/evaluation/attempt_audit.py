@@ -1,42 +1,92 @@
 """Runs an attempt again from its record: a verdict that cannot be had twice is voided."""
 
+import asyncio
 import json
-from collections.abc import Sequence
+import time
 from typing import cast
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound, ToolMissing
-from gpu_mcp_server.models.attempt import Attempt, AuditResult, OldVerdicts, Outcome, RedoneVerdicts
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NoFreeGpu, NotFound, ToolMissing
+from gpu_mcp_server.models.attempt import Attempt, AuditResult, OldVerdicts, RedoneVerdicts
 from gpu_mcp_server.models.build import CandidateLanguage
-from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, TimingOptions
+from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource, kept_source
 from gpu_mcp_server.services.commands.command_runner import Progress
+from gpu_mcp_server.services.evaluation.confirmation_outcomes import ConfirmationOutcomes
 from gpu_mcp_server.services.evaluation.evaluator import Evaluator
-from gpu_mcp_server.services.evaluation.judge_job import TRUSTED, parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_job import TRUSTED
+from gpu_mcp_server.services.jobs.call_context import is_left_running
+from gpu_mcp_server.services.jobs.server_liveness import ServerLiveness
 from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.records.confirmations import Confirmations, Why
 from gpu_mcp_server.store.artifacts import Artifacts
-from gpu_mcp_server.time_format import format_time_range
 
-SLOWER = 0.8
-"""A shape is slower when the upper end of its speed-up's interval is below this part of the recorded lower end.
-
-Medians alone do not tell: on a shared processor those of one honest candidate were 6.9 and 5.0, with intervals that
-touched.
-"""
+WAIT_S = 3600.0
+"""For one run, its turn included."""
 
 
 class Auditor:
-    """Confirms attempts or voids them; a voided row stays, marked."""
+    """Confirms attempts or voids them, at once or behind other work; a voided row stays, marked."""
 
-    def __init__(self, evaluator: Evaluator, experience: AttemptStore, artifacts: Artifacts) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        experience: AttemptStore,
+        artifacts: Artifacts,
+        confirmations: Confirmations,
+        outcomes: ConfirmationOutcomes,
+        server: ServerLiveness,
+    ) -> None:
         self._evaluator, self._experience, self._artifacts = evaluator, experience, artifacts
+        self._confirmations, self._outcomes, self._server = confirmations, outcomes, server
 
-    async def audit(self, attempt_id: str, *, progress: Progress | None = None) -> AuditResult:
-        """Judge an attempt's source again, on the same host, with the same flags.
+    async def audit(self, attempt_id: str, *, progress: Progress | None = None, why: Why = "audit") -> AuditResult:
+        """Judge an attempt's source again, on the same host, with the same flags; what came of it is kept.
+
+        Where the caller goes away first, the run is owed: the server makes it.
 
         Raises:
             NotFound: If the attempt or its source is gone.
             BadRequest: If it is no evaluation with a verdict.
         """
+        attempt = await self._auditable(attempt_id)
+        source = await self._source(attempt)
+        await self._confirmations.begin(attempt_id, why, self._server.register(), attempt.host or "")
+        return await self.confirm(attempt, source, progress=progress)
+
+    async def confirm_behind(self, attempt_id: str) -> AuditResult:
+        """Do the same for a run that this server has begun, giving way to all others.
+
+        Raises:
+            NotFound, BadRequest: As `audit` does.
+        """
+        try:
+            attempt = await self._auditable(attempt_id)
+            source = await self._source(attempt)
+        except (NotFound, BadRequest) as error:
+            await self._confirmations.finish(attempt_id, "failed", str(error), 0.0)
+            raise
+        return await self.confirm(attempt, source, background=True)
+
+    async def confirm(
+        self, attempt: Attempt, source: CandidateSource, *, background: bool = False, progress: Progress | None = None
+    ) -> AuditResult:
+        """Judge an attempt again whose run has begun, and note the outcome; the run is owed again if there is none."""
+        began = time.monotonic()
+        try:
+            again = await self._judged(attempt, source, progress, background)
+        except ToolMissing as error:
+            result = await self._not_judged(attempt, error)
+            await self._confirmations.finish(attempt.attempt_id, "failed", result.why, 0.0)
+            return result
+        except BaseException as error:
+            if not is_left_running():
+                gone = isinstance(error, asyncio.CancelledError)
+                counted = not gone and not isinstance(error, (HostUnavailable, NoFreeGpu))
+                await self._confirmations.release(attempt.attempt_id, "" if gone else str(error), counted=counted)
+            raise
+        return await self._outcomes.settle(attempt, again, time.monotonic() - began)
+
+    async def _auditable(self, attempt_id: str) -> Attempt:
         attempt = await self._experience.get(attempt_id)
         if attempt.kind != "evaluate" or attempt.verdict is None or not attempt.source_artifact_id:
             raise BadRequest(
@@ -47,28 +97,18 @@ class Auditor:
             raise BadRequest(
                 f"Attempt {attempt_id} was recorded without its launcher and flags.", hint="Evaluate its source again."
             )
-        data = await self._artifacts.read(attempt.source_artifact_id)
-        kept = await self._artifacts.info(attempt.source_artifact_id)
-        language = cast("CandidateLanguage", attempt.language if attempt.language in NAMES else "c")
-        try:
-            again = await self._judged(attempt, kept_source(data, kept.media_type, language), progress)
-        except ToolMissing as error:
-            return await self._not_judged(attempt, error)
-        outcome, why = compare_verdicts(attempt, await self._shapes(attempt), again)
-        if outcome == "voided":
-            await self._experience.void(attempt_id, f"{why} (audit {again.attempt_id})")
-        return AuditResult(
-            attempt_id=attempt_id,
-            audit_attempt_id=again.attempt_id,
-            outcome=outcome,
-            why=why,
-            verdict_before=attempt.verdict,
-            verdict_now=again.verdict,
-            speedup_before=attempt.speedup,
-            speedup_now=again.speedup,
-        )
+        return attempt
 
-    async def _judged(self, attempt: Attempt, source: CandidateSource, progress: Progress | None) -> Evaluation:
+    async def _source(self, attempt: Attempt) -> CandidateSource:
+        data = await self._artifacts.read(attempt.source_artifact_id or "")
+        kept = await self._artifacts.info(attempt.source_artifact_id or "")
+        language = cast("CandidateLanguage", attempt.language if attempt.language in NAMES else "c")
+        return kept_source(data, kept.media_type, language)
+
+    async def _judged(
+        self, attempt: Attempt, source: CandidateSource, progress: Progress | None, background: bool
+    ) -> Evaluation:
+        tier = cast("Tier", attempt.tier or "performance")
         return await self._evaluator.evaluate(
             attempt.problem_id or "",
             source,
@@ -76,16 +116,19 @@ class Auditor:
             device=attempt.target,
             flags=json.loads(attempt.flags or "[]"),
             entry=attempt.entry or "launch",
-            timing=TimingOptions(tier=cast("Tier", attempt.tier or "performance"), precision="exact"),
+            timing=TimingOptions(tier=tier, precision="exact", baseline="eager"),
             parent_id=attempt.attempt_id,
             note=f"audit of {attempt.attempt_id}",
             progress=progress,
+            wait_s=WAIT_S,
+            kind="confirm",
+            background=background,
         )
 
     async def _not_judged(self, attempt: Attempt, error: ToolMissing) -> AuditResult:
         """Keep that an audit was tried: a candidate that asks for what is not there undoes no more than its verdict."""
         audit_id = await self._experience.start(
-            "evaluate",
+            "confirm",
             status="refused",
             reason=str(error),
             parent_id=attempt.attempt_id,
@@ -133,46 +176,3 @@ class Auditor:
                 if done.audits[-1].outcome != "voided":
                     break
         return done
-
-    async def _shapes(self, attempt: Attempt) -> list[ShapeVerdict]:
-        """Return the recorded verdicts by shape; none when their artifact is gone."""
-        try:
-            whole = await self._artifacts.read(str((attempt.evidence or {}).get("verdict_artifact")))
-        except NotFound:
-            return []
-        return shape_verdicts(parse_verdict(whole))
-
-
-def compare_verdicts(before: Attempt, shapes: Sequence[ShapeVerdict], now: Evaluation) -> tuple[Outcome, str]:
-    """Say whether the second verdict confirms the first, and why."""
-    if now.verdict is None:
-        return "not_judged", f"the second run has no verdict: {now.reason or now.status}"
-    if now.device != before.device:
-        return "not_comparable", f"the host is another device now: {now.device} instead of {before.device}"
-    if now.verdict != before.verdict:
-        return "voided", f"the second run says {now.verdict}: {now.reason or 'no reason given'}"
-    if before.speedup and not shapes:
-        return "not_comparable", "the same verdict; the recorded times are gone"
-    for then, again in zip(shapes, now.shapes, strict=False):
-        low = timed_low(then)
-        if low and again.speedup_high and again.speedup_high < SLOWER * low:
-            return "voided", (
-                f"at {then.dims} the second run reaches a speed-up of "
-                f"{again.speedup_low:.3g}-{again.speedup_high:.3g}, not {then.speedup_low:.3g}-{then.speedup_high:.3g}"
-            )
-        then_us, now_us = then.candidate, again.candidate
-        if not then.speedup and then_us and now_us and now.time_us and now_us.low_us > then_us.high_us / SLOWER:
-            return "voided", (
-                f"at {then.dims} the second run takes {format_time_range(now_us.low_us / 1e6, now_us.high_us / 1e6)}, "
-                f"not {format_time_range(then_us.low_us / 1e6, then_us.high_us / 1e6)}"
-            )
-    if before.speedup and not now.speedup:
-        return "not_comparable", "the same verdict; the second run could not time every shape"
-    return "confirmed", "the same verdict" + (f", speed-up {now.speedup:.3g}" if now.speedup else "")
-
-
-def timed_low(shape: ShapeVerdict) -> float | None:
-    """Return the low end by a shape's timed rounds: its own may be by rounds in which calls are kept apart."""
-    if shape.speedup_low is None or shape.candidate is None or shape.reference is None:
-        return shape.speedup_low
-    return max(shape.speedup_low, shape.reference.low_us / shape.candidate.high_us)

@@ -30,7 +30,8 @@ ALL = "all"
 ON_GPU = {name for name, facts in LANGUAGES.items() if facts.device in ("cuda", "either")}
 """Languages of candidates that may run on one."""
 NOT_BEGUN = "wait_s was over before its turn"
-RANK = {"correct": 0, "incorrect": 2, "cheat": 3}
+RANK = {"incorrect": 2, "cheat": 3}
+TRUST_RANK = {"confirmed": 0.0, "provisional": 0.3, "unconfirmable": 0.6}
 REASON_CHARACTERS = 300
 
 
@@ -109,8 +110,9 @@ class Batches:
             problem_id=problem.problem_id,
             tier=tier,
             host=where,
-            rows=sorted(rows, key=_rank),
+            rows=_ranked(rows),
             reference=_reference(judged),
+            news=list(dict.fromkeys(said for result in judged for said in result.news)),
             complete=not late and all(row.status in ("judged", "compile_failed") for row in rows),
             seconds=asyncio.get_running_loop().time() - began,
             note=None if tier == "performance" else f"tier {tier}: nothing was timed, so there is no speed-up",
@@ -204,10 +206,11 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
         verdict=result.verdict,
         speedup=result.speedup,
         ranked_by_time=result.time_us is not None,
-        unconfirmable=bool(result.unconfirmable()),
+        trust=result.trust,
+        confirmation=result.confirmation,
         speedup_range=result.speedup_range(),
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
-        shapes=[_shape(shape, shape.candidate) for shape in result.shapes if shape.candidate],
+        shapes=[_shape(shape, shape.candidate, shape.reference) for shape in result.shapes if shape.candidate],
         reason=(
             "; ".join(filter(None, [result.fallback, result.reason]))
             or ("" if timed else (result.note or "").removeprefix("correct; "))
@@ -219,22 +222,46 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
     )
 
 
-def _shape(shape: ShapeVerdict, timing: Timing) -> str:
+def _shape(shape: ShapeVerdict, timing: Timing, reference: Timing | None = None) -> str:
     at = ",".join(f"{name}={size}" for name, size in shape.dims.items()) or "only shape"
     ends = format_time_range(timing.low_us / 1e6, timing.high_us / 1e6)
-    return f"{at}: {format_time(timing.median_us / 1e6)} ({ends})"
+    against = f" against {format_time(reference.median_us / 1e6)}" if reference and shape.speedup else ""
+    return f"{at}: {format_time(timing.median_us / 1e6)} ({ends}){against}"
+
+
+def _ranked(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """Return rows in order; correct ones with a time get a rank, which those share whose intervals overlap."""
+    found: list[ComparisonRow] = []
+    first: ComparisonRow | None = None
+    for place, row in enumerate(sorted(rows, key=_rank), 1):
+        if not row.trust:
+            found.append(row)
+            continue
+        tied = first is not None and _rank(first)[0] == _rank(row)[0] and _overlaps(first, row)
+        ranked = row.model_copy(update={"rank": first.rank if first is not None and tied else place})
+        first = first if tied else ranked
+        found.append(ranked)
+    return found
+
+
+def _overlaps(better: ComparisonRow, worse: ComparisonRow) -> bool:
+    if better.speedup_range is None or worse.speedup_range is None:
+        return False
+    return worse.speedup_range[1] >= better.speedup_range[0]
 
 
 def _rank(row: ComparisonRow) -> tuple[float, float]:
-    """Return where a row belongs: correct ones by speed-up, else by time, then wrong ones, then those not judged.
+    """Return where a row belongs: correct ones by trust and the speed-up that they have at least, or by time.
 
-    Those whose time could not be confirmed come behind those whose time was.
+    Then come correct ones without a time, wrong ones, and those not judged.
     """
     if row.verdict is None:
         return (4 if row.status == "compile_failed" else 5, 0.0)
-    untimed = row.verdict == "correct" and row.speedup is None and not row.ranked_by_time
-    behind = untimed or row.unconfirmable / 2
-    return (RANK[row.verdict] + behind, (row.time_us or 0.0) if row.ranked_by_time else -(row.speedup or 0.0))
+    if row.verdict != "correct":
+        return (RANK[row.verdict], 0.0)
+    behind = TRUST_RANK.get(row.trust.partition(":")[0], 0.9)
+    low = row.speedup_range[0] if row.speedup_range else row.speedup
+    return (behind, (row.time_us or 0.0) if row.ranked_by_time else -(low or 0.0))
 
 
 def _reference(judged: Sequence[Evaluation]) -> list[str]:

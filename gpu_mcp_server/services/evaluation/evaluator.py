@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
@@ -20,6 +21,7 @@ from gpu_mcp_server.services.evaluation.trial_records import TrialRecords
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache, key_of_request
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems.problem_table import Problems
+from gpu_mcp_server.services.records.confirmations import Confirmations
 
 
 class Evaluator:
@@ -33,8 +35,9 @@ class Evaluator:
         judge: TrialJudge,
         records: TrialRecords,
         kept: VerdictCache,
+        confirmations: Confirmations,
     ) -> None:
-        self._jobs, self._problems, self._kept = jobs, problems, kept
+        self._jobs, self._problems, self._kept, self._confirmations = jobs, problems, kept, confirmations
         self._preparation, self._judge, self._records = preparation, judge, records
 
     async def evaluate(
@@ -54,10 +57,13 @@ class Evaluator:
         batch_id: str | None = None,
         slots: Slots | None = None,
         reuse: bool = False,
+        kind: Literal["evaluate", "confirm"] = "evaluate",
+        background: bool = False,
     ) -> Evaluation:
         """Compile a candidate and judge it; with `slots` only until their deadline, whatever `wait_s` says.
 
-        With `reuse` an identical request is answered by the verdict that it got: no attempt is made then.
+        With `reuse` an identical request is answered by the verdict that it got: no attempt is made then. One of kind
+        `confirm` is in no ranking; in the `background` it gives way to all others.
 
         Raises:
             NotFound: If the problem or the parent is unknown.
@@ -77,21 +83,30 @@ class Evaluator:
         await self._preparation.check(problem, source, where, flags)
         named = chosen, device_name(probe, 1 if chosen == "cuda" else 0)
         key = key_of_request(problem, source, probe, device=named, flags=(*flags,), entry=entry, timing=timing)
+        key = "" if kind == "confirm" else key
         told = batch_id is None and bool(note or parent_id)
         trial = JudgeRequest(
-            "", problem, source, where, probe, chosen, (*flags,), entry, timing, progress, slots, began, key
-        )
+            "", problem, source, where, probe, chosen, (*flags,), entry, timing, progress, slots, began, key,
+            kind, background,
+        )  # fmt: skip
         if reuse and (kept := await self._kept.get(key, told)) is not None:
             kept = await self._judge.add_compiled(kept, trial, 0.0 if slots else wait_s)
-            return kept.model_copy(update={"seconds": {"total": time.monotonic() - began}})
+            return await self._told(kept.model_copy(update={"seconds": {"total": time.monotonic() - began}}), trial)
         trial = await self._records.begin(trial, parent_id=parent_id, note=note, batch_id=batch_id)
         try:
-            return await self._tried(trial, wait_s)
+            return await self._told(await self._tried(trial, wait_s), trial)
         except DeadlinePassed:
             return await self._records.end_late(trial)
         except BaseException as error:
             await self._records.end_broken(trial, error)
             raise
+
+    async def _told(self, evaluation: Evaluation, trial: JudgeRequest) -> Evaluation:
+        """Return an answer that begins with what was voided at its problem since the last one."""
+        if trial.kind == "confirm":
+            return evaluation
+        news = await self._confirmations.take_news(trial.problem.problem_id)
+        return evaluation.model_copy(update={"news": news}) if news else evaluation
 
     async def _tried(self, trial: JudgeRequest, wait_s: float) -> Evaluation:
         """Make a candidate ready and judge it, each when it has a place.

@@ -326,6 +326,12 @@ def _task(
     }
 
 
+def is_thorough(timing: TimingOptions) -> bool:
+    """Say whether an evaluation is what a confirmation run is: its time needs no other one."""
+    exact = EFFORTS["exact"].half_width
+    return timing.precision == "exact" and timing.tier == "performance" and (timing.half_width or exact) <= exact
+
+
 def ghost_replay_blind_spots(source: bytes) -> list[str]:
     """Return what a Python file mentions whose kernels ghost replay does not see."""
     return sorted({word.decode() for word in UNSEEN.findall(source)})

@@ -19,6 +19,8 @@ from gpu_mcp_server.services.jobs.output_text import head_and_tail, safe_text
 from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.records.confirmations import Confirmations
+from gpu_mcp_server.services.records.trust import CONFIRMED_BY, ITSELF
 from gpu_mcp_server.store.artifacts import Artifacts
 
 SHOWN_EVIDENCE = (
@@ -54,9 +56,15 @@ class Verdicts:
     """What became of judge jobs."""
 
     def __init__(
-        self, jobs: JobRunner, problems: Problems, experience: AttemptStore, artifacts: Artifacts, kept: VerdictCache
+        self,
+        jobs: JobRunner,
+        problems: Problems,
+        experience: AttemptStore,
+        artifacts: Artifacts,
+        kept: VerdictCache,
+        confirmations: Confirmations,
     ) -> None:
-        self._kept = kept
+        self._kept, self._confirmations = kept, confirmations
         self._jobs, self._problems, self._experience, self._artifacts = jobs, problems, experience, artifacts
 
     async def finish(self, done: FinishedJob, row: JobRow) -> Evaluation:
@@ -84,7 +92,10 @@ class Verdicts:
             await self._experience.finish(row.attempt_id, status="refused", reason=why)
             note = "; ".join(filter(None, ["the candidate was not judged", verdict.get("advice")]))
             return _unjudged(problem, row, done, why, note=note)
-        evaluation = without_baseline(await self._evaluation(problem, verdict, done, row))
+        evaluation = with_trust(
+            without_baseline(await self._evaluation(problem, verdict, done, row)),
+            thorough=bool(row.context.get("thorough")),
+        )
         timed = [s.candidate for s in evaluation.shapes if s.candidate]
         await self._experience.finish(
             row.attempt_id,
@@ -99,6 +110,7 @@ class Verdicts:
                 **evaluation.evidence,
                 **({"ranked_by": "time"} if evaluation.time_us is not None else {}),
                 **({"unconfirmable": evaluation.unconfirmable()} if evaluation.unconfirmable() else {}),
+                **({CONFIRMED_BY: ITSELF} if evaluation.trust == "confirmed" else {}),
                 **kept_intervals(evaluation),
                 "generation": row.context.get("generation"),
                 "verdict_artifact": evaluation.evidence_artifact_id,
@@ -108,7 +120,19 @@ class Verdicts:
                 **({"robust": evaluation.robust} if evaluation.robust else {}),
             },
         )
-        return evaluation
+        return await self._owing(evaluation, row)
+
+    async def _owing(self, evaluation: Evaluation, row: JobRow) -> Evaluation:
+        """Let an attempt owe a confirmation run where it is the best, or one was asked for, and say so."""
+        attempt_id = evaluation.attempt_id
+        if evaluation.trust != "provisional" or (await self._experience.get(attempt_id)).kind != "evaluate":
+            return evaluation
+        if row.context.get("confirm"):
+            await self._confirmations.owe(attempt_id, "asked")
+        else:
+            await self._confirmations.owe_best(attempt_id)
+        stands = await self._confirmations.describe_states([attempt_id])
+        return evaluation.model_copy(update={"confirmation": stands.get(attempt_id, "")})
 
     async def _lacking(self, lack: Mapping[str, Any], row: JobRow) -> MachineLacks:
         """Return the error that names what is missing, and forget the attempt.
@@ -196,7 +220,7 @@ class Verdicts:
             evaluation = await self.finish(done, row)
         except MachineLacks as error:
             return f"not judged: {error}"
-        await self._kept.put(str(row.context.get("request")), evaluation)
+        await self._kept.put(str(row.context.get("request") or ""), evaluation)
         if evaluation.verdict is None:
             return f"not judged: {evaluation.reason}"
         speed = f", speed-up {evaluation.speedup:.3g}" if evaluation.speedup else ""
@@ -222,7 +246,19 @@ def kept_intervals(evaluation: Evaluation) -> dict[str, Any]:
     found: dict[str, Any] = {"speedup_range": list(speedup)} if speedup else {}
     if timed and evaluation.time_us is None:
         found["median_range_us"] = [timed[-1].low_us, timed[-1].high_us]
-    return found
+    time_us = evaluation.time_range_us()
+    dims = evaluation.shapes[-1].dims if timed and evaluation.time_us is None else {}
+    found |= {"time_range_us": list(time_us)} if time_us else {}
+    return found | ({"timed_at": ",".join(f"{name}={size}" for name, size in dims.items())} if dims else {})
+
+
+def with_trust(evaluation: Evaluation, *, thorough: bool) -> Evaluation:
+    """Return an evaluation with the word for its time: one that is as thorough as a confirmation run needs none."""
+    if evaluation.verdict != "correct" or (evaluation.speedup is None and evaluation.time_us is None):
+        return evaluation
+    doubt = evaluation.unconfirmable()
+    word = f"unconfirmable: {doubt}" if doubt else "confirmed" if thorough else "provisional"
+    return evaluation.model_copy(update={"trust": word})
 
 
 def without_baseline(evaluation: Evaluation) -> Evaluation:

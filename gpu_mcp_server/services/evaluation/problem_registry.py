@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken, ProblemRefused, ToolMissing
+from gpu_mcp_server.models.evaluation import format_range
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress
@@ -180,7 +181,8 @@ class Registry:
         if best.attempts:
             a = best.attempts[0]
             time = f" {format_time(a.median_us / 1e6)} on {a.device}" if a.median_us else ""
-            update["best"] = a.attempt_id + (f" speed-up {a.speedup:.3g} on {a.device}" if a.speedup else time)
+            speed = f" speed-up {a.speedup:.3g}{format_range(a.speedup_range)} on {a.device}" if a.speedup else ""
+            update["best"] = a.attempt_id + (speed or time) + (f", {a.trust}" if a.trust else ", not timed")
             whole = (
                 await self._baselines.attempt_with_compiled(await self._experience.get(a.attempt_id)) if compiled else a
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gpu_mcp_server.models.build import CandidateLanguage, CompileResult
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
@@ -34,6 +34,9 @@ class JudgeRequest:
     """On the monotonic clock."""
     key: str
     """Of the request, for the verdict to be kept under."""
+    kind: Literal["evaluate", "confirm"] = "evaluate"
+    background: bool = False
+    """Whether it gives way to whoever else wants to be judged."""
 
     @property
     def program(self) -> ProgramProblem | None:

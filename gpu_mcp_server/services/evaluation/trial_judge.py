@@ -11,8 +11,9 @@ from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis, shape_of
 from gpu_mcp_server.services.evaluation.crash_stacks import CrashStacks
+from gpu_mcp_server.services.evaluation.host_use import HostUse
 from gpu_mcp_server.services.evaluation.input_writes import InputWrites
-from gpu_mcp_server.services.evaluation.judge_job import GENERATION, judge_spec, output_lines
+from gpu_mcp_server.services.evaluation.judge_job import GENERATION, is_thorough, judge_spec, output_lines
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest
@@ -31,21 +32,30 @@ class TrialJudge:
         programs: Programs,
         verdicts: Verdicts,
         baselines: Baselines,
+        use: HostUse,
         writes: InputWrites,
         faults: CrashDiagnosis,
         stacks: CrashStacks,
     ) -> None:
         self._settings, self._jobs, self._programs = settings, jobs, programs
-        self._verdicts, self._baselines = verdicts, baselines
+        self._verdicts, self._baselines, self._use = verdicts, baselines, use
         self._writes, self._faults, self._stacks = writes, faults, stacks
 
     async def judge(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         """Judge a candidate; when its allocation ends meanwhile once more from the beginning, in a new one."""
+        if trial.background:
+            return await self._judged(trial, ready, advice, wait_s)
+        with self._use.busy(trial.host):
+            return await self._judged(trial, ready, advice, wait_s)
+
+    async def _judged(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         context, until, cut = _context(trial, ready, advice), time.monotonic() + wait_s, ""
         if trial.device == "cpu" or len(trial.probe.gpus) <= 1:
             self._baselines.give_way(trial.host)
         for chance in (1, 2):
             spec, blobs = await self._spec(trial, ready)
+            if trial.background:
+                spec = replace(spec, gpus=replace(spec.gpus, priority="background"))
             await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
             done = await self._run(trial, spec, blobs, context, until - time.monotonic())
             if done is None:
@@ -135,6 +145,8 @@ def _context(trial: JudgeRequest, ready: BuildState, advice: Sequence[str]) -> M
         "language": trial.language,
         "device": trial.device,
         "request": trial.key,
+        "thorough": is_thorough(trial.timing) or trial.program is not None,
+        "confirm": trial.timing.confirm,
         "resources": [r.model_dump() for r in built.resources] if built else [],
         "advice": list(advice),
         "compile_s": time.monotonic() - trial.began,

@@ -13,6 +13,7 @@ from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.commands.command_runner import device_name
 from gpu_mcp_server.services.evaluation.candidate_device import versions_of
 from gpu_mcp_server.services.evaluation.trial import JudgeRequest
+from gpu_mcp_server.services.jobs.call_context import is_left_running
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 
@@ -40,7 +41,7 @@ class TrialRecords:
         """Note that a candidate is tried; return the trial with the attempt's id."""
         data, media_type = trial.source.stored_form()
         attempt_id = await self._experience.start(
-            "evaluate",
+            trial.kind,
             parent_id=parent_id,
             problem_id=trial.problem.problem_id,
             problem_hash=trial.problem.content_hash,
@@ -67,7 +68,12 @@ class TrialRecords:
         return trial.evaluation("refused", reason=LATE)
 
     async def end_broken(self, trial: JudgeRequest, error: BaseException) -> None:
-        """Note what kept the candidate from being judged; where the host lacks something, nothing was tried."""
+        """Note what kept the candidate from being judged; where the host lacks something, nothing was tried.
+
+        Where this server ends and the job goes on, the next one notes its end.
+        """
+        if is_left_running():
+            return
         if isinstance(error, ToolMissing):
             await self._experience.forget(trial.attempt_id)
             return

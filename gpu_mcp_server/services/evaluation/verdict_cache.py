@@ -16,7 +16,7 @@ from gpu_mcp_server.services.records.attempts import AttemptStore
 
 
 class VerdictCache:
-    """Evaluations under the hash of what was asked: a judged one, never one that was voided or audited."""
+    """Evaluations under the hash of what was asked: a judged one, never one that was voided."""
 
     def __init__(self, cache: BuildCache, experience: AttemptStore) -> None:
         self._cache, self._experience = cache, experience
@@ -26,8 +26,8 @@ class VerdictCache:
 
         Where the caller `told` a note or a parent of the attempt that is not made, that is said too.
 
-        None where there is none, its evidence is gone, or its attempt was voided or audited: a row that somebody
-        looked at again is either wrong or has a better one beside it.
+        None where there is none, its evidence is gone, or its attempt was voided. One that was confirmed has the
+        figures of its confirmation run.
         """
         found = await self._cache.get(key, artifact="evidence_artifact_id")
         if found is None:
@@ -36,20 +36,20 @@ class VerdictCache:
             evaluation = Evaluation.model_validate(found)
         except ValidationError:  # an older version of ours kept it
             return None
-        if not await self._experience.is_unaudited(evaluation.attempt_id):
-            return None
         try:
             attempt = await self._experience.get(evaluation.attempt_id)
         except NotFound:  # somebody else asked the same; theirs is not for this user to see
             return None
+        if attempt.voided:
+            return None
         said = f"the verdict of an identical request, judged {attempt.created_at[:19]}Z; fresh judges anew"
         said += "; the note and parent of this call are not recorded" if told else ""
-        return evaluation.model_copy(update={"kept": said, "seconds": {}})
+        return evaluation.model_copy(update={"kept": said, "seconds": {}, "trust": attempt.trust or ""})
 
     async def put(self, key: str, evaluation: Evaluation) -> None:
-        """Keep an evaluation, if it is one that the same request would get again."""
+        """Keep an evaluation, if it is one that the same request would get again; a confirmation run has no key."""
         timed = evaluation.tier != "performance" or evaluation.speedup is not None or evaluation.time_us is not None
-        if evaluation.status == "judged" and (evaluation.verdict != "correct" or timed):
+        if key and evaluation.status == "judged" and (evaluation.verdict != "correct" or timed):
             await self._cache.put(key, evaluation.model_dump(mode="json"))
 
 
@@ -90,7 +90,7 @@ def key_of_request(
             source.name if problem.program else "",
             beside,
         ],
-        "how": [list(flags), entry, timing.model_dump(mode="json", exclude={"fresh", "baseline"})],
+        "how": [list(flags), entry, timing.model_dump(mode="json", exclude={"fresh", "baseline", "confirm"})],
         "device": [*device, probe.driver, probe.level, probe.why_untimed()],
         "judge": [
             GENERATION,

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.attempt import DERIVED, Attempt
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.store_merge import MOST, Merged, SentNote, StoreExport
 from gpu_mcp_server.runtime.current_user import current_user
@@ -90,7 +90,7 @@ class Merging:
             return False
         user = current_user()
         voided = attempt.voided or (None if user.sees_all else NOT_JUDGED_HERE.format(user.name))
-        values = {**attempt.model_dump(mode="json", exclude={"robust"}), "voided": voided, "job_id": None}
+        values = {**attempt.model_dump(mode="json", exclude=set(DERIVED)), "voided": voided, "job_id": None}
         return await self._insert("attempts", attempt.attempt_id, values)
 
     async def _take_note(self, note: SentNote) -> bool:

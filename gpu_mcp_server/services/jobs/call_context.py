@@ -79,6 +79,12 @@ def current_call() -> CallContext | None:
     return _CURRENT.get()
 
 
+def is_left_running() -> bool:
+    """Say whether the server ends while the job of the call at hand goes on."""
+    call_context = current_call()
+    return call_context is not None and call_context.leaving and call_context.job_id is not None
+
+
 @contextmanager
 def run_in_call(call_context: CallContext) -> Generator[None]:
     """Do what the block does as part of a call."""

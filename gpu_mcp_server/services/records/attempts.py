@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.attempt import NOBODYS, Attempt, AttemptKind, AttemptList, OldBoard
+from gpu_mcp_server.models.attempt import DERIVED, NOBODYS, Attempt, AttemptKind, AttemptList, OldBoard
 from gpu_mcp_server.models.history import ProblemHistory
+from gpu_mcp_server.services.records.confirmations import Confirmations
 from gpu_mcp_server.services.records.problem_history import ProblemHistoryReader
+from gpu_mcp_server.services.records.trust import BEST, CONTRADICTED_BY, CORRECT, RANKED, number_ranks, trust_of
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
 
@@ -24,12 +26,6 @@ REASON_CHARACTERS = 300
 FAILED = (
     f"(verdict IN ('incorrect', 'cheat') OR (verdict IS NULL AND status NOT IN ('running', 'ok', 'judged', {NOBODYS})))"
 )
-BEST = (
-    "kind = 'evaluate' AND verdict = 'correct' AND voided IS NULL "
-    "AND (speedup IS NOT NULL OR evidence ->> 'ranked_by' = 'time')"
-)
-RANKED = "evidence ->> 'unconfirmable' IS NOT NULL, speedup DESC, CASE WHEN speedup IS NULL THEN median_us END, seq"
-"""From the best on: by speed-up, or by time where there is no baseline; last those whose time is unconfirmable."""
 BEFORE = "(coalesce({}.evidence ->> 'generation', 0) < ?)"
 """Judged before a generation of the harness."""
 RUNNING = "EXISTS (SELECT 1 FROM attempts WHERE attempt_id = ? AND status = 'running')"
@@ -177,23 +173,16 @@ class AttemptStore:
             (attempt_id, run_id, step, prompt_artifact_id),
         )
 
-    async def void(self, attempt_id: str, why: str) -> None:
-        """Mark an attempt as voided; the row stays.
+    async def void(self, attempt_id: str, why: str, by: str | None = None) -> None:
+        """Mark an attempt as voided, `by` the attempt that contradicts it; the row stays.
 
         Raises:
             NotFound: If no attempt has this id.
         """
         await self._require(attempt_id)
         await self._db.execute("UPDATE attempts SET voided = ? WHERE attempt_id = ?", (why, attempt_id))
-
-    async def is_unaudited(self, attempt_id: str) -> bool:
-        """Say whether an attempt is there and was neither voided nor judged again by an audit."""
-        row = await self._db.fetch_one(
-            "SELECT 1 FROM attempts a WHERE a.attempt_id = ? AND a.voided IS NULL AND NOT EXISTS "
-            "(SELECT 1 FROM attempts b WHERE b.note = 'audit of ' || a.attempt_id)",
-            (attempt_id,),
-        )
-        return row is not None
+        if by is not None:
+            await self.add_evidence(attempt_id, CONTRADICTED_BY, by)
 
     async def older(self, generation: int, problem_id: str | None = None) -> list[OldBoard]:
         """Return the correct verdicts before a generation that no audit has judged again, best first, by ranking.
@@ -241,7 +230,7 @@ class AttemptStore:
         row = await self._db.fetch_one(sql, (attempt_id, *values))
         if row is None:
             raise _no_attempt(attempt_id)
-        return _attempt(row, whole=True)
+        return (await Confirmations(self._db).with_states([_attempt(row, whole=True)]))[0]
 
     async def describe(self, view: View, attempt_id: str | None, **chosen: Any) -> AttemptList:
         """Return one attempt with its evidence, or a list as `list` does; `ancestors` is always a list.
@@ -269,7 +258,8 @@ class AttemptStore:
         """List attempts.
 
         Args:
-            view: `best`: correct evaluations on one device, greatest speed-up first; `recent`: newest first;
+            view: `best`: correct evaluations on one device, by trust and the speed-up that each has at least, those
+                without a time last; `recent`: newest first;
                 `ancestors`: `attempt_id`, its parent, and so on; `failures`: newest first.
             problem_id: Only attempts at this problem.
             attempt_id: Where `ancestors` starts.
@@ -300,7 +290,7 @@ class AttemptStore:
             where, values = [*where, "device = ?"], [*values, device]
         order = "seq DESC"
         if view == "best":
-            where, order = [*where, BEST], RANKED
+            where, order = [*where, CORRECT], RANKED
         elif view == "failures":
             where = [*where, FAILED]
         return await self._select(view, where, values, order, limit, devices)
@@ -320,9 +310,9 @@ class AttemptStore:
             (*values, limit),
         )
         more = rows[0]["matching"] - len(rows) if rows else 0
-        return AttemptList(
-            view=view, attempts=[_attempt(row) for row in rows], devices=[*devices], left_out=more or None
-        )
+        attempts = await Confirmations(self._db).with_states([_attempt(row) for row in rows])
+        attempts = number_ranks(attempts) if view == "best" else attempts
+        return AttemptList(view=view, attempts=attempts, devices=[*devices], left_out=more or None)
 
     async def _ancestors(self, attempt_id: str | None, limit: int) -> AttemptList:
         if attempt_id is None:
@@ -387,11 +377,14 @@ def _values(columns: AttemptColumns) -> dict[str, Value]:
 
 
 def _attempt(row: sqlite3.Row, *, whole: bool = False) -> Attempt:
-    values = {name: row[name] for name in Attempt.model_fields if name != "robust"}
+    values = {name: row[name] for name in Attempt.model_fields if name not in DERIVED}
     for name in ("versions", "evidence"):
         values[name] = json.loads(values[name]) if values[name] is not None else None
     evidence: dict[str, Any] = values["evidence"] or {}
-    values["robust"] = evidence.get("robust")
+    timed = values["speedup"] is not None or evidence.get("ranked_by") == "time"
+    values["trust"] = trust_of(values["verdict"], values["voided"], evidence, timed=timed)
+    values |= {name: evidence.get(name) for name in ("robust", "speedup_range", "time_range_us")}
+    values["shape"] = evidence.get("timed_at")
     reason = values["reason"]
     if not whole:
         values["evidence"] = None

@@ -14,7 +14,8 @@ from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
-from gpu_mcp_server.services.records.attempts import BEST, RANKED, AttemptStore
+from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.records.trust import BEST, RANKED
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visibility_condition
 from gpu_mcp_server.team.users import Users

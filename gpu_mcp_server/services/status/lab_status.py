@@ -9,7 +9,7 @@ from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import QueueEntry, ReservationInfo
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
-from gpu_mcp_server.services.records.attempts import BEST
+from gpu_mcp_server.services.records.trust import BEST
 from gpu_mcp_server.services.status.capabilities import Capabilities
 from gpu_mcp_server.store.database import Database
 

@@ -6,7 +6,7 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.evaluation.attempt_audit import timed_low
+from gpu_mcp_server.services.evaluation.confirmation_outcomes import timed_low
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM, laboratory

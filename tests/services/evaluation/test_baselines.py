@@ -114,9 +114,11 @@ def test_a_numpy_reference_is_no_baseline_for_a_gpu():
 
 def test_an_attempt_keeps_the_intervals_of_what_its_row_says_and_none_that_was_not_measured():
     assert kept_intervals(timed("reference on the same GPU")) == {
-        "speedup_range": [pytest.approx(5), pytest.approx(7)], "median_range_us": [TIME.low_us, TIME.high_us]
+        "speedup_range": [pytest.approx(5), pytest.approx(7)], "median_range_us": [TIME.low_us, TIME.high_us],
+        "timed_at": "n=2",
     }  # fmt: skip
-    assert kept_intervals(without_baseline(timed(ON_PROCESSOR))) == {}, "the row has a mean over shapes then"
+    mean = kept_intervals(without_baseline(timed(ON_PROCESSOR)))
+    assert mean == {"time_range_us": [pytest.approx(TIME.low_us), pytest.approx(TIME.high_us)]}, "of all shapes"
     assert kept_intervals(timed("x").model_copy(update={"shapes": []})) == {}
 
 
@@ -132,7 +134,7 @@ async def test_where_there_is_no_baseline_the_shortest_time_ranks(own_lab: Lab):
         await experience.finish(attempt, status="judged", verdict="correct", median_us=median_us, evidence=evidence)
     best = await experience.list("best", problem_id=problem.problem_id)
 
-    assert [attempt.median_us for attempt in best.attempts] == [10.0, 30.0], "what got no time does not rank"
+    assert [(attempt.median_us, attempt.rank) for attempt in best.attempts] == [(10.0, 1), (30.0, 2), (1.0, None)]
     assert "10.0 µs on a GPU" in (
         (await own_lab.evaluation.registry.problems(problem.problem_id)).problems[0].best or ""
     )

@@ -83,7 +83,8 @@ async def test_below_performance_nothing_is_timed_and_that_is_said(lab: Lab):
     )
     assert (one.verdict, one.tier, one.speedup) == ("correct", "correctness", None)
     assert "tier correctness: not timed" in one.summary()
-    assert not (await lab.store.experience.list("best", problem_id=problem_id)).attempts
+    best = (await lab.store.experience.list("best", problem_id=problem_id)).attempts
+    assert best and {(a.rank, a.trust) for a in best} == {(None, None)}, "they are listed, and rank nowhere"
 
 
 async def test_when_the_time_is_over_what_is_known_comes_back(own_lab: Lab):

@@ -56,8 +56,8 @@ async def test_an_identical_request_is_answered_by_the_verdict_that_it_got_until
     await lab.store.experience.void(anew.attempt_id, "not had twice")
     after = await judged()
     assert not after.kept and after.attempt_id != anew.attempt_id and (await judged()).kept
-    await lab.evaluation.auditor.audit(after.attempt_id)
-    assert not (await judged()).kept
+    assert (await lab.evaluation.auditor.audit(after.attempt_id)).outcome == "confirmed"
+    assert (await judged()).attempt_id == after.attempt_id, "what was had twice answers as before"
 
 
 async def test_whatever_decides_a_verdict_is_part_of_its_address(lab: Lab):

@@ -1,0 +1,219 @@
+"""Makes the confirmation runs that are owed, behind everything else, one a host at a time.
+
+A run is a detached job of class background, for the user who submitted the attempt. It outlives this server: the next
+one waits for its job.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_mcp_server.errors import GpuMcpError, NotFound
+from gpu_mcp_server.models.user import LOCAL, User
+from gpu_mcp_server.runtime.current_user import acting_as, as_server
+from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
+from gpu_mcp_server.services.evaluation.confirmation_outcomes import ConfirmationOutcomes
+from gpu_mcp_server.services.evaluation.host_use import HostUse
+from gpu_mcp_server.services.evaluation.judge_results import Verdicts
+from gpu_mcp_server.services.jobs.call_context import CallContext, run_in_call
+from gpu_mcp_server.services.jobs.job_runner import JobRunner, raise_if_not_run
+from gpu_mcp_server.services.jobs.job_table import JobTable
+from gpu_mcp_server.services.jobs.server_liveness import ServerLiveness
+from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.records.confirmations import Confirmation, Confirmations
+from gpu_mcp_server.settings.host_settings import BATCH_KINDS
+from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.ownership import owner_of
+from gpu_mcp_server.team.users import Users
+
+QUIET_S = 5.0
+"""So long nobody was judged on a host before a run begins there."""
+REST = 4.0
+"""Times a run's length until the next begins on its host: runs take a fifth of the time at most."""
+PATIENT_S = 600.0
+"""A run that is owed for so long does not give way any more."""
+LOOK_S = 15.0
+"""Between two looks at the table, which other servers write too."""
+YIELD_S = 2.0
+"""Between two looks at the queue of a host on which a run is made."""
+FAILED_S = 600.0
+"""After an error, until the next try."""
+IN_ALLOCATION_S = 10.0
+"""Of a first look's job. A run takes about three times as long, and more would not fit an allocation's idle end."""
+_log = structlog.get_logger()
+
+
+@dataclass
+class _Run:
+    confirmation: Confirmation
+    task: "asyncio.Task[None]"
+    call: CallContext
+
+
+class ConfirmationRuns:
+    """The worker of this server."""
+
+    def __init__(
+        self,
+        db: Database,
+        runner: JobRunner,
+        table: JobTable,
+        experience: AttemptStore,
+        confirmations: Confirmations,
+        auditor: Auditor,
+        outcomes: ConfirmationOutcomes,
+        verdicts: Verdicts,
+        use: HostUse,
+        server: ServerLiveness,
+    ) -> None:
+        self._db, self._runner, self._table = db, runner, table
+        self._experience, self._confirmations = experience, confirmations
+        self._auditor, self._outcomes, self._verdicts = auditor, outcomes, verdicts
+        self._use, self._server = use, server
+        self._owed = asyncio.Event()
+        self._running: dict[str, _Run] = {}
+        self._not_before: dict[str, float] = {}
+        """Of attempts whose run ended by an error, on the monotonic clock."""
+        self._worker: asyncio.Task[None] | None = None
+        confirmations.on_owed = self._owed.set
+        use.on_begin = self.give_way
+
+    def start(self) -> None:
+        """Begin to look for what is owed."""
+        with as_server():
+            self._worker = asyncio.create_task(self._work(), name="confirmations")
+
+    async def close(self) -> None:
+        """Leave the runs to themselves: their jobs go on, and the next server finds them."""
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        runs = [*self._running.values()]
+        for run in runs:
+            run.call.leaving = True
+            run.task.cancel()
+        await asyncio.gather(*(run.task for run in runs), return_exceptions=True)
+
+    def give_way(self, host: str) -> None:
+        """End the run on a host where somebody else wants to be judged; it is owed again."""
+        run = self._running.get(host)
+        if run is not None and run.confirmation.waited_s() < PATIENT_S:
+            run.task.cancel()
+
+    async def _work(self) -> None:
+        while True:
+            self._owed.clear()
+            soon_s = LOOK_S
+            try:
+                await self._adopt_orphans()
+                for owed in await self._confirmations.list_owed():
+                    wait_s = await self._wait_s(owed)
+                    if wait_s <= 0:
+                        await self._begin(owed)
+                    else:
+                        soon_s = min(soon_s, wait_s)
+            except GpuMcpError as error:
+                _log.warning("confirmation runs wait", error=str(error))
+            try:
+                await asyncio.wait_for(self._owed.wait(), max(soon_s, 0.1))
+            except TimeoutError:
+                continue
+
+    async def _wait_s(self, owed: Confirmation) -> float:
+        """Return for how long an owed run cannot begin; LOOK_S where that is not known."""
+        host = owed.host
+        if host in self._running or host not in self._runner.hosts.names():
+            return LOOK_S
+        if self._runner.hosts.kind(host) in BATCH_KINDS and not await self._fits_allocation(owed):
+            return LOOK_S
+        waits = [self._not_before.get(owed.attempt_id, 0.0) - time.monotonic(), QUIET_S - self._use.idle_s(host)]
+        return max(*waits, await self._confirmations.rest_s(host, REST))
+
+    async def _fits_allocation(self, owed: Confirmation) -> bool:
+        """Say whether there is an allocation, and a run short enough for its idle end."""
+        if not self._runner.hosts.is_connected(owed.host):
+            return False
+        try:
+            job_id = (await self._experience.get(owed.attempt_id)).job_id
+            record = (await self._table.get(job_id or "")).record
+        except NotFound:
+            return False
+        return record is not None and (record.wall_s or IN_ALLOCATION_S + 1) <= IN_ALLOCATION_S
+
+    async def _begin(self, owed: Confirmation) -> None:
+        if not await self._confirmations.claim(owed.attempt_id, self._server.register(), owed.host):
+            return
+        self._follow(owed, self._made(owed))
+
+    def _follow(self, confirmation: Confirmation, work: Coroutine[None, None, None]) -> None:
+        call = CallContext({"judge"})
+        with run_in_call(call):
+            task = asyncio.create_task(work, name=f"confirmation of {confirmation.attempt_id}")
+        run = self._running[confirmation.host] = _Run(confirmation, task, call)
+
+        def ended(_: "asyncio.Task[None]") -> None:
+            if self._running.get(confirmation.host) is run:
+                del self._running[confirmation.host]
+            self._owed.set()
+
+        task.add_done_callback(ended)
+
+    async def _made(self, owed: Confirmation) -> None:
+        """Make a run for its attempt's user."""
+        watching = asyncio.create_task(self._watch_queue(owed))
+        try:
+            with acting_as(await self._user(owed.attempt_id)):
+                await self._auditor.confirm_behind(owed.attempt_id)
+        except GpuMcpError as error:
+            self._not_before[owed.attempt_id] = time.monotonic() + FAILED_S
+            await self._confirmations.release(owed.attempt_id, str(error), counted=True)
+            _log.info("a confirmation run ended", attempt=owed.attempt_id, error=str(error))
+        finally:
+            watching.cancel()
+
+    async def _watch_queue(self, owed: Confirmation) -> None:
+        """Give way to whoever waits in the host's queue, of another server too."""
+        while True:
+            await asyncio.sleep(YIELD_S)
+            run = self._running.get(owed.host)
+            try:
+                found, _ = await self._runner.hosts.call(owed.host, "gpus")
+            except GpuMcpError:
+                continue
+            waiting = found["pool"]["broker"].get("waiting", [])
+            if run is not None and any(other["job"] != run.call.job_id for other in waiting):
+                self.give_way(owed.host)
+
+    async def _user(self, attempt_id: str) -> User:
+        owner = await owner_of(self._db, attempt_id)
+        return LOCAL if owner is None else await Users(self._db).worker(owner)
+
+    async def _adopt_orphans(self) -> None:
+        """Take over the runs of servers that are no more: their jobs may go on, or have ended."""
+        for one in await self._confirmations.list_running():
+            was = one.server or ""
+            if was == self._server.register() or self._server.is_alive(was) or one.host in self._running:
+                continue
+            if await self._confirmations.claim(one.attempt_id, self._server.register(), one.host, was=was):
+                self._follow(one, self._settled(one))
+
+    async def _settled(self, one: Confirmation) -> None:
+        """Wait for the job of a run that another server began, and note the outcome; without one it is owed again."""
+        job_id = await self._confirmations.job_of(one.attempt_id, one.started_at)
+        try:
+            if job_id is None:
+                raise NotFound("job of the run", one.attempt_id, hint="It is made again.")
+            row = await self._table.get(job_id)
+            done = await self._runner.wait(job_id, row.host)
+            assert done is not None
+            raise_if_not_run(done.record, row.host)
+            evaluation = await self._verdicts.finish(done, row)
+        except GpuMcpError as error:
+            await self._confirmations.release(
+                one.attempt_id, "" if job_id is None else str(error), counted=bool(job_id)
+            )
+            return
+        await self._outcomes.settle(await self._experience.get(one.attempt_id), evaluation, done.record.wall_s or 0.0)

@@ -1,0 +1,74 @@
+"""What a time is worth, and the order of attempts by it: both follow from an attempt's row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_mcp_server.models.attempt import Attempt
+
+CONFIRMED_BY, CONTRADICTED_BY = "confirmed_by", "contradicted_by"
+"""In an attempt's evidence: the attempt that judged it again and says the same, or otherwise; or ITSELF."""
+ITSELF = "itself"
+"""The evaluation was as thorough as a confirmation run."""
+CORRECT = "kind = 'evaluate' AND verdict = 'correct' AND voided IS NULL"
+TIMED = "(speedup IS NOT NULL OR coalesce(evidence ->> 'ranked_by', '') = 'time')"
+BEST = f"{CORRECT} AND {TIMED}"
+"""Attempts that rank: correct ones with a time."""
+DOUBTED = "evidence ->> 'unconfirmable' IS NOT NULL"
+CONFIRMED = f"(evidence ->> '{CONFIRMED_BY}' IS NOT NULL AND NOT {DOUBTED})"
+LOW = "coalesce(evidence ->> '$.speedup_range[0]', speedup)"
+"""The speed-up that an attempt has at least."""
+HIGH_US = "CASE WHEN speedup IS NULL THEN coalesce(evidence ->> '$.time_range_us[1]', median_us) END"
+"""The time that it takes at most, where there is no baseline."""
+FASTEST = f"{LOW} DESC, {HIGH_US}, seq"
+RANKED = f"CASE WHEN NOT {TIMED} THEN 3 WHEN {DOUBTED} THEN 2 WHEN {CONFIRMED} THEN 0 ELSE 1 END, {FASTEST}"
+"""From the best on: confirmed times, provisional ones, unconfirmable ones, each by the bound that is worse for it; then
+those without a time."""
+
+
+def trust_of(verdict: str | None, voided: str | None, evidence: Mapping[str, Any], *, timed: bool) -> str | None:
+    """Return the word for an attempt's time; None of one without a time, or voided for another reason.
+
+    Args:
+        verdict: What the judge said.
+        voided: Why it was voided.
+        evidence: The attempt's.
+        timed: Whether it has a speed-up, or a time that ranks.
+    """
+    if verdict != "correct" or not timed:
+        return None
+    if evidence.get(CONTRADICTED_BY):
+        return "contradicted"
+    if voided:
+        return None
+    if doubt := evidence.get("unconfirmable"):
+        return f"unconfirmable: {doubt}"
+    return "confirmed" if evidence.get(CONFIRMED_BY) else "provisional"
+
+
+def number_ranks(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return a ranking with the rank of each: those whose intervals overlap the first one's of a rank share it.
+
+    A rank ends where trust does.
+    """
+    ranked: list[Attempt] = []
+    first: Attempt | None = None
+    rank = 0
+    for place, attempt in enumerate(attempts, 1):
+        if attempt.trust is None:
+            ranked.append(attempt)
+            continue
+        if first is None or not _tied(first, attempt):
+            first, rank = attempt, place
+        tied = first.attempt_id if first is not attempt else None
+        ranked.append(attempt.model_copy(update={"rank": rank, "tied_with": tied}))
+    return ranked
+
+
+def _tied(one: Attempt, other: Attempt) -> bool:
+    if (one.trust or "").partition(":")[0] != (other.trust or "").partition(":")[0]:
+        return False
+    if one.speedup_range and other.speedup_range:
+        return other.speedup_range[1] >= one.speedup_range[0]
+    if one.speedup is None and one.time_range_us and other.speedup is None and other.time_range_us:
+        return other.time_range_us[0] <= one.time_range_us[1]
+    return False

@@ -1,0 +1,110 @@
+"""The order of attempts by trust and lower bounds, ties, and what a time's word follows from."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.records.confirmations import MOST_TRIES, Confirmations
+from gpu_mcp_server.services.records.trust import trust_of
+from gpu_mcp_server.store.database import Database
+
+
+@pytest.fixture
+async def db(tmp_path: Path) -> AsyncIterator[Database]:
+    async with await Database.open(tmp_path / "lab.sqlite3") as database:
+        yield database
+
+
+async def correct(db: Database, speedup: float | None, half: float = 0.0, **more: Any) -> str:
+    """Record a correct evaluation whose speed-up is known to so much more or less."""
+    experience = AttemptStore(db)
+    attempt_id = await experience.start("evaluate", device="H100", problem_hash="h")
+    evidence = {"speedup_range": [speedup - half, speedup + half]} if speedup else {}
+    columns: dict[str, Any] = {"status": "judged", "verdict": "correct", "speedup": speedup, **more.pop("columns", {})}
+    await experience.finish(attempt_id, **columns, evidence={**evidence, **more})
+    return attempt_id
+
+
+async def test_a_ranking_names_ties_and_goes_by_trust_then_by_the_lower_bound(db: Database):
+    wide = await correct(db, 9.0, 5.0)
+    narrow = await correct(db, 5.0, 0.1)
+    slower = await correct(db, 3.0, 0.5)
+    sure = await correct(db, 2.0, 0.2, confirmed_by="itself")
+    alike = await correct(db, 1.9, 0.15, confirmed_by="a-other")
+    doubted = await correct(db, 99.0, 0.1, unconfirmable="it waits for the GPU")
+    untimed = await correct(db, None)
+    best = (await AttemptStore(db).list("best")).attempts
+    assert [(a.attempt_id, a.rank, a.tied_with) for a in best] == [
+        (sure, 1, None), (alike, 1, sure), (narrow, 3, None), (wide, 3, narrow), (slower, 5, None), (doubted, 6, None),
+        (untimed, None, None),
+    ]  # fmt: skip
+    assert [a.trust for a in best] == [
+        "confirmed", "confirmed", "provisional", "provisional", "provisional", "unconfirmable: it waits for the GPU", None,
+    ]  # fmt: skip
+    lines = (await AttemptStore(db).list("best")).summary().splitlines()
+    assert f"2.  {alike}" not in lines[2] and lines[2].startswith(f"1.  {alike}") and f"tied with {sure}" in lines[2]
+    assert "speed-up 9 (4-14)" in lines[4] and "provisional" in lines[4]
+
+
+async def test_times_without_a_baseline_rank_by_the_most_that_they_take(db: Database):
+    wide = await correct(db, None, columns={"median_us": 10.0}, ranked_by="time", time_range_us=[5.0, 30.0])
+    narrow = await correct(db, None, columns={"median_us": 12.0}, ranked_by="time", time_range_us=[11.0, 13.0])
+    best = (await AttemptStore(db).list("best")).attempts
+    assert [(a.attempt_id, a.tied_with) for a in best] == [(narrow, None), (wide, narrow)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "voided", "evidence", "timed", "word"),
+    [
+        ("correct", None, {}, True, "provisional"),
+        ("correct", None, {"confirmed_by": "itself"}, True, "confirmed"),
+        ("correct", None, {"confirmed_by": "itself", "unconfirmable": "busy"}, True, "unconfirmable: busy"),
+        ("correct", "slower", {"contradicted_by": "a-1", "confirmed_by": "a-0"}, True, "contradicted"),
+        ("correct", "judged on another server", {}, True, None),
+        ("correct", None, {}, False, None),
+        ("cheat", None, {}, True, None),
+    ],
+)
+def test_a_time_has_one_word(verdict: str, voided: str | None, evidence: dict[str, Any], timed: bool, word: str | None):
+    assert trust_of(verdict, voided, evidence, timed=timed) == word
+
+
+async def test_a_better_attempt_takes_the_place_of_what_is_owed_and_a_void_gives_it_back(db: Database):
+    table, experience = Confirmations(db), AttemptStore(db)
+    first = await correct(db, 2.0)
+    await table.owe_best(first)
+    better = await correct(db, 3.0)
+    await table.owe_best(better)
+    assert [c.attempt_id for c in await table.list_owed()] == [better]
+    found = await table.get(first)
+    assert found is not None and (found.state, found.said) == ("replaced", f"by {better}")
+    await table.owe_best(first)
+    assert [c.attempt_id for c in await table.list_owed()] == [better], "it is not the best"
+
+    assert await table.claim(better, "one", "box") and not await table.claim(better, "two", "box")
+    await experience.void(better, "incorrect at n=7", "a-again")
+    await table.finish(better, "void", "incorrect at n=7", 3.0)
+    await table.owe_next(better)
+    assert [c.attempt_id for c in await table.list_owed()] == [first]
+    assert await table.rest_s("box", 4.0) > 10
+
+
+async def test_what_somebody_asked_for_is_not_replaced(db: Database):
+    table = Confirmations(db)
+    asked = await correct(db, 2.0)
+    await table.owe(asked, "asked")
+    await table.owe_best(better := await correct(db, 3.0))
+    assert [c.attempt_id for c in await table.list_owed()] == [asked, better]
+
+
+async def test_a_run_that_never_decides_fails_and_says_why(db: Database):
+    table, attempt_id = Confirmations(db), await correct(db, 2.0)
+    await table.owe_best(attempt_id)
+    for number in range(MOST_TRIES):
+        assert await table.claim(attempt_id, "one", "box")
+        assert await table.release(attempt_id, "the judge failed", counted=True) is (number == MOST_TRIES - 1)
+    attempt = await AttemptStore(db).get(attempt_id)
+    assert (attempt.trust, attempt.confirmation) == ("provisional", "failed 3 times: the judge failed")
