@@ -196,7 +196,7 @@ def verdict_details(name: str, verdict: dict[str, Any]) -> list[str]:
     for kernel in kernels:
         lines.append(
             f"  {kernel['kernel'].partition('(')[0]}: {kernel['registers_per_thread']} registers, "
-            f"{kernel['spill_store_bytes']} B spilled"
+            f"{kernel.get('spill_store_bytes', 'unknown')} B spilled"
         )
     return [*lines, f"  sandbox {verdict.get('level') or 'unknown'}"]
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
-from gpu_mcp_server.models.build import Language
+from gpu_mcp_server.models.build import CandidateLanguage, Language
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.models.build import CandidateLanguage
     from gpu_mcp_server.models.comparison import CandidateSpec
     from gpu_mcp_server.models.problem import ImportOverrides
     from gpu_mcp_server.models.workspace import WorkspaceListing
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 REFERENCE_LIMIT_BYTES = 1 << 20
+ANY_LANGUAGE = get_args(CandidateLanguage)
 
 
 class SourceResolver:
@@ -31,9 +31,14 @@ class SourceResolver:
         self._local_files = local_files
 
     async def resolve(
-        self, text: str | None, path: str | None, workspace_id: str | None, language: "CandidateLanguage | None"
+        self,
+        text: str | None,
+        path: str | None,
+        workspace_id: str | None,
+        language: CandidateLanguage | None,
+        languages: "Sequence[str]" = ANY_LANGUAGE,
     ) -> "CandidateSource":
-        """Return the source of a candidate: exactly one of `text` and `path`."""
+        """Return the source of a candidate: exactly one of `text` and `path`, in one of the languages."""
         from gpu_mcp_server.services.builds.candidate_source import source_of
 
         return await source_of(
@@ -43,6 +48,7 @@ class SourceResolver:
             workspace_id=workspace_id,
             language=language,
             allow_local=self._local_files,
+            languages=languages,
         )
 
     async def compilable(
@@ -50,7 +56,7 @@ class SourceResolver:
         text: str | None,
         path: str | None,
         workspace_id: str | None,
-        language: "CandidateLanguage | None",
+        language: CandidateLanguage | None,
         flags: "Sequence[str]" = (),
     ) -> "CandidateSource":
         """Return a source that is compiled alone, with the headers that it includes from around it."""
@@ -59,7 +65,7 @@ class SourceResolver:
         if text is not None and language is None:
             known = ", ".join(get_args(Language))
             raise BadRequest("The language of a source given as text is not known.", hint=f"Set language: {known}.")
-        source = await self.resolve(text, path, workspace_id, language)
+        source = await self.resolve(text, path, workspace_id, language, get_args(Language))
         return await with_headers(source, path, workspace_id, self._workspaces, flags)
 
     async def resolve_many(self, candidates: "Sequence[CandidateSpec]") -> "list[NamedCandidate]":

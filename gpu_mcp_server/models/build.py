@@ -106,9 +106,9 @@ class KernelResources(Model):
     """Demangled name."""
     registers_per_thread: int
     """AMD: vector registers."""
-    spill_store_bytes: int = 0
-    """Bytes stored to local memory per thread because registers ran out."""
-    spill_load_bytes: int = 0
+    spill_store_bytes: int | None = 0
+    """Bytes stored to local memory per thread because registers ran out; None where nobody said."""
+    spill_load_bytes: int | None = 0
     stack_bytes: int = 0
     shared_bytes: int = 0
     """Static shared memory (LDS) of a block."""
@@ -121,6 +121,12 @@ class KernelResources(Model):
     """AMD: scalar and vector registers that went to scratch memory; their bytes are in the stack."""
     occupancy: Occupancy | None = None
 
+    def spills_text(self) -> str:
+        """Say the bytes that registers of NVIDIA's spilled, stored and loaded."""
+        if self.spill_store_bytes is None or self.spill_load_bytes is None:
+            return "unknown"
+        return f"{self.spill_store_bytes}+{self.spill_load_bytes} B"
+
     def line_text(self) -> str:
         """Say it on one line."""
         text = f"kernel {self.kernel}: {self.registers_per_thread} registers"
@@ -128,7 +134,7 @@ class KernelResources(Model):
             text += f" + {self.accumulation_registers or 0} accumulation, {self.scalar_registers} scalar, "
             text += f"{self.spilled_registers or 0} spilled"
         else:
-            text += f", spills {self.spill_store_bytes}+{self.spill_load_bytes} B"
+            text += f", spills {self.spills_text()}"
         text += f", shared {self.shared_bytes} B, stack {self.stack_bytes} B ({self.arch})"
         if self.occupancy:
             o = self.occupancy

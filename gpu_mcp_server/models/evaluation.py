@@ -309,7 +309,7 @@ class Evaluation(ResultModel):
         lines += [d.line_text() for d in self.diagnostics]
         lines += [
             f"kernel {r.kernel}: {r.registers_per_thread} registers, "
-            f"spills {r.spill_store_bytes}+{r.spill_load_bytes} B, shared {r.shared_bytes} B"
+            f"spills {r.spills_text()}, shared {r.shared_bytes} B"
             for r in self.resources
         ]
         attempt = f"attempt {self.attempt_id} of {self.problem_id}" if self.attempt_id else f"of {self.problem_id}"

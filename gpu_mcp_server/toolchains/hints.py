@@ -8,6 +8,27 @@ import re
 
 # The first row that matches decides.
 _ROWS: tuple[tuple[str, str], ...] = (
+    (r"wgmma\S* instructions are serialized due to (?:the presence of Extern calls|.*crossing function boundary)",
+     "Inline every function that is called between wgmma.fence and wgmma.wait_group (__forceinline__); take printf and "
+     "assert out."),
+    (r"wgmma\S* instructions are serialized due to insufficient register",
+     "Touch accumulators behind wgmma.wait_group alone, and keep fewer live: a smaller tile for each warp group, or "
+     "more registers (__launch_bounds__, setmaxnreg)."),
+    (r"wgmma\S* instructions are serialized due to non wgmma instructions",
+     "Write a wgmma's registers before wgmma.fence and read them behind wgmma.wait_group; nothing between may touch "
+     "them."),
+    (r"wgmma\S* instructions are serialized due to ill formed",
+     "Keep the order on every path: wgmma.fence, all wgmma.mma_async, wgmma.commit_group, wgmma.wait_group."),
+    (r"wgmma\S* instructions are serialized due to .*divergent",
+     "Let all warps of the group take the same way through wgmma: no branch on the thread around it."),
+    (r"'setmaxnreg' ignored",
+     "Give __launch_bounds__ (or -maxrregcount), so that the registers at entry are known, and call nothing extern."),
+    (r"of static shared memory, and 49152 are sure",
+     "Make it `extern __shared__`, raise the limit with cudaFuncSetAttribute(kernel, "
+     "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), and give the size at the launch."),
+    (r"in local memory \(a stack frame\)",
+     "A local array is indexed by a value known at run time alone, or its address is taken: unroll its loops "
+     "(#pragma unroll), or put it into shared memory."),
     (r"uses too much shared data",
      "Static shared memory ends at 48 KiB a block: make it `extern __shared__`, raise the limit with "
      "cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes); give the size at the launch."),
@@ -66,6 +87,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"implicit declaration of function", "Include the header that declares it, or define it above its first use."),
     (r"Killed signal terminated program|out of memory", "The compiler ran out of memory: make the source smaller."),
     (r"unsupported GNU version|host compiler.*not supported", "This nvcc does not take this version of gcc."),
+    (r"Stack size for entry function .* cannot be statically determined",
+     "Recursion, or a call by pointer: replace it by a loop or a template, or set cudaLimitStackSize."),
     (r"Registers are spilled|Local memory used for function",
      "Fewer live values a thread, or a higher limit by __launch_bounds__ or -maxrregcount."),
     (r"no such instruction|selected processor does not support",

@@ -14,7 +14,6 @@ from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
 from gpu_mcp_server.toolchains.linking import Linking
 
 _ARCH = re.compile(r"(sm_\d{2,3})[af]?\Z")
-_INLINE_PTX = re.compile(r"\b(?:asm|__asm__)\b")
 
 
 def checked_arch(arch: str, toolchain: Toolchain) -> str:
@@ -71,11 +70,9 @@ def plan(
         argv.append("-lineinfo")
     if host_compiler is not None:
         argv.append(f"-ccbin={host_compiler}")
-    listings: tuple[str, ...] = ()
-    if _INLINE_PTX.search(source):
-        # ptxas names lines of its own input; only a kept listing leads from there to the source.
-        argv.append("-keep")
-        listings = (file.rpartition(".")[0] + ".ptx",)
+    # ptxas names lines of its own input, or kernels; only a kept listing leads from there to the source.
+    argv.append("-keep")
+    listings = (file.rpartition(".")[0] + ".ptx",)
     files = {file: source}
     if malloc_wrapper.MENTIONED.search(source):
         argv += malloc_wrapper.ARGUMENTS

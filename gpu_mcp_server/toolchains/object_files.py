@@ -119,6 +119,8 @@ def _cuda(data: bytes, arch: str) -> list[KernelResources]:
         KernelResources(
             kernel=demangle_text(name),
             registers_per_thread=about["registers"],
+            spill_store_bytes=None,
+            spill_load_bytes=None,
             stack_bytes=about.get("frame", 0),
             shared_bytes=max(about.get("shared", 0) - (_RESERVED if _number(found_arch) >= 90 else 0), 0),
             arch=found_arch,

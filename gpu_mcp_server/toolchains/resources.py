@@ -12,9 +12,9 @@ from gpu_mcp_server.models.build import KernelResources
 from gpu_mcp_server.toolchains.diagnostics import demangle_text
 
 _ENTRY = re.compile(r"Compiling entry function '([^']{1,4000})' for '(sm_[^']{1,20})'")
-_PROPERTIES = re.compile(r"(ptxas|nvlink) info\s*: Function properties for '?([^'\s]{1,4000}?)'?:?$")
+_PROPERTIES = re.compile(r"(ptxas(?:-blackwell)?|nvlink) info\s*: Function properties for '?([^'\s]{1,4000}?)'?:?$")
 _STACK = re.compile(r"(\d{1,9}) bytes stack frame, (\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads")
-_USED = re.compile(r"(?:ptxas|nvlink) info\s*: [Uu]sed (\d{1,9}) registers(.*)$")
+_USED = re.compile(r"(?:ptxas(?:-blackwell)?|nvlink) info\s*: [Uu]sed (\d{1,9}) registers(.*)$")
 _SHARED = re.compile(r"(\d{1,9}) bytes smem")
 _LINKED_STACK = re.compile(r", (\d{1,9}) stack\b")
 

@@ -121,7 +121,20 @@ async def test_a_kernel_becomes_a_binary_with_resources_listing_and_occupancy(la
     assert object_files.architecture_in(listing).rstrip("a") in (arch, arch.rstrip("a"))
     assert "scaled" in listing
     binary = await lab.store.artifacts.read(result.artifact_id or "")
-    assert [k.registers_per_thread for k in object_files.kernels_of(binary, arch)] == [kernel.registers_per_thread]
+    (of_binary,) = object_files.kernels_of(binary, arch)
+    assert of_binary.registers_per_thread == kernel.registers_per_thread
+    if arch.startswith("sm_"):
+        assert kernel.spill_store_bytes == 0, "ptxas says it"
+        assert of_binary.spill_store_bytes is None and "spills unknown" in of_binary.line_text(), "a cubin does not"
+
+
+async def test_spills_are_what_ptxas_says(lab: Lab):
+    tight = {"signature": MATRICES, "constants": {"BM": 128, "BK": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 96}}
+    (kernel,) = (await compiled(lab, MATMUL, **tight)).resources
+    if kernel.spill_store_bytes is None:
+        assert "spills unknown" in kernel.line_text(), "an older Triton keeps the log of ptxas to itself"
+    else:
+        assert kernel.spill_store_bytes > 0 and kernel.spill_load_bytes
 
 
 async def test_the_shared_memory_of_a_launch_is_counted_and_too_much_of_it_is_said(lab: Lab):

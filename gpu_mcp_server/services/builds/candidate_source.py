@@ -3,7 +3,7 @@
 import ast
 import asyncio
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import cast, get_args
@@ -73,6 +73,7 @@ async def source_of(
     workspace_id: str | None = None,
     language: str | None = None,
     allow_local: bool = False,
+    languages: Sequence[str] = get_args(CandidateLanguage),
 ) -> CandidateSource:
     """Return the source that a call means: `text`, or `path` in a workspace or on the server's own machine.
 
@@ -84,14 +85,15 @@ async def source_of(
         language: c, cpp, cuda, triton or python; taken from the path's suffix if it is not given, for .py from what
             the file defines.
         allow_local: Whether local files may be read, as over stdio.
+        languages: Those that the caller takes.
 
     Raises:
-        BadRequest: If the arguments contradict each other, or the source is not text.
+        BadRequest: If the language is none of those, the arguments contradict each other, or the source is not text.
         NotFound: If there is no such file or workspace.
         PathRefused: If the path leaves the workspace, or is no regular file.
         LimitExceeded: If the source has more than 1 MiB.
     """
-    if language in (None, "program") and text is None:
+    if "program" in languages and language in (None, "program") and text is None:
         files = await _folder(workspaces, path, workspace_id, allow_local=allow_local)
         if files is not None:
             return CandidateSource("", "program", "project.tar", files)
@@ -111,7 +113,7 @@ async def source_of(
             "This server does not read local files.", hint="Use write_files and give its workspace_id, or send text."
         )
     decoded = _decoded(data)
-    chosen = _language(language, path, decoded)
+    chosen = _language(language, path, decoded, languages)
     return CandidateSource(decoded, chosen, PurePosixPath(path).name if path is not None else NAMES[chosen])
 
 
@@ -214,10 +216,10 @@ def python_kind(text: str) -> CandidateLanguage:
     )
 
 
-def _language(given: str | None, path: str | None, text: str) -> CandidateLanguage:
-    known = ", ".join(get_args(CandidateLanguage))
+def _language(given: str | None, path: str | None, text: str, languages: Sequence[str]) -> CandidateLanguage:
+    known = ", ".join(languages)
     if given is not None:
-        if given not in get_args(CandidateLanguage):
+        if given not in languages:
             raise BadRequest(f"{given!r} is no language that is known here.", hint=f"Known are {known}.")
         return cast("CandidateLanguage", given)
     if path is None:

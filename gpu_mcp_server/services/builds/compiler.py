@@ -35,6 +35,7 @@ from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.toolchains import diagnostics, hiprtc, nvrtc, object_files, resources, triton
 from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain
 from gpu_mcp_server.toolchains.occupancy import occupancy
+from gpu_mcp_server.toolchains.ptxas_findings import performance_warnings
 
 MEMORY_BYTES = 8 << 30
 LOG_BYTES = 4 << 20
@@ -302,8 +303,15 @@ def _resources(said: str, build: PlannedBuild, binary: bytes, about: Mapping[str
 async def parse_log(said: str, ptx: str | None = None) -> list[Diagnostic]:
     """Return the messages of a log without holding up the server."""
     if len(said) > LONG_LOG_CHARS:
-        return await asyncio.to_thread(diagnostics.parse, said, ptx)
-    return diagnostics.parse(said, ptx)
+        return await asyncio.to_thread(_messages_of, said, ptx)
+    return _messages_of(said, ptx)
+
+
+def _messages_of(said: str, ptx: str | None) -> list[Diagnostic]:
+    """Return errors, what makes kernels slow, then the rest."""
+    found = diagnostics.parse(said, ptx)
+    errors = [d for d in found if d.severity == "error"]
+    return [*errors, *performance_warnings(said, ptx), *found[len(errors) :]]
 
 
 def with_occupancy(result: CompileResult, block: int) -> CompileResult:

@@ -27,6 +27,7 @@ from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains import diagnostics, junit, sycl_runtime
 from gpu_mcp_server.toolchains.architectures import CompileTarget
 from gpu_mcp_server.toolchains.base import Toolchain, toolchains_of
+from gpu_mcp_server.toolchains.kernel_places import SUFFIXES, needs_place, with_places
 from gpu_mcp_server.toolchains.projects import (
     BUILD,
     JUNIT,
@@ -43,6 +44,8 @@ from gpu_mcp_server.toolchains.projects import (
 MEMORY_BYTES = 8 << 30
 LOG_BYTES = 4 << 20
 SHOWN_PRODUCTS = 20
+READ_BYTES = 8 << 20
+"""Of sources, to find the kernel that a message names."""
 ENVIRONMENT = {"LC_ALL": "C", "HIP_PLATFORM": "amd", "CLICOLOR_FORCE": "0"}
 
 
@@ -170,7 +173,7 @@ class Projects:
             names = [line.removeprefix("=== ") for line in said.splitlines() if line.startswith("=== ")]
             failed = names[-1] if names else None
         report = await self._report(done, f"{BUILD}/{JUNIT}")
-        found = [_inside(d) for d in await parse_log(said)]
+        found = await self._placed([_inside(d) for d in await parse_log(said)], said, workspace_id)
         if record.status == "failed" and failed != "test" and not any(d.severity == "error" for d in found):
             last = diagnostics.output_tail(said)
             found = [last, *found] if last else found
@@ -200,6 +203,18 @@ class Projects:
             level=record.level,
             note="; ".join(n for n in notes if n) or None,
         )
+
+    async def _placed(self, found: list[Diagnostic], said: str, workspace_id: str) -> list[Diagnostic]:
+        """Return the messages, those of ptxas with the file of the kernel as far as it can be told."""
+        if not needs_place(found):
+            return found
+        room, sources = READ_BYTES, dict[str, str]()
+        for file in await self._workspaces.manifest(workspace_id):
+            if file.path.endswith(SUFFIXES) and file.size <= room:
+                room -= file.size
+                data = await self._workspaces.read_bytes(workspace_id, file.path)
+                sources[file.path] = data.decode("utf-8", "replace")
+        return with_places(found, said, sources)
 
     async def _products(self, done: FinishedJob, build: str) -> list[OutputRef]:
         made = [o for o in done.record.outputs if build == "." or o.path.startswith(build + "/")]
