@@ -78,6 +78,8 @@ class Diagnostic(Model):
         )
 
 
+SHOWN_NAME = 200
+"""Characters of a kernel's name in a summary: those of CUTLASS have thousands."""
 KEPT_DIAGNOSTICS = 20
 """With an attempt; its job's output has all."""
 
@@ -129,7 +131,8 @@ class KernelResources(Model):
 
     def line_text(self) -> str:
         """Say it on one line."""
-        text = f"kernel {self.kernel}: {self.registers_per_thread} registers"
+        name = self.kernel if len(self.kernel) <= SHOWN_NAME else self.kernel[:SHOWN_NAME] + "…"
+        text = f"kernel {name}: {self.registers_per_thread} registers"
         if self.scalar_registers is not None:
             text += f" + {self.accumulation_registers or 0} accumulation, {self.scalar_registers} scalar, "
             text += f"{self.spilled_registers or 0} spilled"
@@ -203,6 +206,8 @@ class CompileResult(ResultModel):
     artifact_id: str | None = None
     """The library; of kernels alone the cubin."""
     binary_bytes: int | None = None
+    headers: list[str] = []
+    """Trees of headers that the host has and the source reads, each with version and digest."""
     resources: list[KernelResources] = []
     stage: str | None = None
     """Where it failed: driver, front end, ptxas, device link or link."""
@@ -228,6 +233,7 @@ class CompileResult(ResultModel):
         if self.artifact_id:
             lines.append(f"binary: {self.artifact_id} ({self.binary_bytes} bytes)")
         lines += [r.line_text() for r in self.resources]
+        lines += [f"headers: {each}" for each in self.headers]
         if self.phases_ms:
             lines.append("phases: " + ", ".join(f"{name} {ms:g} ms" for name, ms in self.phases_ms.items()))
         lines += [d.line_text() for d in self.diagnostics]

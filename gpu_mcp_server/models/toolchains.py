@@ -78,6 +78,25 @@ class Libraries(Model):
     """By name, as `-l` has it."""
 
 
+class HeaderTree(Model):
+    """Headers of a library that has no other part."""
+
+    name: str
+    """cutlass, flashinfer, thunderkittens, tvm-ffi, or include_paths of the settings."""
+    folders: list[str]
+    """Where the compiler looks."""
+    version: str = ""
+    """As a header says it."""
+    sha256: str = ""
+    """Of all names and contents; empty where they were too many to read."""
+    roots: list[str] = []
+
+    def title(self) -> str:
+        """Say what it is, where it lies and its digest, on one line."""
+        digest = f"sha256 {self.sha256[:16]}" if self.sha256 else "not hashed: too large"
+        return f"{self.name} {self.version}".strip() + f" in {self.folders[0]}, {digest}"
+
+
 class Toolchains(Model):
     """What a host builds with besides gcc and nvcc."""
 
@@ -88,3 +107,5 @@ class Toolchains(Model):
     tools: dict[str, Tool] = {}
     pythons: list[Python] = []
     libraries: Libraries = Libraries()
+    headers: list[HeaderTree] = []
+    """Trees of headers; those that the settings name first."""

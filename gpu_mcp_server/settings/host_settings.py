@@ -32,6 +32,10 @@ class CommonHostSettings(BaseModel):
     """Folder there for jobs and cached files."""
     roots: list[str] = []
     """More folders there that jobs may read."""
+    include_paths: list[Annotated[str, Field(pattern=r"^/[^\x00\n]*$")]] = []
+    """Folders of headers there that every compile searches behind its own, such as a clone of CUTLASS. Jobs read them
+    and never write; a build's evidence has the digest of their files. CUTLASS, FlashInfer and ThunderKittens are also
+    found by themselves: in pip packages of the Pythons that are known, below /opt, /usr/local and the home folder."""
     setup: list[Annotated[str, Field(pattern=r"^[^\x00\n]+$")]] = []
     """Lines of shell, such as "module load cuda/13.0", or conda's hook and "conda activate kernels". They run once,
     when the host is first asked what it has; jobs get the variables that came of them, and see the folders in these."""

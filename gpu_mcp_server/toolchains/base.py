@@ -54,6 +54,8 @@ class CompilePlan:
     """Further files worth bringing back, that may not exist: PTX, to trace messages of ptxas to the source."""
     roots: tuple[str, ...] = ()
     """Folders of the host that the job needs to see."""
+    headers: tuple[str, ...] = ()
+    """Trees of headers that it reads, each with its digest."""
     worker: str = ""
     """Name of our program in `workers` that does it, instead of a compiler's executable."""
     python: str = ""

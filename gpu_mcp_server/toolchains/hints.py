@@ -81,6 +81,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"cannot find -l", "This library is not on the host; leave the -l flag out."),
     (r"torch/\w+\.h.*No such file|fatal error: torch",
      "PyTorch's headers are not needed: export `extern \"C\" int launch(...)`."),
+    (r"(?:cutlass|cute)/\S+(?:: No such file|\" ?$)|open source file \"(?:cutlass|cute)/",
+     "The host has no CUTLASS: pip install nvidia-cutlass for judge_python, or name a clone's include folder in "
+     "include_paths of the host."),
     (r"No such file or directory|cannot open source file",
      "The header is neither on the host nor where the source looks: write_files both into one workspace, give `path`, "
      "and -IFOLDER where it lies in another folder."),

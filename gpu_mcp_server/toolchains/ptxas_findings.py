@@ -14,6 +14,7 @@ from gpu_mcp_server.toolchains.hints import hint_for
 
 STATIC_SHARED_BYTES = 48 * 1024
 MAX_WARNINGS = 20
+MAX_NAME = 160
 
 _TOOL = r"ptxas(?:-blackwell)?"
 _LOSS = re.compile(rf"^ ?{_TOOL} info\s*: \((C\d{{1,5}})\) Potential Performance Loss: (.{{1,4000}})$")
@@ -55,7 +56,7 @@ def _losses(log: list[str], ptx: str | None) -> Iterator[Diagnostic]:
         number = int(at[1]) if at else injected.get(kernel)
         place = source_place(ptx, number) if ptx and number else _first_place(ptx, kernel, r"wgmma\.mma_async")
         reason = _AT_LINE.sub("", _FUNCTION.sub("", words)).strip().rstrip(".")
-        yield _warning(f"{reason}{f', in {demangle_text(kernel)}' if kernel else ''}", code, place)
+        yield _warning(f"{reason}{f', in {_shown_name(kernel)}' if kernel else ''}", code, place)
 
 
 def _injected_lines(log: list[str]) -> dict[str, int]:
@@ -83,7 +84,7 @@ def _memory(log: list[str], ptx: str | None) -> Iterator[Diagnostic]:
             described = match[1]
         elif match := _STACK.search(line):
             frame, stores, loads = map(int, match.groups())
-            name = demangle_text(described)
+            name = _shown_name(described)
             if stores + loads and not spills_told:
                 words = f"Registers are spilled to local memory in {name}: {stores} bytes stored, {loads} bytes loaded"
                 yield _warning(words, "spills", _first_place(ptx, described, None))
@@ -91,9 +92,14 @@ def _memory(log: list[str], ptx: str | None) -> Iterator[Diagnostic]:
                 words = f"{name} keeps {frame} bytes of each thread in local memory (a stack frame)"
                 yield _warning(words, "stack frame", _first_place(ptx, described, r"(?:ld|st)\.local\b"))
         elif (match := _SHARED.search(line)) and int(match[1]) > STATIC_SHARED_BYTES and not refused:
-            words = f"{demangle_text(kernel)} has {match[1]} bytes of static shared memory, and 49152 are sure; "
+            words = f"{_shown_name(kernel)} has {match[1]} bytes of static shared memory, and 49152 are sure; "
             words += f"ptxas takes more for {arch}, and nothing says that a launch does"
             yield _warning(words, "static shared memory", _first_place(ptx, kernel, None))
+
+
+def _shown_name(symbol: str) -> str:
+    name = demangle_text(symbol)
+    return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
 
 
 def _warning(message: str, code: str, place: tuple[str | None, int | None]) -> Diagnostic:

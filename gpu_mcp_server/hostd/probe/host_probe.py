@@ -87,7 +87,7 @@ def describe_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         host: The host.
         wishes: From the settings: `judge_pythons` (interpreters for the judge, best first),
             `judge_reasons` (what each of them is), `judge_named` (whether the settings name the first),
-            `cuda` (toolkit root),
+            `cuda` (toolkit root), `include_paths` (folders of headers),
             `setup` (lines of shell, in whose environment all is looked for).
     """
     lines = [str(line) for line in wishes.get("setup", [])]

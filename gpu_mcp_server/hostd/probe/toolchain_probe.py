@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import nvidia_libraries
+from . import header_trees, nvidia_libraries
 from .version_cache import VersionCache
 
 CLANG_VERSIONS = range(30, 13, -1)
@@ -95,8 +95,8 @@ def probe_toolchains(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], ans
     """Describe them all.
 
     Args:
-        wishes: As for the probe: `judge_pythons` (interpreters, best first), `cuda` (toolkit root); `shown` (folders
-            that every sandbox is shown).
+        wishes: As for the probe: `judge_pythons` (interpreters, best first), `cuda` (toolkit root);
+            `include_paths` (folders of headers); `shown` (folders that every sandbox is shown).
         nvcc: What the probe found of the CUDA toolkit.
         answers: Asks the compilers.
     """
@@ -113,6 +113,7 @@ def probe_toolchains(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], ans
             "nvrtc": nvrtc.result(),
             "tools": tools.result(),
             "pythons": pythons,
+            "headers": header_trees.probe_header_trees([str(p) for p in wishes.get("include_paths", [])], pythons),
             "libraries": nvidia_libraries.probe_libraries(_cuda_roots(wishes, nvcc), pythons, wishes.get("shown", [])),
         }
 

@@ -14,6 +14,7 @@ from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.architectures import CompileTarget, device_target, own_archs, torch_list
 from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, host_compiler_of, toolchains_of
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
+from gpu_mcp_server.toolchains.header_trees import include_options, trees_of
 from gpu_mcp_server.toolchains.linking import linking_of
 from gpu_mcp_server.toolchains.occupancy import checked_block
 
@@ -58,7 +59,24 @@ def build_of(source: CandidateSource, probe: HostProbe, host: str, wish: BuildOp
     if wish.block is not None:
         checked_block(wish.block)
     build = _chosen(source, probe, host, wish)
-    return replace(build, plan=_laid(build.plan, source)) if source.beside else build
+    plan = _laid(build.plan, source) if source.beside else build.plan
+    return replace(build, plan=_with_trees(plan, source, probe, build.toolchain))
+
+
+def _with_trees(plan: CompilePlan, source: CandidateSource, probe: HostProbe, toolchain: Toolchain) -> CompilePlan:
+    """Return the plan with the host's trees of headers that the source or a file beside it reads."""
+    if source.language == "triton":
+        return plan
+    trees = trees_of((source.text, *source.beside.values()), probe.toolchains.headers, source.beside)
+    if not trees:
+        return plan
+    roots = dict.fromkeys((*plan.roots, *(root for tree in trees for root in tree.roots)))
+    return replace(
+        plan,
+        argv=(*plan.argv, *include_options(trees, toolchain.name)),
+        roots=tuple(roots),
+        headers=tuple(tree.title() for tree in trees),
+    )
 
 
 def _laid(plan: CompilePlan, source: CandidateSource) -> CompilePlan:

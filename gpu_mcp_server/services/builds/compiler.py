@@ -89,6 +89,7 @@ class Compiler:
         first = result.diagnostics[0].line_text() if result.diagnostics and result.status != "ok" else None
         evidence = {
             "command": result.command,
+            "headers": result.headers,
             "artifact_id": result.artifact_id,
             "listing_artifact_id": result.listing_artifact_id,
             "resources": [r.model_dump() for r in result.resources],
@@ -256,6 +257,7 @@ class Compiler:
             diagnostics=messages,
             diagnostics_left_out=left or None,
             artifact_id=ids[0],
+            headers=list(plan.headers),
             binary_bytes=len(binary) if binary is not None else None,
             log_artifact_id=ids[1],
             listing_artifact_id=ids[2],
@@ -336,4 +338,4 @@ def read_json(data: bytes) -> dict[str, Any]:
 def _key(plan: CompilePlan, toolchain: Toolchain, probe: HostProbe) -> str:
     """Return the address of a build: all that decides what comes out of it."""
     worker = worker_source(plan.worker) if plan.worker else None
-    return key_of("unit", [plan.argv, plan.files, plan.env, worker, toolchain.title], probe)
+    return key_of("unit", [plan.argv, plan.files, plan.env, plan.headers, worker, toolchain.title], probe)

@@ -12,9 +12,12 @@ from pathlib import Path
 
 from gpu_mcp_server.errors import GpuMcpError, LimitExceeded
 from gpu_mcp_server.models.build import LANGUAGES
-from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, MAX_TEXTS, CandidateSource
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.workspaces.local_files import read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
+
+MAX_HEADERS_BYTES = 32 << 20
+"""Together; CUTLASS has 27 MiB, the largest of its headers 3."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]{1,300})[">]', re.MULTILINE)
 Reader = Callable[[str], Awaitable[bytes | None]]
@@ -38,7 +41,7 @@ async def with_headers(
         flags: Of the compiler.
 
     Raises:
-        LimitExceeded: If more than 500 files are reached.
+        LimitExceeded: If the files that are reached have more than 32 MiB.
     """
     if path is None or LANGUAGES[source.language].launcher not in ("c", "cuda"):
         return source
@@ -47,24 +50,27 @@ async def with_headers(
         root = Path(path).parent
         found = await _closure(source.text, source.name, _local(root), folders)
         return replace(source, beside=found) if found else source
-    found = await _closure(source.text, path, _of_workspace(workspaces, workspace_id), folders)
+    paths = frozenset(file.path for file in await workspaces.manifest(workspace_id))
+    found = await _closure(source.text, path, _of_workspace(workspaces, workspace_id, paths), folders)
     return replace(source, beside=found, folder=posixpath.dirname(path)) if found else source
 
 
 def _local(root: Path) -> Reader:
     async def read(path: str) -> bytes | None:
         try:
-            return await asyncio.to_thread(read_local, root / path, MAX_SOURCE_BYTES)
+            return await asyncio.to_thread(read_local, root / path, MAX_HEADERS_BYTES)
         except (GpuMcpError, OSError):
             return None
 
     return read
 
 
-def _of_workspace(workspaces: Workspaces, workspace_id: str) -> Reader:
+def _of_workspace(workspaces: Workspaces, workspace_id: str, paths: frozenset[str]) -> Reader:
     async def read(path: str) -> bytes | None:
+        if path not in paths:  # most names are the compiler's own headers
+            return None
         try:
-            return await workspaces.read_bytes(workspace_id, path, MAX_SOURCE_BYTES)
+            return await workspaces.read_bytes(workspace_id, path, MAX_HEADERS_BYTES)
         except GpuMcpError:
             return None
 
@@ -75,9 +81,10 @@ async def _closure(text: str, path: str, read: Reader, folders: Sequence[str]) -
     """Return the texts of all files that are reached, by path below the root.
 
     Raises:
-        LimitExceeded: If there are more than 500: without the others the compiler would miss headers that are there.
+        LimitExceeded: If they have more than 32 MiB: without the others the compiler would miss headers that are there.
     """
     found: dict[str, str] = {}
+    room = MAX_HEADERS_BYTES
     open_ones = [(path, text)]
     while open_ones:
         including, text = open_ones.pop()
@@ -88,11 +95,12 @@ async def _closure(text: str, path: str, read: Reader, folders: Sequence[str]) -
                     continue
                 data = await read(at)
                 if data is not None and b"\0" not in data:
-                    if len(found) == MAX_TEXTS:
+                    room -= len(data)
+                    if room < 0:
                         raise LimitExceeded(
-                            f"{path!r} includes more than {MAX_TEXTS} files from around it, {at!r} after those; "
-                            f"{MAX_TEXTS} can go with a source.",
-                            hint="Compile it with build_project, which takes all files of a workspace.",
+                            f"{path!r} includes more than {MAX_HEADERS_BYTES >> 20} MiB from around it: {len(found)} "
+                            f"files, then {at!r}; {MAX_HEADERS_BYTES >> 20} MiB can go with a source.",
+                            hint="Compile it with build_project, or name the folder in include_paths of the host.",
                         )
                     found[at] = data.decode("utf-8", "replace")
                     open_ones.append((at, found[at]))

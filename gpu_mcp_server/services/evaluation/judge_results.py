@@ -116,6 +116,7 @@ class Verdicts:
                 "verdict_artifact": evaluation.evidence_artifact_id,
                 "resources": row.context.get("resources"),
                 "compiler": row.context.get("compiler"),
+                **({"headers": row.context["headers"]} if row.context.get("headers") else {}),
                 **({"printed": evaluation.printed} if evaluation.printed else {}),
                 **({"robust": evaluation.robust} if evaluation.robust else {}),
             },

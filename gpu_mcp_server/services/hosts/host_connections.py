@@ -313,6 +313,7 @@ class Hosts:
             judge_reasons=pythons,
             judge_named=host.judge_python is not None,
             cuda=host.cuda,
+            include_paths=host.include_paths,
             setup=host.setup,
         )
         probe = HostProbe.model_validate(answer)
