@@ -44,6 +44,19 @@ class Tool(CompilerInfo):
     roots: list[str] = []
 
 
+class TorchBuild(Model):
+    """What an extension of a torch is compiled with."""
+
+    include: str
+    """Folder of Python.h."""
+    standard: str
+    """Of C++, as `c++20`."""
+    cxx11: bool
+    """Whether it was built with the newer strings of libstdc++."""
+    libraries: list[str]
+    """Torch's own, by their names for the linker."""
+
+
 class Python(CompilerInfo):
     """An interpreter, with what it has for GPUs; `version` is Python's."""
 
@@ -51,6 +64,8 @@ class Python(CompilerInfo):
     """Its site-packages."""
     triton: str | None = None
     torch: str | None = None
+    torch_build: TorchBuild | None = None
+    """Where Python's headers are there too."""
     sycl: str | None = None
     """Intel's SYCL runtime, which compiles kernels itself."""
     archs: list[str] = []

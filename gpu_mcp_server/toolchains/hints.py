@@ -80,7 +80,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"multiple definition of", "The symbol is defined twice: make one static or inline."),
     (r"cannot find -l", "This library is not on the host; leave the -l flag out."),
     (r"torch/\w+\.h.*No such file|fatal error: torch",
-     "PyTorch's headers are not needed: export `extern \"C\" int launch(...)`."),
+     "Torch's headers are given to a source with PYBIND11_MODULE or TORCH_LIBRARY; others export `extern \"C\" int "
+     "launch(...)` and need none."),
     (r"(?:cutlass|cute)/\S+(?:: No such file|\" ?$)|open source file \"(?:cutlass|cute)/",
      "The host has no CUTLASS: pip install nvidia-cutlass for judge_python, or name a clone's include folder in "
      "include_paths of the host."),

@@ -61,6 +61,7 @@ def version(name):
         return None
 real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "site": sysconfig.get_paths()["purelib"],
+    "include": sysconfig.get_paths()["include"],
     "triton": version("triton"), "torch": version("torch"), "sycl": version("intel-sycl-rt"),
     "roots": [sys.prefix, sys.base_prefix, real]}))
 """
@@ -129,8 +130,27 @@ def _python(answers: VersionCache, path: str) -> Optional[Dict[str, Any]]:
         return None
     roots = {r for r in (*about["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
     about.update(path=path, roots=sorted(r for r in roots if not r.startswith("/usr/")))
+    include = str(about.pop("include"))
+    about["torch_build"] = _torch_build(about["site"], include) if about["torch"] else None
     about["archs"] = _triton_archs(answers, about["site"]) if about["triton"] else []
     return about
+
+
+def _torch_build(site: str, include: str) -> Optional[Dict[str, Any]]:
+    """Return what an extension of this torch is compiled with, by its own builder's text and its libraries."""
+    torch = os.path.join(site, "torch")
+    try:
+        with open(os.path.join(torch, "utils", "cpp_extension.py"), encoding="utf-8") as file:
+            standards = re.findall(r"-std=(c\+\+\d\d)", file.read(1 << 20))
+        with open(os.path.join(torch, "lib", "libc10.so"), "rb") as file:
+            cxx11 = b"NSt7__cxx1112basic_string" in file.read(64 << 20)
+    except OSError:
+        return None
+    if not os.path.exists(os.path.join(include, "Python.h")):
+        return None
+    wanted = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch", "torch_python")
+    there = [name for name in wanted if os.path.exists("%s/lib/lib%s.so" % (torch, name))]
+    return {"include": include, "standard": max(standards, default="c++17"), "cxx11": cxx11, "libraries": there}
 
 
 def _triton_archs(answers: VersionCache, site: str) -> List[str]:

@@ -24,7 +24,8 @@ class TritonFile(PythonFile):
     def before_torch(self) -> None:
         """Choose the interpreter where there is no GPU, before Triton is imported."""
         self.returned = ""
-        self.interpreted = self.task["device"] != "cuda"
+        asked = self.task.get("interpreted")
+        self.interpreted = self.task["device"] != "cuda" if asked is None else bool(asked)
         self.tuners: Set[int] = set()
         if self.interpreted:
             os.environ["TRITON_INTERPRET"] = "1"

@@ -26,6 +26,7 @@ PUBLIC = (
     "outputs",
     "gpu_index",
     "candidate",
+    "interpreted",
     "problem",
     "state",
     "constants",

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import JobRecord, Limits, ProcessSpec
 from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.models.toolchains import Python
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource, compiled_language
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
+from gpu_mcp_server.services.hosts.judge_environments import packages_hint
 from gpu_mcp_server.settings.server_settings import PREFIX, Settings
 from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.architectures import CompileTarget, device_target, own_archs, torch_list
@@ -17,6 +19,8 @@ from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
 from gpu_mcp_server.toolchains.header_trees import include_options, trees_of
 from gpu_mcp_server.toolchains.linking import linking_of
 from gpu_mcp_server.toolchains.occupancy import checked_block
+from gpu_mcp_server.toolchains.torch_bindings import binds_torch
+from gpu_mcp_server.toolchains.torch_extension import standard_flags, with_torch
 
 DEFAULT_ARCH = "sm_90"
 """Where the host has no GPU to compile for."""
@@ -102,13 +106,34 @@ def _chosen(source: CandidateSource, probe: HostProbe, host: str, wish: BuildOpt
         return PlannedBuild(toolchain, triton.plan(source.text, toolchain, arch, wish, name=source.name), arch)
     if language == "cuda":
         return _cuda(toolchains, source, probe, host, wish)
+    python = torch_python(source, probe, host)
     if wish.arch is not None:
         raise BadRequest(
             f"{language} is compiled for the processor: {wish.arch!r} names no GPU to compile for.",
             hint="Leave arch out, set language to cuda, hip or triton, or give -march= in flags.",
         )
-    plan = cc.plan(source.text, toolchain, wish.flags, language=language, name=source.name)
-    return PlannedBuild(toolchain, plan, None)
+    flags = standard_flags(wish.flags, python) if python else wish.flags
+    plan = cc.plan(source.text, toolchain, flags, language=language, name=source.name)
+    return PlannedBuild(toolchain, with_torch(plan, python, cuda=False) if python else plan, None)
+
+
+def torch_python(source: CandidateSource, probe: HostProbe, host: str) -> Python | None:
+    """Return the Python for whose torch a source is an extension; None for other sources.
+
+    Raises:
+        ToolMissing: If the judge's Python has no torch to compile with, or no headers of its own.
+    """
+    if source.language not in ("cpp", "cuda") or not binds_torch(source.text):
+        return None
+    judge = probe.judge.path if probe.judge else ""
+    python = next((p for p in probe.toolchains.pythons if p.path == judge), None)
+    if python is None or not python.torch:
+        hint = packages_hint(host, "torch")
+        raise ToolMissing("torch, which the source includes,", host, hint=f"{judge or 'No Python'} has none; {hint}")
+    if python.torch_build is None:
+        hint = "apt-get install python3-dev, or a Python with its headers as judge_python."
+        raise ToolMissing(f"Python.h of {python.path}, which torch's headers include,", host, hint=hint)
+    return python
 
 
 def _cuda(
@@ -130,10 +155,13 @@ def _cuda(
         raise ToolMissing("g++, which nvcc needs,", host, hint="apt-get install g++.")
     chosen = by_name["nvcc"]
     target = nvidia_target(wish.arch, probe, host, chosen)
-    wanted = libraries(checked_nvcc_flags(wish.flags))
+    python = torch_python(source, probe, host)
+    flags = standard_flags(wish.flags, python) if python else wish.flags
+    wanted = libraries(checked_nvcc_flags(flags))
     linking = linking_of(wanted, probe.toolchains.libraries, host, chosen.version)
-    arguments = (source.text, chosen, target.arch, wish.flags, host_compiler.path)
+    arguments = (source.text, chosen, target.arch, flags, host_compiler.path)
     plan = nvcc.plan(*arguments, name=source.name, linking=linking)
+    plan = with_torch(plan, python, cuda=True) if python else plan
     return PlannedBuild(chosen, plan, target.arch, target.note)
 
 

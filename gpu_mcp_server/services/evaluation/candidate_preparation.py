@@ -20,6 +20,7 @@ from gpu_mcp_server.services.jobs.gpu_needs import GpuNeed
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.flags import linked_libraries
+from gpu_mcp_server.toolchains.torch_bindings import FOLDER, Binding, binding_of, binds_torch
 
 
 class CandidatePreparation:
@@ -49,13 +50,16 @@ class CandidatePreparation:
             host, GpuNeed(1 if "cuda" in (device, source.language) else 0), has_build=has_build
         )
 
-    async def check(self, problem: Problem, source: CandidateSource, host: str, flags: Sequence[str]) -> None:
+    async def check(
+        self, problem: Problem, source: CandidateSource, host: str, flags: Sequence[str], entry: str
+    ) -> None:
         """Refuse what is no attempt of the kernel's: flags that are not allowed, a compiler that is not there."""
         if problem.libraries == "forbidden" and (linked := linked_libraries(flags)):
             raise BadRequest(f"The problem forbids libraries; {', '.join(linked)} links one.", hint="Write the kernel.")
         if problem.program is not None:
             self._programs.check_flags(problem.program, flags)
         elif source.language not in PYTHON_KINDS:
+            binding_for(problem, source, entry)
             await self._compiler.validate(source, host=host, flags=flags)
         elif flags:
             raise BadRequest("A Python candidate takes no flags.", hint="Leave flags out.")
@@ -68,15 +72,18 @@ class CandidatePreparation:
             files = trial.source.files or files_of_candidate(trial.program, trial.source.text, trial.source.name)
             await trial.tell(f"attempt {trial.attempt_id}: building")
             return BuildState(await self._programs.build(trial.program, files, trial.flags, trial.host), None)
-        kind = PYTHON_KINDS.get(trial.source.language, "library")
+        binding = binding_for(trial.problem, trial.source, trial.entry)
+        kind = binding.kind if binding else PYTHON_KINDS.get(trial.source.language, "library")
         coding = asyncio.create_task(judge_code(self._compiler, self._artifacts, trial.host, trial.device, kind))
         expected = self._announcements.judge(trial.problem, trial.probe, trial.host, trial.device, kind, coding)
         try:
-            return (await gather_or_cancel(self._loadable(trial, kind, coding), expected))[0]
+            return (await gather_or_cancel(self._loadable(trial, kind, binding, coding), expected))[0]
         finally:
             coding.cancel()
 
-    async def _loadable(self, trial: JudgeRequest, kind: Kind, coding: Awaitable[Mapping[str, bytes]]) -> BuildState:
+    async def _loadable(
+        self, trial: JudgeRequest, kind: Kind, binding: Binding | None, coding: Awaitable[Mapping[str, bytes]]
+    ) -> BuildState:
         source = trial.source
         if source.language in PYTHON_KINDS:
             await trial.tell(f"attempt {trial.attempt_id}: extensions that it has torch compile")
@@ -90,4 +97,19 @@ class CandidatePreparation:
         if built.status != "ok" or trial.device == "hip":
             return BuildState(built, None)
         library = await self._artifacts.read(built.artifact_id or "")
-        return BuildState(built, BuiltCandidate("library", library, trial.entry, await coding))
+        if binding is None:
+            return BuildState(built, BuiltCandidate("library", library, trial.entry, await coding))
+        files = {f"{FOLDER}/{binding.module}.so": library}
+        candidate = BuiltCandidate(kind, binding.text.encode(), trial.entry, await coding, files)
+        return BuildState(built, candidate, binding=f"torch, {binding.function}")
+
+
+def binding_for(problem: Problem, source: CandidateSource, entry: str) -> Binding | None:
+    """Return how a source that is an extension of torch is called; None for every other.
+
+    Raises:
+        BadRequest: If it binds no function that fits the problem.
+    """
+    if source.language not in ("cpp", "cuda") or not binds_torch(source.text):
+        return None
+    return binding_of(source.text, entry, len(problem.inputs), len(problem.outputs), len(problem.symbols()))

@@ -100,7 +100,7 @@ class CrashStacks:
         sizes = dims_of(trial.problem, dims)
         library = "candidate.so" if "candidate.so" in given else "candidate.py"
         task = {
-            "kind": _kind(trial),
+            "kind": _kind(trial, ready),
             "device": trial.device,
             "library": library,
             "symbol": trial.entry,
@@ -132,11 +132,11 @@ class CrashStacks:
 
     async def _candidate(self, trial: JudgeRequest, ready: BuildState) -> dict[str, bytes]:
         """Return the files of the candidate; a compiled one with the lines of its source."""
-        if trial.language in ("triton", "python"):
-            files = {"candidate.py": trial.source.text.encode()}
+        if ready.candidate is not None and ready.candidate.kind != "library":
+            files = {"candidate.py": ready.candidate.content}
             if trial.problem.kind == "module":
                 files["problem.py"] = trial.problem.reference.encode()
-            built: Mapping[str, bytes] = ready.candidate.built if ready.candidate else dict[str, bytes]()
+            built = ready.candidate.built
             if built:
                 files["judge_extensions.py"] = (JUDGE / "candidate/torch_extensions.py").read_bytes()
             return {**files, **built}
@@ -145,10 +145,9 @@ class CrashStacks:
         return {"candidate.so": await self._compiler.binary(binary or "")}
 
 
-def _kind(trial: JudgeRequest) -> str:
-    if trial.language in ("c", "cpp"):
-        return "processor"
-    return {"python": "model", "triton": "triton"}.get(trial.language, "library")
+def _kind(trial: JudgeRequest, ready: BuildState) -> str:
+    kind = ready.candidate.kind if ready.candidate is not None else "library"
+    return "processor" if kind == "library" and trial.language in ("c", "cpp") else kind
 
 
 def _roots(trial: JudgeRequest) -> Sequence[str]:

@@ -80,7 +80,7 @@ class Evaluator:
         where = await self._preparation.place(host, source, device, flags)
         probe = await self._jobs.probe(where)
         chosen = device_of(device, problem, source, probe, where)
-        await self._preparation.check(problem, source, where, flags)
+        await self._preparation.check(problem, source, where, flags, entry)
         named = chosen, device_name(probe, 1 if chosen == "cuda" else 0)
         key = key_of_request(problem, source, probe, device=named, flags=(*flags,), entry=entry, timing=timing)
         key = "" if kind == "confirm" else key

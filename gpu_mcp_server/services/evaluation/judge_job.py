@@ -64,6 +64,7 @@ PYTHON_WALL_S = 900.0
 PYTHON_TMP_BYTES = 1 << 30
 """For nvcc and g++, which a Python candidate may start."""
 INTERPRETER_ROUND_S = 120.0
+TRITON = re.compile(rb"^[ \t]*(?:import|from)[ \t][^\n#]*\btriton\b", re.MULTILINE)
 UNSEEN = re.compile(
     rb"\b(?:ctypes|cupy|numba|cutlass|tilelang|pycuda|cuda\.bindings|tvm_ffi|torch\.ops|CUDAGraph|torch\.compile)\b"
 )
@@ -93,6 +94,11 @@ class BuiltCandidate:
     """Compiled code of the judge's own, by file (`judge_code`)."""
     built: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """Files of extensions that were built of what a Python file asks torch for."""
+
+    @property
+    def uses_triton(self) -> bool:
+        """Whether it is a launcher that imports Triton, or Gluon, which is part of it."""
+        return self.kind == "triton" and (not self.content or TRITON.search(self.content) is not None)
 
     @property
     def file(self) -> str:
@@ -231,7 +237,7 @@ def _python(
         )
     if candidate is not None and candidate.kind != "library" and not python.torch:
         raise ToolMissing("torch", host, hint=f"{python.path} has none; {packages_hint(host, 'torch')}")
-    if candidate is not None and candidate.kind == "triton" and not python.triton:
+    if candidate is not None and candidate.uses_triton and not python.triton:
         raise ToolMissing("Triton", host, hint=f"{python.path} has none; {packages_hint(host, 'triton')}")
     if device == "cuda" and any(tensor.dtype.startswith("float8") for tensor in problem.outputs):
         raise BadRequest(
@@ -277,7 +283,7 @@ def _task(
     problem: Problem, device: str, candidate: BuiltCandidate | None, timing: TimingOptions, probe: HostProbe
 ) -> dict[str, Any]:
     """Return what the owner is told."""
-    interpreted = candidate is not None and candidate.kind == "triton" and device == "cpu"
+    interpreted = candidate is not None and candidate.uses_triton and device == "cpu"
     compiles = candidate is not None and candidate.kind != "library"
     effort = EFFORTS[timing.precision]
     return {
@@ -286,6 +292,7 @@ def _task(
         "candidate": candidate.kind if candidate else "library",
         "prepare_s": PREPARE_S if compiles else 0,
         "untimed": "Triton's interpreter" if interpreted else probe.why_untimed(),
+        "interpreted": interpreted,
         "device": device,
         "framework": problem.framework,
         "entry": problem.entry,

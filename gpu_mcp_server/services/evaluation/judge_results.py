@@ -278,8 +278,8 @@ def without_baseline(evaluation: Evaluation) -> Evaluation:
 
 
 def _extensions(row: JobRow) -> dict[str, str]:
-    said = str(row.context.get("extensions") or "")
-    return {"extensions": said} if said else {}
+    kept = {name: str(row.context.get(name) or "") for name in ("extensions", "binding")}
+    return {name: said for name, said in kept.items() if said}
 
 
 def describe_end(done: FinishedJob) -> str:

@@ -77,3 +77,5 @@ class BuildState:
     """Of extensions that it has torch compile."""
     unbuilt: bool = False
     """Whether none of them compiled; it may go on without."""
+    binding: str = ""
+    """How an extension of torch is called."""

@@ -151,6 +151,7 @@ def _context(trial: JudgeRequest, ready: BuildState, advice: Sequence[str]) -> M
         "advice": list(advice),
         "compile_s": time.monotonic() - trial.began,
         "compiler": built.compiler if built else None,
+        "binding": ready.binding,
         "headers": built.headers if built else [],
         "binary": built.artifact_id if built else None,
         "cached": built.cached if built else None,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import DType, Problem, TensorSpec
+from gpu_mcp_server.toolchains.torch_bindings import binds_torch
 
 MOST_SHOWN = 60
 """Inputs of a launcher that is shown in full; a module with more weights is for a ModelNew."""
@@ -135,7 +136,7 @@ def signature_mismatch(problem: Problem, source: str, entry: str, language: str)
     facts = LANGUAGES.get(language)
     if facts is None or facts.launcher not in ("c", "cuda") or facts.device == "hip":
         return ""
-    if len(problem.inputs) > MOST_SHOWN:
+    if len(problem.inputs) > MOST_SHOWN or binds_torch(source):
         return ""
     plain = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)  # to the end: else a search from each /*
     found = {

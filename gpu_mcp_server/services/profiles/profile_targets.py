@@ -23,6 +23,8 @@ from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.toolchains.torch_bindings import FOLDER as EXTENSION
+from gpu_mcp_server.toolchains.torch_bindings import binding_of, binds_torch
 
 FOLDER = ".gpu-mcp"
 GPUS = 1
@@ -144,8 +146,15 @@ class Targets:
             library, data = "candidate.so", await self._artifacts.read(built.artifact_id)
         else:
             library, data = "kernel.py", text.encode()
+        kind = {"triton": "triton", "python": "model"}.get(language, "library")
+        given: dict[str, bytes] = {}
+        if language == "cuda" and binds_torch(text):
+            sizes = len(problem.inputs), len(problem.outputs), len(problem.symbols())
+            binding = binding_of(text, attempt.entry or "launch", *sizes)
+            given[f"{EXTENSION}/{binding.module}.so"] = data
+            kind, library, data = binding.kind, "kernel.py", binding.text.encode()
         task = {
-            "kind": {"triton": "triton", "python": "model"}.get(language, "library"),
+            "kind": kind,
             "library": library,
             "symbol": attempt.entry or "launch",
             "inputs": [tensor_of(t, dims) for t in problem.inputs],
@@ -154,7 +163,7 @@ class Targets:
             "calls": calls,
         }
         player = (WORKERS / "run_attempt.py").read_bytes()
-        given = {f"{FOLDER}/player.py": player, f"{FOLDER}/task.json": json.dumps(task).encode(), library: data}
+        given |= {f"{FOLDER}/player.py": player, f"{FOLDER}/task.json": json.dumps(task).encode(), library: data}
         if language == "python" and problem.kind == "module":
             given["problem.py"] = problem.reference.encode()
         files, blobs = job_files(given)

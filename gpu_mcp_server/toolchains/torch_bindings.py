@@ -1,0 +1,197 @@
+"""Extensions of torch as single files: which functions a source binds, and the Python that calls one of them.
+
+Source: pybind11's documentation (`module_::def`), PyTorch's "Custom C++ and CUDA Operators" (TORCH_LIBRARY, schemas),
+torch/utils/cpp_extension.py of torch 2.13 (`_import_module_from_library`, TORCH_EXTENSION_NAME).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpu_mcp_server.errors import BadRequest
+
+MODULE = "kernel_extension"
+"""What TORCH_EXTENSION_NAME is."""
+FOLDER = "extension"
+"""Where the judged workspace has the library."""
+ENTRIES = ("launch", "forward", "run", "custom_kernel", "solve")
+"""Names under which suites look for a kernel, in the order in which one is taken where none is asked for."""
+
+_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_HEADERS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/", re.MULTILINE)
+_MODULE = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)\s*,")
+_LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)\s*\{")
+_BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"\s*,\s*(?:&|TORCH_FN\s*\(\s*&?)?\s*((?:\w+\s*::\s*)*\w+|\[)")
+_SCHEMA = re.compile(r"\.\s*def\s*\(\s*\"([\w.]+)\s*\(([^\"]*?)\)\s*->\s*([^\"]*?)\s*\"")
+
+
+@dataclass(frozen=True)
+class BoundFunction:
+    """A function that Python sees."""
+
+    name: str
+    place: str
+    """What reaches it in Python: `kernel_extension.NAME` or `torch.ops.NAMESPACE.NAME`."""
+    returns: bool
+    """Whether it returns tensors; otherwise it writes into those that it is given."""
+    parameters: int | None
+    """How many it takes; None where the source does not say it plainly."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """How the judge calls an extension."""
+
+    kind: Literal["model", "triton"]
+    """As what kind of Python file: one whose results are returned, or a launcher."""
+    module: str
+    """Name of the library, without its suffix."""
+    text: str
+    """The Python file."""
+    function: str
+
+
+def binds_torch(source: str) -> bool:
+    """Say whether a C++ or CUDA source is an extension of torch."""
+    code = _NOT_CODE.sub(" ", source)
+    return bool(_HEADERS.search(code) and (_MODULE.search(code) or _LIBRARY.search(code)))
+
+
+def bound_functions(source: str) -> list[BoundFunction]:
+    """Return the functions that a source binds, by pybind11 first."""
+    code = _NOT_CODE.sub(" ", source)
+    found: dict[str, BoundFunction] = {}
+    module = _MODULE.search(code)
+    if module:
+        for name, function in _BOUND.findall(code[module.end() :]):
+            returns, count = _shape_of(code, function)
+            found.setdefault(name, BoundFunction(name, f"extension.{name}", returns, count))
+    for library in _LIBRARY.finditer(code):
+        place, body = f"torch.ops.{library[1]}", code[library.end() : _end_of_block(code, library.end())]
+        for name, arguments, result in _SCHEMA.findall(body):
+            count = len([a for a in arguments.split(",") if a.strip() not in ("", "*")])
+            bound = BoundFunction(name, f"{place}.{name}", result.strip("() ") != "", count)
+            found.setdefault(name, bound)
+        for name, function in _BOUND.findall(body):
+            returns, count = _shape_of(code, function)
+            found.setdefault(name, BoundFunction(name, f"{place}.{name}", returns, count))
+    return list(found.values())
+
+
+def binding_of(source: str, entry: str, inputs: int, outputs: int, dims: int) -> Binding:
+    """Return how a function of an extension is called for a problem.
+
+    A function that returns tensors gets the inputs; one that returns nothing, or takes more, gets inputs, outputs and,
+    where it has parameters for them, the dimensions.
+
+    Args:
+        source: C++ or CUDA.
+        entry: The function's name in Python; `launch` also stands for the only one, or the usual one.
+        inputs: How many tensors the problem gives.
+        outputs: How many it wants.
+        dims: How many symbols its shapes have.
+
+    Raises:
+        BadRequest: If there is no such function, or its parameters fit neither way of calling.
+    """
+    known = {bound.name: bound for bound in bound_functions(source)}
+    names = (entry, *ENTRIES) if entry == ENTRIES[0] else (entry,)
+    chosen = next((known[name] for name in names if name in known), None)
+    if chosen is None and entry == ENTRIES[0] and len(known) == 1:
+        (chosen,) = known.values()
+    if chosen is None:
+        raise BadRequest(
+            f"The extension binds no function {entry!r}; it binds {', '.join(known) or 'none in plain words'}.",
+            hint='Name one as entry; it is bound by m.def("NAME", &function) or a schema.',
+        )
+    given = _given(chosen, inputs, outputs, dims)
+    module = _MODULE.search(_NOT_CODE.sub(" ", source))
+    name = module[1] if module and module[1] != "TORCH_EXTENSION_NAME" else MODULE
+    if chosen.returns and given == inputs:
+        return Binding("model", name, _file(name, chosen.place, python=module is not None, returns=True), chosen.name)
+    text = _file(name, chosen.place, python=module is not None, returns=False, given=given, entry=entry)
+    return Binding("triton", name, text, chosen.name)
+
+
+def _given(chosen: BoundFunction, inputs: int, outputs: int, dims: int) -> int:
+    """Return how many arguments a function is called with."""
+    if chosen.parameters is None:
+        return inputs if chosen.returns else inputs + outputs
+    ways = [inputs] if chosen.returns else []
+    ways += [inputs + outputs, inputs + outputs + dims]
+    if chosen.parameters not in ways:
+        raise BadRequest(
+            f"{chosen.name} has {chosen.parameters} parameters; the problem gives {inputs} inputs, {outputs} outputs "
+            f"and {dims} dimensions.",
+            hint=f"Let it take {' or '.join(map(str, ways))}: the inputs and return tensors, or inputs and outputs, or "
+            "those and the dimensions.",
+        )
+    return chosen.parameters
+
+
+def _file(name: str, place: str, *, python: bool, returns: bool, given: int = 0, entry: str = "launch") -> str:
+    """Return the Python file that loads the library as torch does and calls the function."""
+    lines = [
+        "import os",
+        "import torch",
+        "from torch.utils import cpp_extension",
+        f"folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), {FOLDER!r})",
+        f"extension = cpp_extension._import_module_from_library({name!r}, folder, {python})",
+    ]
+    if returns:
+        lines += [
+            "class ModelNew(torch.nn.Module):",
+            "    def forward(self, *inputs):",
+            f"        return {place}(*inputs)",
+        ]
+    else:
+        lines += [f"def {entry}(*given):", f"    {place}(*given[:{given}])"]
+    return "\n".join(lines) + "\n"
+
+
+def _shape_of(code: str, function: str) -> tuple[bool, int | None]:
+    """Return whether a C++ function returns something, and how many parameters it has, as its definition says."""
+    if function == "[":
+        return True, None
+    name = re.split(r"\s*::\s*", function)[-1]
+    pattern = re.compile(rf"(?:^|[;}}\n])\s*((?:[\w:<>,*&]+[ \t\n]+|[\w:<>,]+[*&]+[ \t]*)+)(?:\w+\s*::\s*)*{name}\s*\(")
+    for match in pattern.finditer(code):
+        end = _end_of_parentheses(code, match.end())
+        rest = code[end : end + 40].lstrip()
+        kind = match[1].replace("\n", " ").strip()
+        if rest.startswith(("{", ";", "const", "noexcept")) and not kind.endswith(("return", "else")):
+            parameters = _split(code[match.end() : end - 1])
+            return kind.split()[-1] != "void", len(parameters)
+    return True, None
+
+
+def _split(parameters: str) -> Sequence[str]:
+    """Return the parameters between parentheses, split at commas that lie in no brackets."""
+    depth, parts = 0, [""]
+    for letter in parameters:
+        depth += (letter in "(<[{") - (letter in ")>]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    kept = [p.strip() for p in parts if p.strip()]
+    return [] if kept == ["void"] else kept
+
+
+def _end_of_parentheses(code: str, start: int) -> int:
+    return _end(code, start, "(", ")")
+
+
+def _end_of_block(code: str, start: int) -> int:
+    return _end(code, start, "{", "}")
+
+
+def _end(code: str, start: int, opening: str, closing: str) -> int:
+    """Return the place behind the bracket that closes one which was opened before `start`."""
+    depth = 1
+    for at in range(start, len(code)):
+        depth += (code[at] == opening) - (code[at] == closing)
+        if depth == 0:
+            return at + 1
+    return len(code)

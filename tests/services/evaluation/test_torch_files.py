@@ -1,0 +1,122 @@
+"""C++ and CUDA extensions of torch as single files: compiled by the plain compilers, judged by the name of a function."""
+
+import os
+import re
+
+import pytest
+from mcp import Client
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.package_files import CANDIDATES, page
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.toolchains.torch_bindings import binding_of, binds_torch, bound_functions
+from tests.laboratory import PROBLEM, Folder, called, client_of, laboratory, refused
+
+HEADER = "#include <torch/extension.h>\n"
+TWICE = "torch::Tensor twice(torch::Tensor x) {\n    return 2 * torch::tanh(x) + 1;\n}\n"
+RETURNING = HEADER + TWICE + 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("twice", &twice, "2 tanh(x) + 1"); }\n'
+WRITING = """#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+void fill(const at::Tensor &x, at::Tensor y) {
+    const float *from = x.data_ptr<float>();
+    float *to = y.data_ptr<float>();
+#pragma omp parallel for
+    for (int64_t n = 0; n < x.numel(); n++) to[n] = 2 * std::tanh(from[n]) + 1;
+}
+TORCH_LIBRARY(mine, m) {
+    m.def("fill(Tensor x, Tensor(a!) y) -> ()");
+    m.impl("fill", c10::kCPU, &fill);
+}
+"""
+
+
+def test_a_source_is_an_extension_by_its_headers_and_its_macro():
+    assert binds_torch(RETURNING) and binds_torch(WRITING)
+    assert not binds_torch(TWICE) and not binds_torch("// PYBIND11_MODULE(a, m)\n" + HEADER)
+
+
+def test_bound_functions_are_read_with_what_they_take_and_return():
+    (twice,) = bound_functions(RETURNING)
+    assert (twice.name, twice.place, twice.returns, twice.parameters) == ("twice", "extension.twice", True, 1)
+    (fill,) = bound_functions(WRITING)
+    assert (fill.name, fill.place, fill.returns, fill.parameters) == ("fill", "torch.ops.mine.fill", False, 2)
+    several = HEADER + (
+        "namespace ns {\nstd::vector<at::Tensor> both(const at::Tensor &x,\n    std::map<int, int> m) { return {x}; }\n"
+        "static inline void\nwrite(at::Tensor x, at::Tensor y, int64_t n);\n}\n"
+        'PYBIND11_MODULE(own_name, m) {\n  m.def("both", &ns::both);\n  m.def("write", ns::write, py::arg("x"));\n'
+        '  m.def("other", [](at::Tensor x) { return x; });\n}\n'
+    )
+    found = {b.name: (b.returns, b.parameters) for b in bound_functions(several)}
+    assert found == {"both": (True, 2), "write": (False, 3), "other": (True, None)}
+    assert binding_of(several, "write", 1, 1, 1).module == "own_name"
+
+
+def test_a_function_is_called_by_what_fits_the_problem():
+    assert binding_of(RETURNING, "launch", 1, 1, 2).kind == "model", "the only function is meant"
+    writing = binding_of(WRITING, "fill", 1, 1, 2)
+    assert writing.kind == "triton" and "torch.ops.mine.fill(*given[:2])" in writing.text
+    with pytest.raises(BadRequest, match="twice has 1 parameters; the problem gives 2 inputs, 1 outputs"):
+        binding_of(RETURNING, "twice", 2, 1, 1)
+    with pytest.raises(BadRequest, match="binds no function 'nothing'; it binds twice"):
+        binding_of(RETURNING, "nothing", 1, 1, 1)
+
+
+@pytest.fixture
+def torch_python(monkeypatch: pytest.MonkeyPatch) -> str:
+    path = os.environ.get("TEST_TORCH_PYTHON", "")
+    if not path:
+        pytest.skip("TEST_TORCH_PYTHON names no Python with torch")
+    monkeypatch.setenv("GPU_MCP_HOSTS__LOCAL__JUDGE_PYTHON", path)
+    return path
+
+
+@pytest.mark.timeout(900)
+async def test_extensions_are_judged_on_the_processor(torch_python: str):
+    async with laboratory() as lab:
+        probe = await lab.hosts.probe("local")
+        python = next(p for p in probe.toolchains.pythons if p.path == torch_python)
+        if python.torch_build is None:
+            pytest.skip("no Python.h beside torch's Python")
+        source = CandidateSource(WRITING.replace("from[n])", "oops[n])"), "cpp", "fill.cpp")
+        broken = await lab.builds.compiler.compile(source, BuildOptions(library=False))
+        assert (broken.status, broken.diagnostics[0].file, broken.diagnostics[0].line) == ("failed", "fill.cpp", 7)
+    with Folder() as folder:
+        async with client_of(folder) as client:
+            await _judged(client)
+            await _documented(client)
+
+
+async def _documented(client: Client) -> None:
+    """The example of docs/candidates.md is correct."""
+    (example,) = re.findall(r"```cpp\n(.*?)```", page(CANDIDATES), re.DOTALL)
+    tensor = {"dtype": "float32", "shape": ["rows", "cols"]}
+    reference = "import torch\ndef reference(x):\n    return torch.softmax(x, -1)\n"
+    problem = {
+        "name": "softmax",
+        "reference": reference,
+        "inputs": [{"name": "x", **tensor}],
+        "outputs": [{"name": "y", **tensor}],
+        "shapes": [{"rows": 64, "cols": 100}],
+        "rtol": 1e-5,
+        "atol": 1e-7,
+    }
+    problem_id = (await called(client, "register_problem", **problem))["problem_id"]
+    given = {"problem_id": problem_id, "language": "cpp", "source": example}
+    found = await called(client, "evaluate_kernel", **given)
+    assert found["verdict"] == "correct", found
+
+
+async def _judged(client: Client) -> None:
+    problem = {**PROBLEM, "shapes": [{"n": 4096}]}
+    problem_id = (await called(client, "register_problem", **problem))["problem_id"]
+    given = {"problem_id": problem_id, "language": "cpp"}
+    returned = await called(client, "evaluate_kernel", source=RETURNING, entry="twice", flags=["-O0"], **given)
+    assert returned["verdict"] == "correct" and returned["shapes"][0]["speedup"], returned
+    assert returned["evidence"]["binding"] == "torch, twice"
+    written = await called(client, "evaluate_kernel", source=WRITING, entry="fill", **given)
+    assert written["verdict"] == "correct" and written["shapes"][0]["speedup"], written
+    wrong = WRITING.replace("+ 1;", "+ 1.5f;")
+    assert (await called(client, "evaluate_kernel", source=wrong, entry="fill", **given))["verdict"] == "incorrect"
+    said = await refused(client, "evaluate_kernel", source=RETURNING, entry="forward", **given)
+    assert "binds no function 'forward'; it binds twice" in said
