@@ -44,7 +44,7 @@ class PortResult(ResultModel):
         if self.workspace_id:
             lines.append(f"workspace {self.workspace_id}: {', '.join(self.files)}")
         for build in self.builds:
-            file = build.command[-1] if build.command else ""
+            file = next((word for word in reversed(build.command) if word.endswith(".hip")), "")
             lines += [f"-- {file}", *build.summary().splitlines()[:12]]
         if self.builds_left_out:
             lines.append(f"({self.builds_left_out} more sources were not compiled)")

@@ -41,8 +41,9 @@ _HIP: tuple[tuple[str, str, str], ...] = (
     (
         "warp size 32",
         r"\bWARP_?SIZE\b[^\n]*\b32\b|\bwarpSize\b"
-        r"|(?:threadIdx\.\w|\b(?:tid|lane|lid)\w*)\s*(?:[&]\s*31|[%/]\s*32|>>\s*5)\b"
-        r"|\b(?:offset|delta|i|o|s|mask)\s*=\s*16\s*;[^\n]*(?:>>=\s*1|/=\s*2)",
+        r"|(?:threadIdx\.\w|\b(?:tid|lane|lid)\w*)\s*(?:[&]\s*31|[%/]\s*32|>>\s*5|(?:<|>=|==)\s*32|(?:<=|>)\s*31)\b"
+        r"|=\s*16\s*;[^\n]{0,200}(?:>>=?\s*1|/=?\s*2)\b"
+        r"|\bfor\s*\([^;\n]{0,100}=\s*1\s*;[^;\n]{0,100}(?:<\s*32|<=\s*16)\s*;[^\n]{0,100}(?:<<=?\s*1|\*=?\s*2)\b",
         "A wave of gfx9 has 64 lanes: take warpSize at run time, or __AMDGCN_WAVEFRONT_SIZE.",
     ),
     (
@@ -60,6 +61,16 @@ _HIP: tuple[tuple[str, str, str], ...] = (
         "libcu++ or CUB",
         r"<cub/|\bcub::|<cuda/(?:std/|atomic|barrier|pipeline)|\bcuda::std::",
         "Use hipCUB, or rocPRIM.",
+    ),
+    (
+        "cooperative groups",
+        r"\bcooperative_groups\b|\btiled_partition\b|\bcoalesced_threads\b|\bthread_block_tile\b",
+        "HIP has groups and tiles, but no cg::reduce, scan or memcpy_async; a tile of 32 is half a wave of gfx9.",
+    ),
+    (
+        "texture or surface",
+        r"\btexture\s*<|\btex[123]D\w*\s*[<(]|\bsurf[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface|BindTexture|UnbindTexture)\w*",
+        "CDNA (gfx90a, gfx942) has no image instructions: load plainly. Elsewhere use texture objects, not texture<>.",
     ),
     (
         "cooperative launch",

@@ -131,13 +131,19 @@ class Compiler:
         return await self._cached(_key(build.plan, build.toolchain, probe)) is not None
 
     async def build(
-        self, source: CandidateSource, *, host: str, flags: Sequence[str] = (), compiler: str | None = None
+        self,
+        source: CandidateSource,
+        *,
+        host: str,
+        flags: Sequence[str] = (),
+        compiler: str | None = None,
+        arch: str | None = None,
     ) -> CompileResult:
         """Make a library of a source, or return what the same compiler made of the same source before.
 
         NVRTC, named as the compiler, makes a cubin for the host's GPU.
         """
-        return await self._compiled(source, BuildOptions(flags=tuple(flags), compiler=compiler), host)
+        return await self._compiled(source, BuildOptions(arch=arch, flags=tuple(flags), compiler=compiler), host)
 
     async def binary(self, artifact_id: str) -> bytes:
         """Return what a build made."""

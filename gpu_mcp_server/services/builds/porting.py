@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.build import BuildOptions, CompileResult
+from gpu_mcp_server.models.build import BuildOptions, CompileResult, Diagnostic
 from gpu_mcp_server.models.port import PortFinding, PortResult
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
@@ -19,6 +20,7 @@ from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
+from gpu_mcp_server.toolchains.diagnostics import first_messages
 from gpu_mcp_server.toolchains.porting import SUFFIXES, Target, findings, hip_name, remaining_cuda_names
 
 OUT = "converted"
@@ -26,6 +28,8 @@ MAX_FILES = 200
 SHOWN_FILES = 50
 COMPILED = 4
 WALL_S = 120.0
+MAX_STUBS = 8
+_MISSING = re.compile(r"^'([\w./+-]{1,200})' file not found|^([\w./+-]{1,200}): No such file or directory")
 HOW = (
     "Install one there: hipify-clang or hipify-perl from AMD's ROCm (package hipify-clang), or pip install torch into "
     "the Python that judge_python names, which has a converter inside; Debian has none."
@@ -167,12 +171,50 @@ class Porter:
             beside = {p.removeprefix(prefix): t for p, t in converted.items() if p != path and not p.endswith(".hip")}
             source = CandidateSource(converted[path], "hip", path.rpartition("/")[2], beside=beside)
             try:
-                builds.append(
-                    await self._compiler.compile(source, BuildOptions(arch=arch), host=where, note="port to HIP")
-                )
+                first = await self._compiler.compile(source, BuildOptions(arch=arch), host=where, note="port to HIP")
+                builds.append(await self._beyond_missing_headers(first, source, arch, where))
             except ToolMissing:
                 break
         return builds, len(with_kernels) - len(builds)
+
+    async def _beyond_missing_headers(
+        self, first: CompileResult, source: CandidateSource, arch: str | None, where: str
+    ) -> CompileResult:
+        """Return a failed compile with what it says behind missing headers: empty files stand in for them."""
+        stubs: dict[str, str] = {}
+        missing: list[Diagnostic] = []
+        latest = first
+        while len(stubs) < MAX_STUBS and latest.status == "failed":
+            found = [(d, name) for d in latest.diagnostics if (name := missing_header(d)) and name not in stubs]
+            if not found:
+                break
+            missing += [d for d, _ in found]
+            stubs |= {name: "#pragma once\n" for _, name in found}
+            stubbed = replace(source, beside={**stubs, **source.beside})
+            latest = await self._compiler.build(stubbed, host=where, flags=("-I.",), arch=arch)
+        if not stubs:
+            return first
+        messages, left = first_messages([*missing, *(d for d in latest.diagnostics if d not in missing)])
+        said = f"with empty files for {', '.join(stubs)} " + (
+            "it compiles" if latest.status == "ok" else "it fails too"
+        )
+        note = "; ".join(filter(None, (first.note, said)))
+        return first.model_copy(
+            update={
+                "diagnostics": messages,
+                "diagnostics_left_out": (latest.diagnostics_left_out or 0) + (left or 0) or None,
+                "note": note,
+            }
+        )
+
+
+def missing_header(found: Diagnostic) -> str | None:
+    """Return the header that a message says is not there, by its path below a folder of headers."""
+    match = _MISSING.search(found.message)
+    name = match[1] or match[2] if match else None
+    if found.severity != "error" or not name or name.startswith("/") or ".." in name.split("/"):
+        return None
+    return name
 
 
 def converter_of(probe: HostProbe) -> Converter | None:

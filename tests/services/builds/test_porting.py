@@ -43,6 +43,13 @@ def kinds(text: str, target: str = "hip") -> dict[str, int]:
         ("const __grid_constant__ CUtensorMap map", "tensor memory accelerator"),
         ("__pipeline_memcpy_async(a, b, 16);", "asynchronous copy"),
         ("#if __CUDA_ARCH__ >= 800", "architecture test"),
+        ("if (threadIdx.x < 32) total = partial[lane];", "warp size 32"),
+        ("for (int k = 16; k; k = k >> 1) v += shuffled(v, k);", "warp size 32"),
+        ("for (int step = 1; step <= 16; step *= 2)", "warp size 32"),
+        ("texture<float, 2> image;", "texture or surface"),
+        ("float v = tex2D<float>(image, x, y);", "texture or surface"),
+        ("auto tile = cg::tiled_partition<32>(block);", "cooperative groups"),
+        ("namespace cg = cooperative_groups;", "cooperative groups"),
         ("cub::BlockReduce<float, 128> r;", "libcu++ or CUB"),
         ("__cluster_dims__(2, 1, 1) cluster_dims", "thread block cluster"),
     ],
@@ -138,3 +145,19 @@ async def test_a_port_that_does_not_compile_says_why(lab: Lab):
     )
     assert result.builds[0].status == "failed" and result.builds[0].diagnostics, result.summary()
     assert {"inline PTX", "32-bit lane mask", "warp size 32"} <= {f.kind for f in result.findings}
+
+
+async def test_a_missing_header_hides_no_later_error(lab: Lab):
+    probe = await lab.hosts.probe("local")
+    if not probe.toolchains.hip:
+        pytest.skip("no hipcc on this host")
+    kernel = (
+        '#include <hip/hip_runtime.h>\n#include <cub/cub.cuh>\n#include "own/missing.h"\n'
+        "__global__ void k(float *x) { x[0] = wrong_name; }\n__global__ void l(float *x) { x[0] = also_wrong; }\n"
+    )
+    builds, left = await lab.builds.porter._built({"k.hip": kernel}, "gfx90a", "local")
+    (found,) = builds
+    said = [d.message for d in found.diagnostics]
+    assert (found.status, left) == ("failed", 0) and [d.line for d in found.diagnostics] == [2, 3, 4, 5], said
+    assert "cub/cub.cuh" in said[0] and "own/missing.h" in said[1] and "wrong_name" in said[2]
+    assert found.note and "with empty files for cub/cub.cuh, own/missing.h it fails too" in found.note
