@@ -19,7 +19,7 @@ class CodeListing(ResultModel):
     artifact_id: str
     """What was disassembled."""
     view: str
-    """sass, ptx or amdgcn."""
+    """sass, ptx, amdgcn, or asm of the processor."""
     tool: str
     """What made the listing."""
     arch: str | None = None
@@ -37,6 +37,8 @@ class CodeListing(ResultModel):
     left_out_lines: int | None = None
     listing_artifact_id: str | None = None
     """The whole listing."""
+    vectorization: list[str] = []
+    """Of the processor: what the compiler says of each loop, with its line."""
 
     def summary(self) -> str:
         """Say the kinds of instructions, then the lines."""
@@ -47,6 +49,7 @@ class CodeListing(ResultModel):
         if self.kernels_left_out:
             lines.append(f"({self.kernels_left_out} more functions; name one with kernel)")
         lines += [r.line_text() for r in self.resources]
+        lines += self.vectorization
         lines.append(f"--- {self.kernel}, instructions {self.first_line}-{self.last_line} of {self.total_lines}")
         lines.append(self.text)
         if self.left_out_lines:

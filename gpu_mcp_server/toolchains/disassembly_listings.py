@@ -1,6 +1,7 @@
-"""Assembly by kernel: SASS of nvdisasm and cuobjdump, PTX, AMDGCN of llvm-objdump and of Triton.
+"""Assembly by kernel: SASS of nvdisasm and cuobjdump, PTX, AMDGCN of llvm-objdump and of Triton, the processor's.
 
-Source: outputs of nvdisasm and cuobjdump 13.1, llvm-objdump 19, NVRTC 13.0 and Triton 3.9; the PTX ISA for `.loc`.
+Source: outputs of nvdisasm and cuobjdump 13.1, llvm-objdump 19, NVRTC 13.0 and Triton 3.9; the PTX ISA for `.loc`;
+outputs of gcc 12 and clang 19, and the manual of GNU as for `.file` and `.loc`.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Literal
 
 from gpu_mcp_server.toolchains.diagnostics import demangle_text
 
-View = Literal["sass", "ptx", "amdgcn"]
+View = Literal["sass", "ptx", "amdgcn", "asm"]
 
 _SASS_SECTION = re.compile(r"^//-+ \.text\.(\S+)\s+-+$|^\s*Function : (\S+)\s*$")
 _SASS_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\d+ )?\s*(?P<opcode>[A-Z][A-Z0-9_.]*)[^;]*);")
@@ -25,6 +26,9 @@ _AMD_LINE = re.compile(
     r"^\s+(?P<opcode>(?:s|v|ds|global|flat|buffer|scratch|image|exp|tbuffer)_[a-z0-9_]+)(?:\s[^/;]*)?(?:\s*(?://|;).*)?$"
 )
 _AMD_PLACE = re.compile(r"^\s*;\s+(/?[\w./+-]+\.\w+):(\d+)|^\s*\.loc\s+\d+\s+(\d+)[^;]*;\s*([\w./+-]+\.\w+):")
+_ASM_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"\n]*)"(?:\s+"([^"\n]*)")?', re.MULTILINE)
+_ASM_LABEL = re.compile(r"^([A-Za-z_$][\w.$]*):")
+_ASM_LINE = re.compile(r"^\s+(?P<opcode>[a-z][a-z0-9.]*)(?:\s|$)")
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class KernelCode:
 
 def parse(text: str, view: View) -> list[KernelCode]:
     """Return the functions of a listing in its order; those without instructions are left out. Never raises."""
-    reader = {"sass": _Sass, "ptx": _Ptx, "amdgcn": _Amd}[view](text)
+    reader = {"sass": _Sass, "ptx": _Ptx, "amdgcn": _Amd, "asm": _Asm}[view](text)
     for line in text.splitlines():
         reader.take(line[:4000])
     return [k for k in reader.found.values() if k.instructions]
@@ -128,6 +132,20 @@ class _Amd(_Reader):
         return bool(code) and (code[-1].opcode == "s_endpgm" or [i.opcode for i in code[-2:]] == ["s_nop"] * 2)
 
 
+class _Asm(_Reader):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._files = {number: last or first for number, first, last in _ASM_FILE.findall(text)}
+
+    def take(self, line: str) -> None:
+        if label := _ASM_LABEL.match(line):
+            self._begin(label[1])
+        elif place := _PTX_PLACE.match(line):
+            self._at(self._files.get(place[1], f"file {place[1]}"), place[2])
+        elif match := _ASM_LINE.match(line):
+            self._add(match["opcode"], re.sub(r"\s+", " ", line.split("#")[0]))
+
+
 _KINDS: dict[View, tuple[tuple[str, str], ...]] = {
     # The first that matches counts; the pattern's group, if it has one, is the width in bits.
     "sass": (
@@ -165,6 +183,18 @@ _KINDS: dict[View, tuple[tuple[str, str], ...]] = {
         ("half precision", r"(?:add|sub|mul|fma)\.(?:\w+\.)*(?:b?f16)"),
         ("conversion", r"cvt\."),
     ),
+    "asm": (
+        ("gather or scatter", r"vp?(?:gather|scatter)"),
+        ("atomic", r"lock\b|xchg|ld(?:add|ax)|cas|stlx"),
+        ("vector 512 bit", r".*%zmm"),
+        ("vector 256 bit", r".*%ymm"),
+        ("scalar float", r"v?[a-z0-9]+s[sd]\b|f\w+ [sd]\d"),
+        ("vector 128 bit", r".*%xmm|.*\bv\d+\.\d+[bhsd]\b"),
+        ("vector of SVE", r".*\bz\d+\.[bhsd]\b"),
+        ("call", r"(?:call|blr?)\b"),
+        ("branch", r"(?:j[a-z]+|b|b\.[a-z]+|cbn?z|tbn?z|ret)\b"),
+        ("stack", r".*\(%rsp|.*\[sp\b|push|pop"),
+    ),
     "amdgcn": (
         ("tensor", r"v_(?:mfma|smfmac|wmma|swmmac)_"),
         ("global load", r"(?:global|flat|buffer)_load_(?:[a-z]*?(?:dwordx?|b)(\d*))?"),
@@ -199,7 +229,7 @@ def opcode_summary(instructions: Iterable[Instruction], view: View) -> dict[str,
             counts["scratch memory"] += 1
             continue
         for name, pattern in _COMPILED[view]:
-            match = pattern.match(instruction.opcode)
+            match = pattern.match(instruction.text if view == "asm" else instruction.opcode)
             if match:
                 width = _width(match[1] if pattern.groups else None, name, view)
                 counts[f"{name} {width}" if width else name] += 1
@@ -211,6 +241,8 @@ def opcode_summary(instructions: Iterable[Instruction], view: View) -> dict[str,
 
 def _width(found: str | None, name: str, view: View) -> str:
     if "load" not in name and "store" not in name:
+        return ""
+    if view == "asm":
         return ""
     if view == "sass":
         return _WIDTHS.get(found or "", "32 bit")

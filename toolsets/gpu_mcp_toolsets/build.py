@@ -16,8 +16,8 @@ TOOLSET = Toolset(
     id="build",
     title="Builds",
     instructions=(
-        "inspect_code: SASS, PTX, AMDGCN. build_project: CMake, make, ninja, SYCL; run_tests. port_source: CUDA to "
-        "HIP, or what SYCL needs."
+        "inspect_code: SASS, PTX, AMDGCN, assembly. build_project: CMake, make, ninja, SYCL; run_tests. port_source: "
+        "CUDA to HIP, or what SYCL needs."
     ),
     default=False,
 )
@@ -28,7 +28,7 @@ async def inspect_code(
     inspector: InspectorDep,
     id: Annotated[str, Field(description="attempt_id or artifact_id of a build.")],
     view: Annotated[
-        Literal["sass", "ptx", "amdgcn"] | None, Field(description="Kind of code; absent: what it is.")
+        Literal["sass", "ptx", "amdgcn", "asm"] | None, Field(description="Kind of code; absent: what it is.")
     ] = None,
     kernel: Annotated[str | None, Field(description="Part of the kernel's name.")] = None,
     first_line: FirstLine = 1,
@@ -36,7 +36,8 @@ async def inspect_code(
 ) -> CodeListing:
     """Show a kernel's instructions by source line, and how many of each kind.
 
-    Look for narrow loads, local memory (spills), and whether tensor instructions are used.
+    Look for narrow loads, local memory (spills), and whether tensor instructions are used. C and C++: with the report
+    on vectorized loops.
     """
     return await inspector.inspect(id, view=view, kernel=kernel, first_line=first_line, max_lines=max_lines)
 

@@ -6,6 +6,7 @@ from gpu_mcp_server.services.builds.build_cache import BuildCache
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.builds.disassembly import Inspector
 from gpu_mcp_server.services.builds.porting import Porter
+from gpu_mcp_server.services.builds.processor_code import Assembler
 from gpu_mcp_server.services.builds.program_builds import ProgramBuilder
 from gpu_mcp_server.services.builds.project_builds import Projects
 from gpu_mcp_server.services.documentation.doc_search import Documents
@@ -31,7 +32,7 @@ class BuildServices:
         compiler = Compiler(settings, jobs, db, artifacts, experience, documents)
         return cls(
             compiler,
-            Inspector(settings, jobs, db, artifacts, experience),
+            Inspector(settings, jobs, db, artifacts, experience, Assembler(jobs, compiler, artifacts)),
             Porter(settings, jobs, workspaces, compiler),
             Projects(settings, jobs, workspaces, artifacts, BuildCache(db, artifacts)),
             ProgramBuilder(settings, jobs, db, artifacts),

@@ -102,6 +102,7 @@ class Compiler:
             evidence=evidence,
             parent_id=parent_id,
             note=note,
+            flags=json.dumps(wish.flags if wish else ()),
             language=compiled_language(source),
             host=where,
             driver=probe.driver,

@@ -10,6 +10,7 @@ from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import KernelResources
 from gpu_mcp_server.models.inspection import CodeKernel, CodeListing
 from gpu_mcp_server.package_files import worker_source
+from gpu_mcp_server.services.builds.processor_code import Assembler
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
@@ -44,8 +45,15 @@ class Inspector:
     """Disassembles, with a cache by content."""
 
     def __init__(
-        self, settings: Settings, jobs: JobRunner, db: Database, artifacts: Artifacts, experience: AttemptStore
+        self,
+        settings: Settings,
+        jobs: JobRunner,
+        db: Database,
+        artifacts: Artifacts,
+        experience: AttemptStore,
+        assembler: Assembler,
     ) -> None:
+        self._assembler = assembler
         self._settings, self._jobs, self._db = settings, jobs, db
         self._artifacts, self._experience = artifacts, experience
 
@@ -63,7 +71,7 @@ class Inspector:
 
         Args:
             subject: An attempt, or an artifact: a binary or a listing.
-            view: sass, ptx or amdgcn; otherwise what the binary holds.
+            view: sass, ptx or amdgcn; otherwise what the binary holds. asm: of a C or C++ attempt, whatever is asked.
             kernel: Part of the kernel's name; otherwise the largest.
             first_line: 1-based number of the first instruction shown.
             max_lines: Instructions shown.
@@ -74,6 +82,18 @@ class Inspector:
             BadRequest: If it is no GPU code.
             ToolMissing: If the host has no disassembler for it.
         """
+        attempt = await self._experience.get(subject) if subject.startswith("a-") else None
+        if attempt is not None and attempt.language in ("c", "cpp"):
+            code = await self._assembler.assemble(attempt, host)
+            listing = _Listing(code.text, code.compiler, code.artifact_id)
+            functions = parse(code.text, "asm")
+            shown = _shown(functions, kernel, first_line, max_lines, code.artifact_id, "asm", listing, [])
+            return shown.model_copy(update={"vectorization": code.report})
+        if view == "asm":
+            raise BadRequest(
+                f"{subject} is no attempt in C or C++; the processor's assembly is made of a source.",
+                hint="Give the attempt_id of compile_kernel or evaluate_kernel.",
+            )
         artifact_id = await self._subject(subject, view)
         data = await self._artifacts.read(artifact_id)
         text = _text(data)
