@@ -47,7 +47,8 @@ class DocSearch(ResultModel):
 
     def summary(self) -> str:
         """Say which names are missing, what was found, then what else the name may have meant."""
-        what = "look-alikes" if self.missing else "found"
+        named = any(hit.match in ("symbol", "code") for hit in self.hits)
+        what = "look-alikes" if self.missing and not named else "found"
         lines = [*self.missing, f"{len(self.hits)} {what}" if self.hits else "nothing found"]
         if self.did_you_mean:
             lines.append(f"did you mean: {', '.join(self.did_you_mean)}")

@@ -201,5 +201,7 @@ def test_the_server_builds_the_index_by_a_command_that_there_is(commands: Comman
 async def test_a_name_that_is_not_indexed_is_said_to_be_missing_first(client: Client, indexed: Storage):
     said = text(await client.call_tool("search_docs", {"query": "cudnnCreate"}))
 
-    assert said.startswith("nothing indexed is called cudnnCreate; cuDNN is not indexed here: gpu-mcp-server docs add")
+    assert said.startswith(
+        "nothing indexed is called cudnnCreate; cuDNN is not indexed here: pip install --no-deps nvidia-c"
+    )
     assert "found" not in said.splitlines()[1] or said.splitlines()[1] == "nothing found"

@@ -41,7 +41,7 @@ class DocSource:
     """Libraries that are searched together: cuda, rocm, mpi ..."""
     roots: tuple[str, ...] = ()
     """Patterns of folders, best first. {toolkit}, {hip}, {mpi}: where nvcc, hipcc, mpicc are installed; {site}:
-    Python's packages; {content}: knowledge_base."""
+    Python's packages; {prefix}: where this Python's other files are; {content}: knowledge_base."""
     files: tuple[str, ...] = ()
     """Patterns below a root; the first must match."""
     exclude: str = ""
@@ -219,6 +219,10 @@ def _sites() -> list[Path]:
     return [Path(entry) for entry in sys.path if entry.rstrip("/").endswith(("site-packages", "dist-packages"))]
 
 
+def _prefixes() -> list[Path]:
+    return [Path(sys.prefix)]
+
+
 def _content() -> list[Path]:
     folder = content_folder()
     return [folder] if folder else []
@@ -229,6 +233,7 @@ _BASES: dict[str, Callable[[], list[Path]]] = {
     "hip": partial(_prefix, "hipcc"),
     "mpi": partial(_prefix, "mpicc"),
     "site": _sites,
+    "prefix": _prefixes,
     "content": _content,
 }
 

@@ -11,7 +11,7 @@ RELATED = {
     "nccl": ("nccl", "environment"),
     "openmp": ("openmp", "environment"),
     "torch": ("torch", "environment"),
-    "ptx": ("cccl", "cutlass", "cuda-device"),
+    "ptx": ("ptx", "cccl", "cutlass", "cuda-device", "builtins"),
     "cuda": ("cuda", "guides", "messages", "environment", "builtins"),
     "hip": ("hip", "rocm", "guides"),
     "rocm": ("rocm", "guides"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores, cited_entries
 from gpu_mcp_server.knowledge.search.edition_scope import BUILTINS, EditionRow, Scope
-from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name
+from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name, library_of
 from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, fuse_ranks, rank_by_bm25, sort_by_score
 from gpu_mcp_server.knowledge.search.symbols import Symbols
 
@@ -96,30 +96,34 @@ class Search:
         query = query[:QUERY_CHARS]
         named, _, missed = self.symbols.entries_named_in(query, scope)
         coded = self.symbols.entries_of_codes(query, scope)
-        suggestions, similar, notes, missing = self._of_missed(missed, scope, bool(named))
+        suggestions, similar, notes, missing = self._of_missed(missed, scope, bool(named or coded))
         first = dict.fromkeys(coded, "code") | dict.fromkeys(named, "symbol") | dict.fromkeys(similar, "similar")
         allowed = {kind for group in kinds for kind in GROUPS.get(group, (group,))}
         ranked = self._ranked(query, scope, allowed, dense)
         order = [*first, *(entry for entry in ranked if entry not in first)]
         hits = self._collapsed(order, {**ranked, **first}, allowed)
         hits = limit_own_guides(hits) if scope.whole and not kinds else hits
-        return SearchAnswer(hits[:limit], suggestions, [*scope.notes, *notes], [] if named or coded else missing)
+        return SearchAnswer(hits[:limit], suggestions, [*scope.notes, *notes], missing)
 
     def _of_missed(
         self, missed: Sequence[str], scope: Scope, found: bool
     ) -> tuple[list[str], list[int], list[str], list[str]]:
-        """Return for names that are not there: likely ones, entries that are surely meant, notes, what is missing."""
+        """Return for names that are not there: likely ones, entries that are surely meant, notes, what is missing.
+
+        Beside a name that is found, a word that belongs to no known library is the asker's own and no missing name.
+        """
         suggestions: list[str] = []
         missing: list[str] = []
         similar: list[int] = []
         notes: list[str] = []
-        for name in missed[:NAMES_TOLD]:
+        told = sorted(missed, key=lambda name: library_of(name) is None)
+        for name in told[:NAMES_TOLD]:
             versions = [self._editions[e] for e in self.symbols.editions_with_name(name, scope)]
             if versions:
                 there = ", ".join(f"{e.library} {e.version}" for e in versions[:3])
                 here = next((e.version for e in scope.editions if e.source == versions[0].source), "the version here")
                 notes.append(f"{name} exists in {there}, not in {here}.")
-            else:
+            elif not found or library_of(name) is not None:
                 missing.append(describe_missing_name(name, [*self._editions.values()]))
             near = self.symbols.similar_names(name, scope)
             suggestions += [other for other, _, _ in near if other not in suggestions]

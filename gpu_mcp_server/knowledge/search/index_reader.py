@@ -13,6 +13,7 @@ from gpu_mcp_server.knowledge.index.index_schema import open_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
 from gpu_mcp_server.knowledge.search.edition_scope import EditionRow, read_editions, scope_of
 from gpu_mcp_server.knowledge.search.hybrid_search import GROUPS, SURE, Dense, Search, SearchAnswer
+from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name
 
 LONGEST_QUERY = 10_000
 SCHEME = "doc://"
@@ -93,16 +94,19 @@ class IndexReader:
         """
         row = self._row("uri = ?", uri.strip()) or self._row("name = ? ORDER BY id", uri.strip())
         if row is None:
-            name = uri.rstrip("/").rsplit("/", 1)[-1][:200]
-            scope = scope_of(self.editions, None, None)
-            found = self._search.symbols.entries_named_in(name, scope)[0]
-            near = [self._uri(entry) for entry in found[:3]]
-            near += [self._uri(entry) for _, entry, _ in self._search.symbols.similar_names(name, scope, 3)]
-            listed = ", ".join(dict.fromkeys(near))
-            raise NotFound(
-                "document", uri[:300], hint=f"Look-alikes: {listed}." if listed else "search_docs gives addresses."
-            )
+            raise NotFound("document", uri[:300], hint=self._near(uri.rstrip("/").rsplit("/", 1)[-1][:200]))
         return Page(*row[:5], zlib.decompress(row[5]).decode(), *row[6:9], self._edition(row[9]))
+
+    def _near(self, name: str) -> str:
+        """Say where a name is, or that it is missing, of which library, and only then what looks like it."""
+        scope = scope_of(self.editions, None, None)
+        named, _, missed = self._search.symbols.entries_named_in(name, scope)
+        if named and not missed:
+            return f"The name is at {', '.join(dict.fromkeys(self._uri(entry) for entry in named[:3]))}."
+        said = describe_missing_name(missed[0] if missed else name, self.editions)
+        near = [self._uri(entry) for _, entry, _ in self._search.symbols.similar_names(name, scope, 3)]
+        alike = f" Look-alikes: {', '.join(dict.fromkeys(near))}." if near else " search_docs gives addresses."
+        return f"{said[0].upper()}{said[1:]}.{alike}"
 
     def _row(self, condition: str, value: str) -> tuple[str, str, str, str, str, bytes, str, int, int, int] | None:
         return self._db.execute(

@@ -32,6 +32,14 @@ _SHORT = re.compile(r"[a-z]{1,4}\d{1,3}[a-z]?")
 """Words like tf32 and int8: types of little use in a question about something else."""
 _FAMILY = re.compile(r"\b(cuda|cu|nccl|hip|mpi|nvrtc|cublas)", re.IGNORECASE)
 
+IMPORTED_AS = {
+    "triton.language.": "tl.", "cuda.tile.": "ct.", "cutlass.cute.": "cute.", "tilelang.language.": "T.",
+    "helion.language.": "hl.",
+}  # fmt: skip
+"""Modules by the names that their documentation calls them."""
+INSTRUCTION_PARTS = 8
+"""Of a PTX instruction with its modifiers that are looked at: cp.async.bulk.tensor has four of its own."""
+
 TWINS = (("cuda", "hip"), ("cu", "hip"), ("nvrtc", "hiprtc"), ("cublas", "rocblas_"), ("cublas", "hipblas"))
 """Prefixes of names that mean the same on both sides."""
 _PORTING = re.compile(r"hip|hip(?:ify|blas|rtc)|rocm|rocblas|amd|cuda|nvidia|cublas")
@@ -67,6 +75,7 @@ class Symbols:
             for at in range(len(words) - size + 1)
         ]
         keys = {key for _, _, run in runs for key in _keys(run)}
+        keys |= {key for word in words for key in _instruction_keys(word)}
         known = self._known(keys, scope)
         found: list[int] = []
         used: set[int] = set()
@@ -120,6 +129,9 @@ class Symbols:
             for key in _keys(run):
                 if len(key) >= 6 and key in known:
                     return _entries(known[key])
+            for key in _instruction_keys(word):
+                if entries := _entries(f for f in known.get(key, []) if f.kind == "instruction"):
+                    return entries
         elif exact and word.startswith("__"):
             return _entries(exact)
         elif _ROUTINE.fullmatch(word):
@@ -204,9 +216,20 @@ def _keys(run: Sequence[str]) -> list[str]:
     key = "".join(map(normalize_name, run))
     if len(run) > 1 or not compound(run[0]):
         return [key]
+    for module, short in IMPORTED_AS.items():
+        if run[0].startswith(module):
+            return [key, normalize_name(short + run[0][len(module) :])]
     last = re.split(r"\.|::", run[0])[-1]  # cg::this_grid
     alone = [normalize_name(last)] if last != run[0] and compound(last) else []
     return [key, *(prefix + key for prefix in PREFIXES), *alone]
+
+
+def _instruction_keys(word: str) -> list[str]:
+    """Return the normal forms of an instruction with fewer and fewer of its modifiers: mma.sync.aligned.m16n8k16."""
+    parts = word.split(".")[:INSTRUCTION_PARTS]
+    if len(parts) < 2 or not parts[0].islower():
+        return []
+    return [normalize_name("".join(parts[:size])) for size in range(len(parts), 0, -1)]
 
 
 def _is_name(word: str) -> bool:

@@ -49,6 +49,24 @@ def test_a_built_in_name_is_found(ours: IndexReader, name: str):
     assert name in hit.title
 
 
+@pytest.mark.parametrize(
+    ("pasted", "name"),
+    [
+        ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "mma.sync"),
+        ("wgmma.wait_group.sync.aligned 0;", "wgmma.fence"),
+        ("tcgen05.ld.sync.aligned.16x64b.x2.b32", "tcgen05.ld"),
+        ("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group", "cp.async.bulk.tensor"),
+        ("cp.async.ca.shared.global", "cp.async"),
+        ("stmatrix.sync.aligned.m8n8.x2.shared.b16", "stmatrix"),
+    ],
+)
+def test_an_instruction_is_found_with_its_modifiers(ours: IndexReader, pasted: str, name: str):
+    answer = ours.ask(pasted)
+
+    assert (answer.hits[0].name, answer.hits[0].match) == (name, "symbol")
+    assert answer.missing == []
+
+
 def test_a_variable_is_found_with_its_library(ours: IndexReader):
     assert ours.ask("NCCL_ALGO", library="nccl").hits[0].name == "NCCL_ALGO"
 
@@ -67,4 +85,4 @@ def test_a_file_says_of_each_name_what_it_takes_and_does(path: Path):
     names = [name for each in content["entry"] for name in each["names"]]
     assert len(names) == len(set(names))
     assert all(set(each) - {"default"} == {"names", "values", "means"} for each in content["entry"])
-    assert all(re.fullmatch(r"\w+", name) for name in names)
+    assert all(re.fullmatch(r"[\w.]+" if content["kind"] == "instruction" else r"\w+", name) for name in names)

@@ -1,5 +1,6 @@
 """What is found for which kind of question."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
+from gpu_mcp_server.knowledge.readers.sources import known_sources
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores
 from gpu_mcp_server.knowledge.search.error_lookup import address_of, error_lines
 from gpu_mcp_server.knowledge.search.hybrid_search import limit_own_guides
 from gpu_mcp_server.knowledge.search.index_reader import IndexReader
+from gpu_mcp_server.knowledge.search.missing_names import known_libraries, library_of
 from gpu_mcp_server.knowledge.search.ranking import sort_by_score, words_of
-from tests.knowledge.conftest import BOXES, edition
+from tests.knowledge.conftest import BOXES, HEADER, edition
 
 
 def first(library: IndexReader, query: str, **options: str) -> tuple[str, str]:
@@ -47,8 +50,14 @@ def test_a_wrong_name_is_told_from_a_right_one(library: IndexReader):
 @pytest.mark.parametrize(
     ("query", "missing"),
     [
-        ("cudnnCreate", "cuDNN is not indexed here: gpu-mcp-server docs add PATH --library cudnn"),
-        ("what does NCCL_P2P_DISABLE do?", "NCCL is not indexed here: gpu-mcp-server docs add PATH --library nccl"),
+        ("cudnnCreate", "; cuDNN is not indexed here: pip install --no-deps nvidia-cudnn-cu13 beside the server"),
+        ("what does NCCL_P2P_DISABLE do?", "; NCCL is not indexed here: pip install --no-deps nvidia-nccl-cu13"),
+        ("cutlass::gemm::Gemm", "; CUTLASS is not indexed here: gpu-mcp-server docs add FOLDER --source cutlass-guide"),
+        ("nvmlDeviceGetName", "; NVML is not indexed here: gpu-mcp-server docs add PATH --library nvml. Until then: "),
+        (
+            "wgmma.mma_async.sync.aligned.m64n128k16",
+            "; PTX is not indexed here: pip install --no-deps nvidia-cuda-cccl",
+        ),
         ("boxes_frobnicate", "nothing indexed is called boxes_frobnicate"),
     ],
 )
@@ -56,7 +65,63 @@ def test_a_name_that_nothing_has_is_said_to_be_missing(library: IndexReader, que
     (said,) = library.ask(query).missing
 
     assert said.startswith("nothing indexed is called ")
-    assert said.endswith(missing)
+    assert missing in said
+
+
+def test_a_missing_name_beside_a_known_one_is_said_and_words_of_the_asker_are_not(library: IndexReader):
+    answer = library.ask("boxesFree or cudnnDestroy of my_own_handle")
+
+    assert answer.hits[0].name == "boxesFree"
+    assert [said.split(";")[0] for said in answer.missing] == ["nothing indexed is called cudnnDestroy"]
+
+
+def test_a_missing_name_of_a_library_that_is_indexed_is_said_to_be_none_of_it(tmp_path: Path):
+    source = replace(BOXES, library="cudnn", family="cudnn")
+    write_index(tmp_path / DATABASE, [edition(tmp_path / "boxes", source, {"boxes.h": HEADER})])
+    library = IndexReader(tmp_path)
+
+    assert library.ask("cudnnFrobnicate").missing == [
+        "nothing indexed is called cudnnFrobnicate; of cuDNN there is cudnn 2.1, without an entry of this name"
+    ]
+    library.close()
+
+
+def test_a_page_of_a_missing_name_is_said_to_be_missing_before_its_look_alikes(library: IndexReader):
+    with pytest.raises(NotFound) as told:
+        library.page("doc://cudnn/9/function/cudnnCreate")
+    assert "Nothing indexed is called cudnnCreate; cuDNN is not indexed here: " in told.value.hint
+    with pytest.raises(NotFound, match=r"^There is no document") as told:
+        library.page("boxesFrees")
+    assert told.value.hint.startswith("Nothing indexed is called boxesFrees. Look-alikes: doc://boxes/")
+    with pytest.raises(NotFound) as told:
+        library.page("doc://boxes/1.0/function/boxesFree")
+    assert told.value.hint == "The name is at doc://boxes/2.1/function/boxesFree."
+
+
+def test_every_known_library_says_how_it_is_added_and_what_is_found_without_it():
+    sources = known_sources()
+    for each in known_libraries():
+        assert each.without and not each.without.endswith(".")
+        assert bool(each.repository) == bool(each.source) and not (each.package and each.repository)
+        if each.source:
+            assert sources[each.source].repository.rsplit("/", 1)[-1] == each.repository.rsplit("/", 1)[-1]
+    guides = {path.stem for path in (Path(__file__).parents[3] / "knowledge_base" / "guides").glob("*.md")}
+    named = {word for each in known_libraries() for word in re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)+", each.without)}
+    assert named - {"look-alikes"} <= guides
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("cudaMalloc", "CUDA"), ("cuTensorMapEncodeTiled", "CUDA"), ("cutensorCreate", "cuTENSOR"), ("cub", "CCCL"),
+        ("cub::DeviceScan", "CCCL"), ("cubic", None), ("cute::Layout", "CUTLASS"), ("cute.make_layout", "CuTe DSL"),
+        ("hipblasSgemm", "hipBLAS"), ("hipMalloc", "HIP"), ("T.gemm", "TileLang"), ("t.gemm", None), ("clamp", None),
+        ("clEnqueueNDRangeKernel", "OpenCL"), ("tcgen05.mma", "PTX"), ("omp_get_wtime", "OpenMP"), ("my_kernel", None),
+    ],
+)  # fmt: skip
+def test_a_name_tells_its_library_by_its_beginning(name: str, title: str | None):
+    library = library_of(name)
+    assert (library.title if library else None) == title
 
 
 @pytest.mark.parametrize("query", ["boxesFree", "boxesSeal", "boxes error 700", "move bytes without blocking"])
