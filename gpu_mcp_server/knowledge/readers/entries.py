@@ -8,19 +8,21 @@ PIECE_WORDS = 420
 """Longest piece that is indexed as one, about 600 tokens. Source: API entries have 98 words (median), 428 (p95)."""
 MERGED_WORDS = 230
 """Sections of one heading are joined up to this: alone they are found less often (+6 R@5 on forum questions)."""
+SECTION_WORDS = 8
+"""Fewest of a section that says something by itself."""
 ENTRY_CHARS = 60_000
 """Longest text of an entry; a header's largest enumeration has about 40,000 characters."""
 TITLE_PARTS = 3
 
-API_KINDS = ("function", "type", "enum", "enumerator", "macro", "instruction", "env")
-"""Kinds whose first symbol is a name that code or a shell uses."""
+API_KINDS = ("function", "type", "enum", "enumerator", "macro", "instruction", "env", "term")
+"""Kinds whose first symbol is a name that code or a shell uses; a term is one that a user's page defines."""
 SECTION_KINDS = ("guide", "example", "error")
 KINDS = (*API_KINDS, *SECTION_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A function, type, enumerator, macro, instruction, variable, section or message."""
+    """A function, type, enumerator, macro, instruction, variable, term, section or message."""
 
     kind: str
     """One of KINDS."""
@@ -160,12 +162,13 @@ def section_entries(
     kind: str = "guide",
     symbol_kind: str = "function",
     apart: bool = False,
+    shortest: int = SECTION_WORDS,
 ) -> list[Entry]:
-    """Return an entry for each section that says something, small ones joined unless they stand `apart`."""
+    """Return an entry for each section of `shortest` words or more, small ones joined unless they stand `apart`."""
     entries: list[Entry] = []
     alone = [(section, (" > ".join(section.path[-TITLE_PARTS:]),)) for section in sections]
     for section, titles in alone if apart else merge_small_sections(sections, variables=symbol_kind == "env"):
-        if words(section.text) < 8 and not section.symbols:
+        if words(section.text) < shortest and not section.symbols:
             continue
         title = " > ".join(section.path[-TITLE_PARTS:]) or place
         entries.append(

@@ -3,9 +3,12 @@
 import re
 from collections.abc import Sequence
 
-from gpu_mcp_server.knowledge.readers.entries import Entry, Section, section_entries, words
+from gpu_mcp_server.knowledge.readers.defined_names import as_definition, row_entries
+from gpu_mcp_server.knowledge.readers.entries import SECTION_WORDS, Entry, Section, section_entries, words
 
 TUTORIAL_WORDS = 15
+DEFINING_WORDS = 2
+"""Of a section of a user's page, where a heading may be a name and the text a few words on it."""
 
 _FENCE = re.compile(r"^\s{0,3}(```|~~~)")
 _HEADING = re.compile(r"^(#{1,5})\s+(.*?)\s*#*$")
@@ -190,7 +193,14 @@ def tutorial_sections(text: str, place: str) -> list[Section]:
 
 
 def document_entries(
-    text: str, place: str, form: str, *, variables: bool = False, kind: str = "guide", apart: bool = False
+    text: str,
+    place: str,
+    form: str,
+    *,
+    variables: bool = False,
+    kind: str = "guide",
+    apart: bool = False,
+    defining: bool = False,
 ) -> list[Entry]:
     """Return the entries of one document.
 
@@ -201,6 +211,7 @@ def document_entries(
         variables: Whether sections named in capitals are environment variables.
         kind: Kind of sections that are not about one symbol.
         apart: Whether each section stands for itself, however small.
+        defining: Whether headings and rows of tables that are names define them.
     """
     if form == "rst":
         sections = rst_sections(text, variables=variables)
@@ -212,4 +223,12 @@ def document_entries(
         sections = [Section((place.rsplit("/", 1)[-1],), text, 1, text.count("\n") + 1)]
     else:
         sections = markdown_sections(text)
-    return section_entries(sections, place, kind=kind, symbol_kind="env" if variables else "function", apart=apart)
+    found = section_entries(
+        sections,
+        place,
+        kind=kind,
+        symbol_kind="env" if variables else "function",
+        apart=apart,
+        shortest=DEFINING_WORDS if defining else SECTION_WORDS,
+    )
+    return [*map(as_definition, found), *row_entries(sections, place)] if defining else found

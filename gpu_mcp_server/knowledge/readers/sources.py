@@ -88,7 +88,7 @@ class InstalledSource:
         return digest.hexdigest()[:24]
 
 
-READING = 2
+READING = 3
 """Number of the way in which sources are read; raised when entries of the same files come out otherwise."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_mcp_server.knowledge.readers.entries import Entry, Section, section_entries
 from gpu_mcp_server.knowledge.readers.html_documents import page_markdown
-from gpu_mcp_server.knowledge.readers.markup import document_entries
+from gpu_mcp_server.knowledge.readers.markup import DEFINING_WORDS, document_entries
 from gpu_mcp_server.package_files import WORKERS
 
 FILE_BYTES = 64 * 2**20
@@ -98,7 +98,7 @@ def _read(path: Path, name: str, reading: ReadResult) -> None:
                 return
             if form == "html":
                 text, form = page_markdown(text), "markdown"
-            found = document_entries(text, name, form)
+            found = document_entries(text, name, form, apart=True, defining=True)
     except (OSError, RecursionError, ValueError) as error:
         reading.note(f"{name}: {error or type(error).__name__}")
         return
@@ -152,4 +152,4 @@ def _pdf_entries(path: Path, name: str, reading: ReadResult) -> list[Entry]:
         reading.note(f"{name}: the PDF is broken or over a limit ({said[0][:200]}); {len(sections)} pages were read")
     if not sections and not done.returncode:
         reading.note(f"{name}: no text in it (scanned pages need OCR first)")
-    return section_entries(sections, name)
+    return section_entries(sections, name, apart=True, shortest=DEFINING_WORDS)

@@ -3,15 +3,19 @@
 Plain fusion ruins exact look-ups (R@1 .95 to .68 when measured), so entries whose name was asked for stand first.
 """
 
+import re
 import sqlite3
 import zlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from gpu_mcp_server.knowledge.index.identifiers import tokens
+from gpu_mcp_server.knowledge.readers.entries import SECTION_KINDS
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores, cited_entries
 from gpu_mcp_server.knowledge.search.edition_scope import BUILTINS, EditionRow, Scope
+from gpu_mcp_server.knowledge.search.excerpts import matched_place
 from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name, library_of
-from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, fuse_ranks, rank_by_bm25, sort_by_score
+from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, fuse_ranks, rank_by_bm25, sort_by_score, words_of
 from gpu_mcp_server.knowledge.search.symbols import Symbols
 
 SAME_FILE = 3
@@ -25,11 +29,16 @@ SURE = 0.80
 """Similarity from which a misspelt name is taken to mean the nearest one."""
 NAMES_TOLD = 2
 """Of the names in a question that nothing here has."""
+SENTENCE_WORDS = 3
+NAMING_FEW = 6
+"""Entries in whose text a name stands that no entry is called; of more of them it is a common word."""
+_CODE_NAME = re.compile(r"[A-Za-z0-9]_[A-Za-z0-9]|::|[a-z][A-Z]")
+"""What names of code have within, and abbreviations such as VGPRs have not."""
 QUERY_CHARS = 2_000
 """Of a question that are looked at."""
 GROUPS = {
-    "api": ("function", "type", "enum", "enumerator", "macro", "instruction"),
-    "guide": ("guide",),
+    "api": ("function", "type", "enum", "enumerator", "macro", "instruction", "term"),
+    "guide": ("guide", "term"),
     "example": ("example",),
     "error": ("error", "enumerator"),
     "env": ("env",),
@@ -97,13 +106,43 @@ class Search:
         named, _, missed = self.symbols.entries_named_in(query, scope)
         coded = self.symbols.entries_of_codes(query, scope)
         suggestions, similar, notes, missing = self._of_missed(missed, scope, bool(named or coded))
-        first = dict.fromkeys(coded, "code") | dict.fromkeys(named, "symbol") | dict.fromkeys(similar, "similar")
+        asked = [] if named or coded or similar else [name for name in missed[:NAMES_TOLD] if _CODE_NAME.search(name)]
+        naming = [entry for name in asked for entry in self._naming(name, scope)]
+        second = self._instructions(named) if _is_sentence(query) else []
+        first = dict.fromkeys(coded, "code") | dict.fromkeys((e for e in named if e not in second), "symbol")
+        first |= dict.fromkeys(similar, "similar") | dict.fromkeys(naming, "words")
         allowed = {kind for group in kinds for kind in GROUPS.get(group, (group,))}
         ranked = self._ranked(query, scope, allowed, dense)
-        order = [*first, *(entry for entry in ranked if entry not in first)]
-        hits = self._collapsed(order, {**ranked, **first}, allowed)
+        rest = [entry for entry in ranked if entry not in first and entry not in second]
+        order = [*first, *rest[:1], *second, *rest[1:]]
+        hits = self._collapsed(order, {**ranked, **first, **dict.fromkeys(second, "symbol")}, allowed)
         hits = limit_own_guides(hits) if scope.whole and not kinds else hits
-        return SearchAnswer(hits[:limit], suggestions, [*scope.notes, *notes], missing)
+        hits = [self._at_matched_place(hit, query) for hit in hits[:limit]]
+        return SearchAnswer(hits, suggestions, [*scope.notes, *notes], missing)
+
+    def _instructions(self, named: Sequence[int]) -> list[int]:
+        """Return those of some entries that are instructions in our words."""
+        ours = {each.id for each in self._editions.values() if each.library == BUILTINS}
+        rows = self._rows(named)
+        return [entry for entry in named if rows[entry][1] == "instruction" and rows[entry][7] in ours]
+
+    def _naming(self, name: str, scope: Scope) -> list[int]:
+        """Return the entries whose text has a name that no entry is called, if they are few."""
+        inside = " OR ".join("rowid BETWEEN ? AND ?" for _ in scope.ranges())
+        rows = self._db.execute(
+            "SELECT p.entry FROM (SELECT rowid AS number, bm25(words) AS score FROM words WHERE words MATCH ? "  # noqa: S608 - question marks
+            f"AND ({inside or '0'}) ORDER BY score LIMIT ?) w JOIN piece p ON p.id = w.number ORDER BY w.score",
+            (f'"{name}"', *(bound for pair in scope.ranges() for bound in pair), NAMING_FEW + 1),
+        )
+        found = list(dict.fromkeys(entry for (entry,) in rows))
+        return found if len(found) <= NAMING_FEW else []
+
+    def _at_matched_place(self, hit: Hit, query: str) -> Hit:
+        """Return a section of somebody else's with the place that shares words with the question as its summary."""
+        if hit.kind not in SECTION_KINDS or hit.edition.is_own_text or hit.match not in ("words", "meaning"):
+            return hit
+        place = matched_place(self.text_of(hit.entry), words_of(query))
+        return replace(hit, summary=place) if place else hit
 
     def _of_missed(
         self, missed: Sequence[str], scope: Scope, found: bool
@@ -188,6 +227,11 @@ class Search:
         """Return the whole text of an entry."""
         (body,) = self._db.execute("SELECT body FROM entry WHERE id = ?", (entry,)).fetchone()
         return zlib.decompress(body).decode()
+
+
+def _is_sentence(query: str) -> bool:
+    """Return whether a query is more than names and operands: a guide then answers before a built-in does."""
+    return len([word for word in tokens(query) if word.isalpha() and len(word) > 1]) >= SENTENCE_WORDS
 
 
 def limit_own_guides(hits: Sequence[Hit]) -> list[Hit]:

@@ -87,7 +87,12 @@ class Symbols:
                 found += entries
                 used |= set(range(at, at + size))
         names = [word for i, word in enumerate(words) if i in used]
-        missed = [w for i, w in enumerate(words) if i not in used and _is_name(w)]
+        alone = len(words) == 1
+        missed = [
+            w
+            for i, w in enumerate(words)
+            if i not in used and _is_name(w) and (alone or not _SHORT.fullmatch(w.lower()))
+        ]
         if not found and len(words) == 1 and not missed and len(words[0]) > 3:
             missed = words
         found = [*self._twins(names, words, scope), *found]

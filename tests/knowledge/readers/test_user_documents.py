@@ -142,3 +142,50 @@ def test_four_precisions_of_a_routine_are_one_entry(tmp_path: Path):
 def test_a_folder_without_documents_gives_nothing(tmp_path: Path):
     assert read_documents(tmp_path).entries == []
     assert lapack_entries([]) == []
+
+
+MANUAL_OF_A_USER = f"""\
+# Lathe
+
+The lathe turns shafts.
+
+## latheStart()
+
+Starts it.
+
+## Care
+
+{FILLER}
+
+| Error | Meaning |
+| --- | --- |
+| `LATHE_ERR_HOT` | the spindle is above 80 degrees |
+| LATHE_ERR_OIL | no oil |
+| none | all is well |
+"""
+
+
+def test_a_users_page_is_divided_at_every_heading_and_row_that_is_a_name(tmp_path: Path):
+    (tmp_path / "lathe.md").write_text(MANUAL_OF_A_USER)
+
+    found = {entry.name: entry for entry in read_documents(tmp_path).entries}
+
+    assert [*found] == ["Lathe", "latheStart", "Lathe > Care", "LATHE_ERR_HOT", "LATHE_ERR_OIL"]
+    assert (found["latheStart"].kind, found["latheStart"].text) == ("term", "Starts it.")
+    row = found["LATHE_ERR_HOT"]
+    assert row.text == "Error: `LATHE_ERR_HOT`. Meaning: the spindle is above 80 degrees"
+    assert (row.title, row.first_line) == ("Lathe > Care > LATHE_ERR_HOT", 15)
+    assert MANUAL_OF_A_USER.split("\n")[row.first_line - 1].startswith("| `LATHE_ERR_HOT`")
+
+
+def test_a_table_in_html_and_the_pages_of_a_pdf_are_entries(tmp_path: Path):
+    rows = "<tr><th>Code</th><th>Sense</th></tr><tr><td><code>ovenErrorCold</code></td><td>wait for heat</td></tr>"
+    (tmp_path / "oven.html").write_text(f"<title>Oven</title><p>{FILLER}</p><table>{rows}</table>")
+    (tmp_path / "oven.pdf").write_bytes(
+        pdf(["One short page of eight words or so here.", "And another such page of eight words."])
+    )
+
+    found = read_documents(tmp_path).entries
+
+    assert [entry.text for entry in found if entry.kind == "term"] == ["Code: ovenErrorCold. Sense: wait for heat"]
+    assert [entry.title for entry in found if entry.place == "oven.pdf"] == ["oven.pdf > page 1", "oven.pdf > page 2"]

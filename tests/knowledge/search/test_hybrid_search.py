@@ -9,7 +9,8 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
-from gpu_mcp_server.knowledge.readers.sources import known_sources
+from gpu_mcp_server.knowledge.readers.reader_dispatch import read_place
+from gpu_mcp_server.knowledge.readers.sources import InstalledSource, added_source, known_sources
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores
 from gpu_mcp_server.knowledge.search.error_lookup import address_of, error_lines
 from gpu_mcp_server.knowledge.search.hybrid_search import limit_own_guides
@@ -251,3 +252,27 @@ def test_porting_questions_find_the_name_on_the_other_side_and_an_error_is_no_qu
     assert first(ported, "hipFree") == ("hipFree", "symbol")
     assert first(ported, "cuda error") == ("cudaError", "symbol")
     assert all(hit.match == "words" for hit in ported.ask("CUDA error: invalid argument").hits)
+
+
+def test_a_name_in_a_users_table_is_found_and_the_place_that_matches_is_shown(tmp_path: Path):
+    folder = tmp_path / "lathe"
+    folder.mkdir()
+    (folder / "lathe.md").write_text(
+        "# Lathe\n\nIt turns shafts of every kind and length. Oil the spindle with latheOil before each long cut.\n"
+        "\n| Error | Meaning |\n| --- | --- |\n| LATHE_ERR_HOT | the spindle is above 80 degrees |\n"
+    )
+    own = InstalledSource(added_source(folder, "lathe", "1"), folder, "1", (folder / "lathe.md",))
+    write_index(tmp_path / DATABASE, [edition(tmp_path / "boxes", BOXES, {"boxes.h": HEADER}), read_place(own)])
+    library = IndexReader(tmp_path)
+
+    hit = library.ask("what is LATHE_ERR_HOT?").hits[0]
+    assert (hit.name, hit.match, hit.uri) == ("LATHE_ERR_HOT", "symbol", "doc://lathe/1/term/LATHE_ERR_HOT")
+    assert library.ask("oil for the spindle").hits[0].summary == "Oil the spindle with latheOil before each long cut."
+    named = library.ask("latheOil(spindle)")
+    assert named.hits[0].name == "Lathe" and named.missing == ["nothing indexed is called latheOil"]
+    library.close()
+
+
+def test_a_question_in_words_with_a_short_type_is_no_missing_name(library: IndexReader):
+    assert library.ask("boxes of fp16 or bf16 with int8").missing == []
+    assert library.ask("fp16").missing == ["nothing indexed is called fp16"]
