@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.workspaces.uploads import Uploads
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
@@ -19,6 +20,7 @@ class Store:
     db: Database
     artifacts: Artifacts
     workspaces: Workspaces
+    uploads: Uploads
     problems: Problems
     experience: AttemptStore
     events: Events
@@ -28,6 +30,8 @@ class Store:
     def create(cls, folder: Path, db: Database) -> "Store":
         """Return what an open database keeps, with files in a data folder."""
         artifacts = Artifacts(folder / "artifacts", db)
+        workspaces = Workspaces(db, artifacts)
         return cls(
-            db, artifacts, Workspaces(db, artifacts), Problems(db), AttemptStore(db), Events(db), SharingService(db)
-        )
+            db, artifacts, workspaces, Uploads(db, artifacts, workspaces),
+            Problems(db), AttemptStore(db), Events(db), SharingService(db),
+        )  # fmt: skip

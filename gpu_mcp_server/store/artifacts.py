@@ -124,6 +124,32 @@ class Artifacts:
 
         return list(await asyncio.gather(*map(put, contents)))
 
+    def adopt_file(self, path: Path, sha256: str) -> None:
+        """Make a file of the artifacts' own `tmp` folder a content; where it is not what its hash says, delete it.
+
+        Raises:
+            BadRequest: If it has another hash.
+        """
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        if found != sha256:
+            path.unlink(missing_ok=True)
+            raise BadRequest(
+                f"What came is {found}, not {sha256}.", hint="The file changed while it was sent: send it again."
+            )
+        self._move(path, self.blob_path(sha256))
+
+    def touch_blobs(self, contents: Iterable[str]) -> dict[str, int]:
+        """Return the sizes of those contents that are here, which now count as used just now."""
+        found: dict[str, int] = {}
+        for sha256 in contents:
+            path = self.blob_path(sha256)
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path)
+                found[sha256] = path.stat().st_size
+        return found
+
     def has(self, sha256: str) -> bool:
         """Tell whether the content is here."""
         return self.blob_path(sha256).is_file()

@@ -35,6 +35,7 @@ _NOT_MEMORY = (
     "builds",
     "workspaces",
     "workspace_files",
+    "uploads",
     "jobs",
     "attempts",
     "owners",

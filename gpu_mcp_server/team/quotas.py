@@ -24,7 +24,8 @@ _TAKEN = (
 """Seconds times GPUs. Jobs within a reservation are counted by it; others since their submission until they end."""
 _KEPT = (
     "SELECT coalesce((SELECT sum(size_bytes) FROM artifacts JOIN owners ON handle = artifact_id WHERE owner = ?), 0) "
-    "+ coalesce((SELECT sum(size_bytes) FROM workspace_files JOIN owners ON handle = workspace_id WHERE owner = ?), 0)"
+    "+ coalesce((SELECT sum(size_bytes) FROM workspace_files JOIN owners ON handle = workspace_id WHERE owner = ?), 0) "
+    "+ coalesce((SELECT sum(size_bytes) FROM uploads WHERE owner = ?), 0)"
 )
 
 
@@ -55,7 +56,7 @@ class QuotaService:
                 (user, f"{kind}-{since:x}", f"{kind}-~"),
             )
             today += row["gpu_s"] if row else 0.0
-        (kept,) = await self._db.fetch_all(_KEPT, (user, user))
+        (kept,) = await self._db.fetch_all(_KEPT, (user, user, user))
         return QuotaUsage(today, len(await self._unfinished(user)), kept[0])
 
     @asynccontextmanager

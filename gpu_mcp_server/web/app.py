@@ -19,7 +19,6 @@ from gpu_mcp_server.mcp_api.server import LabServer
 from gpu_mcp_server.models.user import SCOPES
 from gpu_mcp_server.runtime.current_user import as_server
 from gpu_mcp_server.settings.server_settings import Settings
-from gpu_mcp_server.store.filesystem import free_bytes
 from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.team.token_verifier import Verifier
 from gpu_mcp_server.team.webhooks import Webhooks
@@ -32,11 +31,13 @@ from gpu_mcp_server.web.limits import (
     ShutdownMiddleware,
     SlowClientMiddleware,
     WellFormed,
+    refuse_when_full,
     security_of,
 )
 from gpu_mcp_server.web.merge_routes import merging_routes
 from gpu_mcp_server.web.metrics import CountRequestsMiddleware, Metrics
 from gpu_mcp_server.web.request_context import RequestContextMiddleware
+from gpu_mcp_server.web.upload_routes import upload_routes
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
@@ -108,22 +109,12 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
             await asyncio.gather(telling, return_exceptions=True)
 
     figures = Route("/metrics", metrics.page)
-    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *merging_routes(), *dashboard_routes()]
+    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *merging_routes(), *upload_routes()]
+    paths += dashboard_routes()
     app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
     draining = ShutdownMiddleware(app)
     app.state.site = SiteState(settings, team, server, draining, verifier is not None)
     return app
-
-
-def refuse_when_full(settings: Settings) -> str:
-    """Say why nothing new can be taken; nothing while there is room."""
-    free, least = free_bytes(settings.data_dir), settings.team.free_disk_mib << 20
-    if free is None or free >= least:
-        return ""
-    return (
-        f"The server's disk has {free >> 20} MiB left of the {least >> 20} that it needs: it is read-only, and answers "
-        "only what reads or ends something, until an admin makes room (gpu-mcp-server store prune)."
-    )
 
 
 def _health() -> list[BaseRoute]:

@@ -10,6 +10,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_mcp_server.mcp_api.malformed_messages import refusal
+from gpu_mcp_server.settings.server_settings import Settings
+from gpu_mcp_server.store.filesystem import free_bytes
 
 MCP_PATH = "/mcp"
 REFUSED_CODE = -32000
@@ -109,6 +111,17 @@ class WellFormed:
             return first.pop() if first else await receive()
 
         await self._app(scope, again, send)
+
+
+def refuse_when_full(settings: Settings) -> str:
+    """Say why nothing new can be taken; nothing while there is room."""
+    free, least = free_bytes(settings.data_dir), settings.team.free_disk_mib << 20
+    if free is None or free >= least:
+        return ""
+    return (
+        f"The server's disk has {free >> 20} MiB left of the {least >> 20} that it needs: it is read-only, and answers "
+        "only what reads or ends something, until an admin makes room (gpu-mcp-server store prune)."
+    )
 
 
 def refusal_response(scope: Scope, status: int, said: str, again_s: int) -> Response:

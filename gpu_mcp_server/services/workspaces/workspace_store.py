@@ -105,6 +105,34 @@ class Workspaces:
         ]
         return await self._record(workspace_id, written)
 
+    async def place(self, workspace_id: str | None, named: str, files: Sequence[FileRef]) -> str:
+        """Put files whose contents are here into a workspace of the current user, and return its id.
+
+        Args:
+            workspace_id: A workspace that there is; None: the one that is `named`, made if it is not there.
+            named: Id of a new workspace.
+            files: By path; their modes say only whether they can be executed.
+
+        Raises:
+            NotFound: If there is no such workspace.
+            PathRefused: If a path leaves the workspace, is given twice, or is a file and a folder at once.
+            LimitExceeded: If the workspace would have more than 20,000 files.
+        """
+        written = [_Written(checked_path(f.path), f.sha256, f.size, 0o755 if f.mode & 0o111 else 0o644) for f in files]
+        if not written or len({file.path for file in written}) < len(written):
+            raise PathRefused("A path is given twice, or none.", hint="Give each file once.")
+        async with self._db.transaction():
+            if workspace_id is None:
+                workspace_id, now = named, datetime.now(UTC).isoformat()
+                sql = "INSERT INTO workspaces (workspace_id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
+                if await self._db.execute(sql, (workspace_id, now)):
+                    await claim(self._db, workspace_id)
+            await self._require(workspace_id, own=True)
+            rows = await self._db.fetch_all("SELECT path FROM workspace_files WHERE workspace_id = ?", (workspace_id,))
+            _check_folders({row["path"] for row in rows} | {file.path for file in written})
+            await self._insert(workspace_id, written)
+        return workspace_id
+
     async def listing(self, workspace_id: str, prefix: str = "", limit: int = LISTED) -> WorkspaceListing:
         """List the files whose path starts with `prefix`, by path.
 
