@@ -84,7 +84,11 @@ def _reporting(context: Context[Any, Any]) -> Callable[[float, str], Awaitable[N
     async def report(value: float, message: str) -> None:
         if call_context is not None:
             call_context.message = message
-        if call_context is None or not call_context.is_task:
+        if call_context is not None and call_context.is_task:
+            return
+        if call_context is not None and call_context.report is not None:
+            await call_context.report(value, message)
+        else:
             await context.report_progress(value, None, message)
 
     return report

@@ -33,7 +33,7 @@ from pydantic import BaseModel, Field, ValidationError
 from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.mcp_api.lab_lifetime import LabHolder
 from gpu_mcp_server.runtime.result_limits import limit_result
-from gpu_mcp_server.services.jobs.call_context import CallContext, run_in_call
+from gpu_mcp_server.services.jobs.call_context import CallContext, current_call, run_in_call
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.jobs.task_table import TaskRow
@@ -91,7 +91,7 @@ class TaskExtension(Extension):
         declared = IDENTIFIER in ((capabilities.extensions if capabilities else None) or {})
         if not declared or params.name not in self._lasting or ctx.protocol_version not in ERA:
             return await call_next(ctx)
-        call_context = CallContext(PURPOSES)
+        call_context = current_call() or CallContext(PURPOSES)
         call = asyncio.create_task(_called(call_context, params, ctx, call_next), name=f"call of {params.name}")
         try:
             await self._soon(call, call_context)

@@ -36,6 +36,7 @@ _NOT_MEMORY = (
     "workspaces",
     "workspace_files",
     "uploads",
+    "keyed_calls",
     "jobs",
     "attempts",
     "owners",

@@ -23,6 +23,7 @@ from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.team.token_verifier import Verifier
 from gpu_mcp_server.team.webhooks import Webhooks
 from gpu_mcp_server.web.authentication import Authentication
+from gpu_mcp_server.web.call_retries import RetriedCalls
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
 from gpu_mcp_server.web.limits import (
     AGAIN_S,
@@ -77,6 +78,8 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     server.middleware.append(
         RequestContextMiddleware(team.audit, metrics, server.offers, partial(refuse_when_full, settings))
     )
+    calls = RetriedCalls(server.app, server.offers)
+    server.middleware.append(calls)
     mcp = server.streamable_http_app(
         streamable_http_path=MCP_PATH,
         host=address,
@@ -103,13 +106,16 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
         telling = asyncio.create_task(Webhooks(team.db).run(settled), name="webhooks")
         try:
             async with mcp.router.lifespan_context(mcp):
-                yield
+                try:
+                    yield
+                finally:
+                    await calls.close()
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
 
     figures = Route("/metrics", metrics.page)
-    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *merging_routes(), *upload_routes()]
+    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *merging_routes(), *upload_routes(), calls.route()]
     paths += dashboard_routes()
     app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
     draining = ShutdownMiddleware(app)

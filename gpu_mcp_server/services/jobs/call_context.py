@@ -1,7 +1,7 @@
 """Calls that may be answered before their end: by the id of the job that does their work."""
 
 import asyncio
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -49,6 +49,8 @@ class CallContext:
         is_task: Whether the caller was given the job's id and has gone: then no wait of the call's own ends it early.
         leaving: Whether the server ends, which must not end the job.
         questions: What the call asks once it is a task.
+        before_job: Told the job's id before there is such a job.
+        report: Sends how far the tool is, where another request than the first may wait for the call.
     """
 
     def __init__(self, purposes: Collection[str]) -> None:
@@ -60,6 +62,8 @@ class CallContext:
         self.is_task = False
         self.leaving = False
         self.questions = InputRequests()
+        self.before_job: Callable[[str], Awaitable[None]] | None = None
+        self.report: Callable[[float, str], Awaitable[None]] | None = None
 
     def wants(self, purpose: str) -> bool:
         """Say whether a job that is about to start is the call's own: such a job outlives this server."""

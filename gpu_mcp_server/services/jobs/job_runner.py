@@ -99,6 +99,8 @@ class JobRunner:
         """
         call_context = current_call()
         call_context = call_context if call_context is not None and call_context.wants(spec.purpose) else None
+        if call_context is not None and call_context.before_job is not None:
+            await call_context.before_job(spec.id)
         spec = replace(spec, grace_s=self.hosts.grace_s(host), detached=spec.detached or call_context is not None)
         spec = self.with_host_defaults(spec, host)
         allocation = await self.hosts.allocation(host)

@@ -7,6 +7,7 @@ from gpu_mcp_server.services.jobs.batch_jobs import BatchJobs
 from gpu_mcp_server.services.jobs.gpu_scheduler import GpuScheduler
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobTable
+from gpu_mcp_server.services.jobs.keyed_calls import KeyedCallTable
 from gpu_mcp_server.services.jobs.task_table import TaskTable
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
@@ -24,6 +25,7 @@ class JobServices:
     pool: GpuScheduler
     long: BatchJobs
     tasks: TaskTable
+    keyed: KeyedCallTable
 
     @classmethod
     def create(
@@ -35,4 +37,4 @@ class JobServices:
         pool = GpuScheduler(settings, runner, table)
         long = BatchJobs(settings, hosts, table, workspaces, artifacts)
         runner.gatekeeper, runner.long = QuotaService(db), long
-        return cls(runner, table, pool, long, TaskTable(db, pool.owner))
+        return cls(runner, table, pool, long, TaskTable(db, pool.owner), KeyedCallTable(db))
