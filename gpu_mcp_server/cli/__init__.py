@@ -15,6 +15,11 @@ def main() -> None:
 
         sys.stdout.write(f"gpu-mcp-server {__version__}\n")
         return
+    if len(sys.argv) == 3 and sys.argv[1] == "connect" and not sys.argv[2].startswith("-"):
+        from gpu_mcp_server.cli.connect import serve_at_once as serve_by_another
+
+        serve_by_another(sys.argv[2])  # as below: its client waits
+        return
     if options := serving_options(sys.argv[1:]):
         from gpu_mcp_server.cli.serve import serve_at_once
 

@@ -13,6 +13,7 @@ from gpu_mcp_server.cli import (
     call,
     client_config,
     config,
+    connect,
     docs,
     doctor,
     files,
@@ -112,7 +113,7 @@ PANELS: dict[str, tuple[Command | tuple[str, typer.Typer], ...]] = {
         ("sandbox", sandbox.app),
         ("config", config.app),
     ),
-    "Store and team": (("store", store.app), ("user", user.app), ("token", token.app), login.login),
+    "Store and team": (("store", store.app), ("user", user.app), ("token", token.app), login.login, connect.connect),
 }
 """Commands as `--help` groups them."""
 for panel, members in PANELS.items():

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpu_mcp_server.bridge.kept_tokens import address_of, kept_token
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.login import address_of, kept_token
 from gpu_mcp_server.cli.output import Json, announce, print_result
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NotFound
 

@@ -1,7 +1,8 @@
 """What an agent hands in: text, a file of its workspace, or a file on the machine it shares with us."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 REFERENCE_LIMIT_BYTES = 1 << 20
 ANY_LANGUAGE = get_args(CandidateLanguage)
+IN_WORKSPACE = "workspace:"
 
 
 class SourceResolver:
@@ -126,20 +128,31 @@ class SourceResolver:
         except UnicodeDecodeError as error:
             raise BadRequest(f"{path!r} is binary junk, not text.", hint="Give Python source in UTF-8.") from error
 
+    @asynccontextmanager
     async def problem(
         self, text: str | None, path: str | None, wish: "ImportOverrides | None" = None
-    ) -> "ProblemSource":
-        """Return a problem's file: exactly one of `text` and `path`, a file or its folder."""
+    ) -> "AsyncGenerator[ProblemSource]":
+        """Give a problem's file: exactly one of `text` and `path`, a file or its folder, there for the block.
+
+        A path of `workspace:ID/PATH` is one in a workspace, as which a laptop's files come.
+        """
         from gpu_mcp_server.models.problem import ImportOverrides
         from gpu_mcp_server.services.problems.formats.base import ProblemSource
         from gpu_mcp_server.services.problems.formats.detect import source_at
+        from gpu_mcp_server.services.workspaces.local_files import checked_path
 
         if (text is None) == (path is None):
-            raise BadRequest("Give either `path` (a file or folder of this machine) or `text` (of a file).")
+            raise BadRequest("Give either `path` (a file or folder) or `text` (of a file).")
+        wish = wish or ImportOverrides()
         if path is None:
-            return ProblemSource("", str(text), wish=wish or ImportOverrides())
-        self._require_local("Send the file in `text`.")
-        return replace(await source_at(Path(path)), wish=wish or ImportOverrides())
+            yield ProblemSource("", str(text), wish=wish)
+        elif not path.startswith(IN_WORKSPACE):
+            self._require_local("Send the file in `text`, or its folder by write_files and name workspace:ID/PATH.")
+            yield replace(await source_at(Path(path)), wish=wish)
+        else:
+            workspace_id, _, below = path.removeprefix(IN_WORKSPACE).partition("/")
+            async with self._workspaces.laid_out(workspace_id) as folder:
+                yield replace(await source_at(folder / (checked_path(below) if below else ".")), wish=wish)
 
     async def write(
         self, files: Mapping[str, str] | None, workspace_id: str | None, local_path: str | None
@@ -154,4 +167,5 @@ class SourceResolver:
 
     def _require_local(self, hint: str) -> None:
         if not self._local_files:
-            raise BadRequest("This server reads no files of its own machine for you.", hint=hint)
+            more = "`gpu-mcp-server connect URL` in place of the URL sends files of the client's machine."
+            raise BadRequest("This server reads no files of its own machine for you.", hint=f"{hint} {more}")

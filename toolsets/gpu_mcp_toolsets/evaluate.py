@@ -152,7 +152,8 @@ async def import_problem(
     host: Host = None,
 ) -> ProblemInfo:
     """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK."""
-    return await registry.import_file(await sources.problem(text, path, wish), host=host, progress=progress)
+    async with sources.problem(text, path, wish) as source:
+        return await registry.import_file(source, host=host, progress=progress)
 
 
 @TOOLSET.tool("List problems", effect="reads")

@@ -3,7 +3,9 @@
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound, PathRefused
 from gpu_mcp_server.hostd.protocol import FileRef, OutputFile
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceFile, WorkspaceListing
+from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, MAX_TREE_FILES
 from gpu_mcp_server.services.workspaces.local_files import checked_path, collect
 from gpu_mcp_server.services.workspaces.text_pages import file_content
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -198,6 +201,27 @@ class Workspaces:
         )
         return [FileRef(row["path"], row["sha256"], row["size_bytes"], row["mode"]) for row in rows]
 
+    @asynccontextmanager
+    async def laid_out(self, workspace_id: str) -> AsyncGenerator[Path]:
+        """Give a folder of this machine with copies of all files, for as long as the block.
+
+        Raises:
+            NotFound: If there is no such workspace, or a content stayed on a host.
+            LimitExceeded: If it has more than 2,000 files or 64 MiB.
+        """
+        refs = await self.manifest(workspace_id)
+        if len(refs) > MAX_TREE_FILES or sum(ref.size for ref in refs) > MAX_TREE_BYTES:
+            raise LimitExceeded(
+                f"Workspace {workspace_id} has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES >> 20} MiB.",
+                hint="Put what is needed into one of its own.",
+            )
+        with tempfile.TemporaryDirectory(prefix="gpu-mcp-") as name:
+            folder = Path(name)
+            for ref in refs:
+                data = await self.read_bytes(workspace_id, ref.path)
+                await asyncio.to_thread(_lay, folder / ref.path, data, ref.mode)
+            yield folder
+
     async def adopt(self, workspace_id: str, outputs: Sequence[OutputFile]) -> list[str]:
         """Make the files that a job changed part of the manifest, in place of what they displaced.
 
@@ -270,6 +294,12 @@ class Workspaces:
                 f"The workspace would have {row['files']} files; the limit is {MAX_FILES}.",
                 hint="Use another workspace, or pack files into an archive.",
             )
+
+
+def _lay(target: Path, data: bytes, mode: int) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+    target.chmod(mode & 0o777)
 
 
 def _encoded(path: str, content: str | bytes) -> bytes:
