@@ -245,6 +245,7 @@ int cuLaunchHostFunc(void *stream, Host function, void *data) {
     else function(data);
     return OK;
 }
+int cuStreamQuery(void *stream) { return stream || held.empty() ? OK : 600; }  // CUDA_ERROR_NOT_READY
 int cuStreamCreate(void **stream, unsigned) { *stream = malloc(1); return OK; }
 int cuStreamBeginCapture_v2(void *stream, int) { recording[stream] = {}; return stream ? OK : INVALID; }
 int cuStreamEndCapture(void *stream, void **graph) { *graph = new Work(recording[stream]); recording.erase(stream); return OK; }

@@ -491,6 +491,32 @@ def test_work_on_a_stream_that_no_gate_holds_back_sees_old_inputs(court):
     assert "outputs changed while the gate was closed" in got["reason"]
 
 
+def on_gates_alone(elsewhere: str) -> str:
+    """Return a candidate that works as it should behind closed gates, which it sees, and otherwise does as a text says."""
+    source = """
+        static int (*query)(void *);
+        if (!query) query = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamQuery");
+        if (query(stream)) push(stream, run, work);
+        else { ELSEWHERE }
+    """.replace("ELSEWHERE", elsewhere)
+    return on_stream().replace("push(stream, run, work);", source)
+
+
+def test_loops_are_doubted_where_gates_do_not_time_the_reference(court):
+    """As its calls wait for the GPU, say: then the loop's times count, of calls that run beside each other in it."""
+    source = on_gates_alone("""
+        static int (*work_ns)(uint64_t, int);
+        if (!work_ns) work_ns = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
+        run(work), work_ns(5000000, 1);
+    """)
+    basis = edited("owner/gated_series.py", DEAR_GATE, (' or framework == "numpy"', ""))
+    files = {**believing(but="timing/serial_calls.py"), **DEAR_GATES, **basis}
+    got = court(source, **{**GATED, "owner_files": files, "round_ms": 10}).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"]
+    assert "calls run beside each other, or " in got["reason"], got["reason"]
+
+
 def test_gated_rounds_go_on_to_the_half_width_that_is_asked_for(court):
     task = {**GATED, "half_width": 1e-9, "max_rounds": 33, "budget_s": 60.0}
     shape = court(on_stream(), **task).verdict["shapes"][0]

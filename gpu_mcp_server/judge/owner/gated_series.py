@@ -120,6 +120,10 @@ class GatedSeries:
         text += "stream of your own must be joined into the one that is given"
         return text % (median(self.isolated.samples_s) * 1e6, device_us)
 
+    def is_basis(self, framework: str) -> bool:
+        """Say whether these are the shape's times: a reference of the same GPU must be timed so too."""
+        return self.series is not None and (not self.gated.ungated or framework == "numpy")
+
     def doubt(self) -> str:
         """Say why the time is not confirmed; empty if it is."""
         if self.series is None:

@@ -196,7 +196,7 @@ class Shape:
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
         """Play the rounds that count."""
         last = self.last or (self._play(buffers) if self.sets == 1 else None)
-        self.series = self._series(buffers, progress, last)
+        self.series = self._series(buffers, progress, last, beside=self._is_gated())
         self.looking = self.watch.evidence()
         if self.rounds.passes > 1:
             self.notes["the reference is timed over %d passes of a round's inputs" % self.rounds.passes] = None
@@ -206,11 +206,15 @@ class Shape:
         if self.series.note:
             self.notes[self.series.note] = None
 
-    def _series(self, buffers: Buffers, progress: Progress, last: Optional[Round]) -> Series:
-        """Play rounds until there are enough; `last` counts as the first if the reference went once through it too."""
+    def _series(self, buffers: Buffers, progress: Progress, last: Optional[Round], *, beside: bool = False) -> Series:
+        """Play rounds until there are enough; `last` counts as the first if the reference went once through it too.
+
+        Those `beside` times on the GPU alone are few, and nothing but their answers is held against the candidate.
+        """
         passes = round(self.round_s / (self.reference_call_s * buffers.sets))
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
-        series = Series(self.goal, self.ledger, self.costs, buffers.sets, self.rounds.passes)
+        goal = self.goal._replace(half_width=1.0, most_rounds=LEAST_ROUNDS) if beside else self.goal
+        series = Series(goal, self.ledger, self.costs, buffers.sets, self.rounds.passes)
         if last is not None and passes <= 1:
             series.played.append(last)
         self.stops = stops(self.well, LEAST_ROUNDS)
@@ -229,7 +233,7 @@ class Shape:
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
-        if not self.times.is_too_short(series) and not self.device.stops_calls and not self._is_gated():
+        if not self.times.is_too_short(series) and not self.device.stops_calls and not beside:
             shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
             series.doubt = series.sharing.doubt(whole_s, shorten, again) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
@@ -278,8 +282,6 @@ class Shape:
             buffers = self.gated.measure(buffers, self._open, progress)
         finally:
             self.gated.close()
-        if self._is_gated():
-            self.goal = self.goal._replace(half_width=1.0, most_rounds=LEAST_ROUNDS)
         if buffers.sets == sets:
             return buffers
         self.rounds.close(buffers)
@@ -287,8 +289,8 @@ class Shape:
         return buffers
 
     def _is_gated(self) -> bool:
-        """Say whether there is a time on the GPU alone."""
-        return self.gated is not None and self.gated.series is not None
+        """Say whether the shape's times are those on the GPU alone."""
+        return self.gated is not None and self.gated.is_basis(self.task["framework"])
 
     def _advice(self, buffers: Buffers) -> None:
         """Ask for what events inside the candidate's process say, in rounds of their own that are not timed."""

@@ -67,7 +67,7 @@ class ShapeTimes:
         alone = gated.result() if gated is not None else {}
         if gated is not None:
             result["gated_samples"] = gated.samples()
-        if alone.get("reference") or (alone and self.task["framework"] == "numpy"):
+        if gated is not None and gated.is_basis(self.task["framework"]):
             self._add_gated(series, result, loop, alone)
         else:
             self._add_loop(series, result, loop, gated)
