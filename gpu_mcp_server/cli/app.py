@@ -19,6 +19,7 @@ from gpu_mcp_server.cli import (
     files,
     history,
     hosts,
+    implementations,
     in_process_client,
     init,
     jobs,
@@ -36,7 +37,7 @@ from gpu_mcp_server.cli import (
 from gpu_mcp_server.cli.output import Json, fail
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 
-OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel")
+OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel", "implementations")
 """Commands that offer tools, or call one: those that options before the command are for."""
 
 
@@ -105,7 +106,15 @@ PANELS: dict[str, tuple[Command | tuple[str, typer.Typer], ...]] = {
     "Start": (init.init, client_config.client_config, doctor.doctor, demo, selftest.selftest, serve.serve),
     "Work": (
         *(status.status, files.push, files.pull, jobs.jobs, jobs.logs, jobs.cancel),
-        *(history.history, audit.audit, call.call, ("docs", docs.app), ("recipe", recipe.app), ("nccl", nccl.app)),
+        *(
+            history.history,
+            implementations.implementations,
+            audit.audit,
+            call.call,
+            ("docs", docs.app),
+            ("recipe", recipe.app),
+            ("nccl", nccl.app),
+        ),
     ),
     "Hosts and settings": (
         ("hosts", hosts.app),

@@ -14,6 +14,7 @@ TWINS = {
     "audit_attempt": "audit",
     "search_docs": "docs search",
     "verify_nccl": "nccl verify",
+    "set_implementation": "implementations",
 }
 """Tools that have a command of their own, and its words."""
 PHRASES = {

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.services.nccl.transform import Collectives
     from gpu_mcp_server.services.nccl.verifier import NcclVerifier
+    from gpu_mcp_server.services.problems.problem_table import Problems
     from gpu_mcp_server.services.profiles.memory_checker import Checker
     from gpu_mcp_server.services.profiles.profile_queries import Profiles
     from gpu_mcp_server.services.profiles.profiler import Profiler
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
     AttemptListing = Any
     Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = StatusService = Inspector = Any
-    Lab = BatchJobs = ExperienceSearch = NcclVerifier = GpuScheduler = Porter = Profiler = Profiles = Projects = (
-        Registry
-    ) = CommandRunner = Any
+    Lab = BatchJobs = ExperienceSearch = NcclVerifier = GpuScheduler = Porter = Profiler = Profiles = Problems = (
+        Projects
+    ) = Registry = CommandRunner = Any
     Collectives = SharingService = Workspaces = Any
 
 
@@ -81,6 +82,7 @@ EvaluatorDep = Annotated[Evaluator, _service(lambda lab: lab.evaluation.evaluato
 PoolDep = Annotated[GpuScheduler, _service(lambda lab: lab.jobs.pool)]
 LongDep = Annotated[BatchJobs, _service(lambda lab: lab.jobs.long)]
 RegistryDep = Annotated[Registry, _service(lambda lab: lab.evaluation.registry)]
+ProblemsDep = Annotated[Problems, _service(lambda lab: lab.store.problems)]
 MemoryDep = Annotated[ExperienceSearch, _service(lambda lab: lab.memory)]
 GpusDep = Annotated[StatusService, _service(lambda lab: lab.status.gpus)]
 SharingDep = Annotated[SharingService, _service(lambda lab: lab.store.sharing)]

@@ -12,7 +12,7 @@ from gpu_mcp_server.models.build import CandidateLanguage, Language
 
 if TYPE_CHECKING:
     from gpu_mcp_server.models.comparison import CandidateSpec
-    from gpu_mcp_server.models.problem import ImportOverrides
+    from gpu_mcp_server.models.problem import Implementation, ImportOverrides
     from gpu_mcp_server.models.workspace import WorkspaceListing
     from gpu_mcp_server.services.builds.candidate_source import CandidateSource
     from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
@@ -86,6 +86,27 @@ class SourceResolver:
                 raise error.prefix_with(f"None was judged, as of candidate {c.name!r}") from None
             entrants.append(NamedCandidate(c.name, source, c.flags, c.entry, fresh=c.fresh))
         return entrants
+
+    async def implementation(
+        self,
+        text: str | None,
+        path: str | None,
+        workspace_id: str | None,
+        language: "CandidateLanguage | None",
+        entry: str,
+        flags: tuple[str, ...],
+    ) -> "Implementation":
+        """Return a candidate as a problem keeps it: one source file.
+
+        Raises:
+            BadRequest: If it is a folder, or empty.
+        """
+        from gpu_mcp_server.models.problem import Implementation
+
+        given = await self.resolve(text, path, workspace_id, language)
+        if given.files is not None or not given.text:
+            raise BadRequest("An implementation is one file with something in it.", hint="Give source, or its path.")
+        return Implementation(language=given.language, source=given.text, entry=entry, flags=flags)
 
     async def files(self, text: str | None, path: str | None, workspace_id: str | None) -> dict[str, str]:
         """Return sources by path: one given as text or path, or all text files of a workspace or local folder."""

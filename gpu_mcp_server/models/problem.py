@@ -102,6 +102,21 @@ class Implementation(Model):
     flags: tuple[str, ...] = ()
 
 
+class ImplementationChange(ResultModel):
+    """What became of a problem's implementation."""
+
+    problem_id: str
+    name: str
+    done: Literal["added", "replaced", "removed"]
+    implementations: list[str]
+    """All that the problem has now."""
+
+    def summary(self) -> str:
+        """Say so."""
+        left = ", ".join(self.implementations) or "none"
+        return f"{self.done} {self.name}; {self.problem_id} has {left}; evaluate_kernels judges them by name"
+
+
 class InputLayout(Model):
     """How a module problem's own code lays an input out, where that is not row-major order in memory of its own."""
 
@@ -121,7 +136,7 @@ class Problem(Model):
 
     problem_id: str
     content_hash: str
-    """sha256 over everything but the id; stands in every verdict."""
+    """sha256 over what is asked for, not name, description and implementations; stands in every verdict."""
     name: str
     description: str = ""
     kind: Literal["function", "module", "program"] = "function"

@@ -15,6 +15,7 @@ from gpu_mcp_server.services.experience.store_merge import Merging
 from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.services.nccl.nccl_services import NcclServices
+from gpu_mcp_server.services.problems.problem_joining import join_renamed_problems
 from gpu_mcp_server.services.profiles.profile_services import ProfileServices
 from gpu_mcp_server.services.status.status_services import StatusServices
 from gpu_mcp_server.services.store import Store
@@ -52,6 +53,7 @@ class Lab:
         async with _database(settings.data_dir) as db:
             store = Store.create(settings.data_dir, db)
             await store.artifacts.clean()
+            await join_renamed_problems(db)
             lab = cls._over(store, settings)
             async with lab._tidied():
                 yield lab

@@ -8,6 +8,7 @@ from gpu_mcp_server.models.sharing import Audience, ShareResult
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import EVERYBODY, require_own, visibility_condition
+from gpu_mcp_server.store.problem_aliases import current_problem_id
 
 KINDS = {
     "w": ("workspaces", "workspace_id"),
@@ -33,6 +34,7 @@ class SharingService:
             NotFound: If there is no such thing that the current user may see.
             BadRequest: If it is another's, or there is no project to share with.
         """
+        handle = await current_problem_id(self._db, handle)
         table, column = KINDS.get(handle.partition("-")[0], ("", ""))
         seen, values = visibility_condition(column)
         sql = f"SELECT * FROM {table} WHERE {column} = ? AND {seen}"  # noqa: S608 - names of this module
@@ -54,7 +56,15 @@ class SharingService:
         return ShareResult(handle=handle, seen_by=by, also=also)
 
     async def _also(self, table: str, text: str) -> list[str]:
-        """Return what a row names that belongs to the current user too: an attempt's job, sources, evidence."""
+        """Return what a row names that belongs to the current user too: an attempt's job, sources, evidence.
+
+        Of a problem that is the current user's implementations.
+        """
+        if table == "problems":
+            rows = await self._db.fetch_all(
+                "SELECT handle FROM implementations WHERE problem_id = ?", (json.loads(text)["problem_id"],)
+            )
+            return [row["handle"] for row in rows if await self._is_ones_own(row["handle"])][:100]
         if table not in ("attempts", "jobs"):
             return []
         named = list(dict.fromkeys(_ARTIFACT.findall(text)))

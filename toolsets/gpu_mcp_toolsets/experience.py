@@ -4,17 +4,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpu_mcp_server.mcp_api.dependencies import AuditorDep, MemoryDep, ProgressDep
+from gpu_mcp_server.mcp_api.dependencies import AuditorDep, MemoryDep, ProblemsDep, ProgressDep, SourcesDep
 from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.attempt import AuditResult
 from gpu_mcp_server.models.experience import FoundAttempts, Lessons, NoteResult
+from gpu_mcp_server.models.problem import ImplementationChange
+from gpu_mcp_toolsets.common_arguments import AnyLanguage, Flags, Source, SourcePath, SourceWorkspace
 
 TOOLSET = Toolset(
     id="experience",
     title="Records",
     instructions=(
-        "find_attempts, lessons: what was tried at any problem; add_note. audit_attempt confirms or voids an attempt "
-        "before you report a record."
+        "find_attempts, lessons: what was tried at any problem; add_note. set_implementation keeps one with its "
+        "problem. audit_attempt confirms or voids an attempt before you report a record."
     ),
     default=False,
 )
@@ -73,3 +75,22 @@ async def add_note(
 ) -> NoteResult:
     """Keep a note that lessons shows."""
     return await memory.add_note(text, attempt_id, problem_id)
+
+
+@TOOLSET.tool("Keep an implementation with a problem", effect="changes")
+async def set_implementation(
+    problems: ProblemsDep,
+    sources: SourcesDep,
+    problem_id: Annotated[str, Field(description="Problem, as register_problem returned it.")],
+    name: Annotated[str, Field(description="What evaluate_kernels calls it: naive, triton.", max_length=60)],
+    source: Source = None,
+    path: SourcePath = None,
+    workspace_id: SourceWorkspace = None,
+    language: AnyLanguage = None,
+    entry: Annotated[str, Field(description="Name of the launcher function.")] = "launch",
+    flags: Flags = (),
+    remove: Annotated[bool, Field(description="Remove it instead; no source then.")] = False,
+) -> ImplementationChange:
+    """Add, replace or remove a named candidate of a problem, which stays the same."""
+    given = None if remove else await sources.implementation(source, path, workspace_id, language, entry, flags)
+    return await problems.change_implementation(problem_id, name, given)

@@ -152,6 +152,7 @@ class Registry:
         if verdict.get("degenerate"):
             problem = degenerate_problem(problem, str(verdict["degenerate"]))
         registered = await self._problems.add(problem)
+        problem = await self._problems.get(problem.problem_id)  # as it was named first, with all its implementations
         tried = list(verdict.get("tried", []))
         notes = [*_what_the_reference_sees(problem), *notes][:8]
         seen = {"registered": registered, "trivial_answers_tried": tried, "notes": notes}

@@ -19,6 +19,7 @@ from gpu_mcp_server.services.experience.scored_lessons import find_fixes, hint_e
 from gpu_mcp_server.services.experience.word_match import FAILURES, OPERATIONS, texts_that_match
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
+from gpu_mcp_server.store.problem_aliases import require_problem
 
 SCANNED = 2000
 """Newest attempts that an error's signature is compared with."""
@@ -115,7 +116,7 @@ class ExperienceSearch:
         """
         where, values = await self._conditions(operation, None, None, None)
         if problem_id is not None:
-            await self._require("problems", "problem_id", problem_id, "problem")
+            problem_id = await require_problem(self._db, problem_id)
             where, values = f"{where} AND problems.problem_id = ?", [*values, problem_id]
         own, own_values = _own(where, values)
         groups = [
@@ -209,11 +210,11 @@ class ExperienceSearch:
         if not 1 <= len(text) <= MAX_NOTE:
             raise BadRequest(f"The note has {len(text)} characters.", hint=f"Write 1 to {MAX_NOTE}.")
         if attempt_id is not None:
-            await self._require("attempts", "attempt_id", attempt_id, "attempt")
+            await self._require_attempt(attempt_id)
             found = await self._db.fetch_one("SELECT problem_id FROM attempts WHERE attempt_id = ?", (attempt_id,))
             problem_id = problem_id or (found["problem_id"] if found else None)
         if problem_id is not None:
-            await self._require("problems", "problem_id", problem_id, "problem")
+            problem_id = await require_problem(self._db, problem_id)
         note_id = f"n-{secrets.token_hex(6)}"
         await self._db.execute(
             "INSERT INTO notes (note_id, created_at, attempt_id, problem_id, text) VALUES (?, ?, ?, ?, ?)",
@@ -293,11 +294,11 @@ class ExperienceSearch:
         chosen = " AND problems.problem_id IN (SELECT value FROM json_each(?))"
         return where + chosen, [*values, json.dumps([*meant])]
 
-    async def _require(self, table: str, column: str, handle: str, what: str) -> None:
-        seen, values = visibility_condition(column)
-        sql = f"SELECT 1 FROM {table} WHERE {column} = ? AND {seen}"  # noqa: S608 - names of this module
-        if await self._db.fetch_one(sql, (handle, *values)) is None:
-            raise NotFound(what, handle, hint="list_problems and list_attempts show those there are.")
+    async def _require_attempt(self, attempt_id: str) -> None:
+        seen, values = visibility_condition("attempt_id")
+        sql = f"SELECT 1 FROM attempts WHERE attempt_id = ? AND {seen}"  # noqa: S608
+        if await self._db.fetch_one(sql, (attempt_id, *values)) is None:
+            raise NotFound("attempt", attempt_id, hint="list_attempts shows those there are.")
 
 
 def fair_parts(groups: Sequence[Sequence[Lesson]], limit: int) -> list[list[Lesson]]:

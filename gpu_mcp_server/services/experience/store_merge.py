@@ -3,18 +3,20 @@
 import json
 import re
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.attempt import DERIVED, Attempt
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.store_merge import MOST, Merged, SentNote, StoreExport
 from gpu_mcp_server.runtime.current_user import current_user
-from gpu_mcp_server.services.problems.problem_table import Problems, content_hash
+from gpu_mcp_server.services.problems.problem_identity import is_what_its_id_says, name_by_content
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
+from gpu_mcp_server.store.problem_aliases import current_problem_id
 
 T = TypeVar("T")
 
@@ -35,8 +37,8 @@ class Merging:
 
     async def parts(self) -> AsyncGenerator[StoreExport]:
         """Return problems, then ended attempts at them, oldest first, then notes."""
-        rows = await self._db.fetch_all("SELECT json FROM problems ORDER BY seq")
-        for some in _chunks([Problem.model_validate_json(row["json"]) for row in rows], PART):
+        rows = await self._db.fetch_all("SELECT problem_id FROM problems ORDER BY seq")
+        for some in _chunks([await self._problems.get(row["problem_id"]) for row in rows], PART):
             yield StoreExport(problems=some)
         rows = await self._db.fetch_all(
             "SELECT attempt_id FROM attempts WHERE problem_id IS NOT NULL AND status != 'running' ORDER BY seq"
@@ -56,10 +58,9 @@ class Merging:
             BadRequest: If a problem is not what its id says, or an id is none.
         """
         for problem in bundle.problems:
-            digest = content_hash(problem)
-            if (problem.content_hash, problem.problem_id) != (digest, f"p-{digest[:12]}"):
+            if not is_what_its_id_says(problem):
                 raise BadRequest(f"Problem {problem.problem_id} is not what its id says.", hint=SAME)
-        new = [await self._problems.add(problem) for problem in bundle.problems]
+        new = [await self._take_problem(problem) for problem in bundle.problems]
         attempts = [attempt for attempt in bundle.attempts if await self._take_attempt(attempt)]
         notes = [note for note in bundle.notes if await self._take_note(note)]
         sent = len(bundle.attempts) + len(bundle.notes)
@@ -81,11 +82,34 @@ class Merging:
         if kept != artifact_id:
             raise BadRequest(f"This is artifact {kept}, not {artifact_id}.", hint=SAME)
 
+    async def _take_problem(self, sent: Problem) -> Literal["new", "already"]:
+        """Keep a problem; one that an older version named is kept under its id of today, and its own is an alias."""
+        problem = name_by_content(sent)
+        if problem.problem_id != sent.problem_id:
+            await self._db.execute(
+                "INSERT INTO problem_aliases (alias, problem_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                (sent.problem_id, problem.problem_id),
+            )
+        return await self._problems.add(problem)
+
+    async def _renamed(self, attempt: Attempt) -> Attempt:
+        """Return an attempt with its problem's id and hash of today."""
+        if attempt.problem_id is None:
+            return attempt
+        current = await current_problem_id(self._db, attempt.problem_id)
+        if current == attempt.problem_id:
+            return attempt
+        row = await self._db.fetch_one("SELECT content_hash FROM problems WHERE problem_id = ?", (current,))
+        return attempt.model_copy(
+            update={"problem_id": current, "problem_hash": row["content_hash"] if row else attempt.problem_hash}
+        )
+
     async def _take_attempt(self, attempt: Attempt) -> bool:
         if not ATTEMPT_ID.fullmatch(attempt.attempt_id):
             raise BadRequest(f"{attempt.attempt_id!r} is no attempt's id.", hint=SAME)
         if attempt.problem_id is None or attempt.status == "running":
             return False
+        attempt = await self._renamed(attempt)
         if await self._seen("problems", "problem_id", attempt.problem_id) is None:
             return False
         user = current_user()
@@ -94,8 +118,9 @@ class Merging:
         return await self._insert("attempts", attempt.attempt_id, values)
 
     async def _take_note(self, note: SentNote) -> bool:
+        about = await current_problem_id(self._db, note.problem_id) if note.problem_id else None
         seen = {
-            "problem_id": await self._seen("problems", "problem_id", note.problem_id),
+            "problem_id": await self._seen("problems", "problem_id", about),
             "attempt_id": await self._seen("attempts", "attempt_id", note.attempt_id),
         }
         return await self._insert("notes", note.note_id, {**note.model_dump(mode="json"), **seen})

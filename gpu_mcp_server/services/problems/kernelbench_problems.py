@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.problems.problem_table import C_WORDS, content_hash
+from gpu_mcp_server.services.problems.problem_identity import name_by_content
+from gpu_mcp_server.services.problems.problem_table import C_WORDS
 
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 BY_TYPE = -1.0
@@ -98,8 +99,7 @@ def resolved_problem(problem: Problem, found: Mapping[str, Any]) -> Problem:
             f"Refused: what the problem's code says it takes cannot be judged: {error.errors()[0]['msg']}.",
             hint="Inputs and outputs are dense tensors of floats or integers.",
         ) from error
-    digest = content_hash(whole)
-    return whole.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
+    return name_by_content(whole)
 
 
 def _docstring(text: str) -> str:

@@ -1,7 +1,5 @@
 """Problems: what is to be computed, checked once and then known by the hash of its content."""
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,8 +8,17 @@ from typing import Literal
 from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
-from gpu_mcp_server.models.problem import DEGENERATE, DType, Implementation, Problem, ProblemInfo, TensorSpec
+from gpu_mcp_server.models.problem import (
+    DEGENERATE,
+    DType,
+    Implementation,
+    ImplementationChange,
+    Problem,
+    ProblemInfo,
+    TensorSpec,
+)
 from gpu_mcp_server.models.program import ProgramProblem
+from gpu_mcp_server.services.problems.implementation_table import Implementations
 from gpu_mcp_server.services.problems.launcher_signatures import (
     C_TYPES,
     c_launcher,
@@ -21,34 +28,16 @@ from gpu_mcp_server.services.problems.launcher_signatures import (
     tensors_of,
     with_gradients,
 )
+from gpu_mcp_server.services.problems.problem_identity import RULE, name_by_content
 from gpu_mcp_server.services.problems.program_problems import check_program, info_of
 from gpu_mcp_server.services.problems.reference_source import check_reference
 from gpu_mcp_server.services.problems.shape_expressions import check_constraints, check_formula
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, visibility_condition
+from gpu_mcp_server.store.problem_aliases import current_problem_id
 
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
-LATER = (
-    "kind",
-    "program",
-    "implementations",
-    "constraints",
-    "fixed_shapes",
-    "distributions",
-    "robust",
-    "precision",
-    "libraries",
-    "backward",
-    "flops",
-    "bytes",
-    "degenerate",
-    "state",
-    "constants",
-    "copy_state",
-    "layouts",
-)
-"""Fields that came later: they count for the hash where they are not what they were before."""
 MADE = ("made", "weights")
 """Inputs that a module problem's own code makes."""
 WIDENED = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
@@ -84,24 +73,28 @@ class Problems:
     """Registered problems."""
 
     def __init__(self, db: Database) -> None:
-        self._db = db
+        self._db, self.implementations = db, Implementations(db)
 
     async def add(self, problem: Problem) -> Literal["new", "already"]:
-        """Keep a problem; the same content is kept once."""
+        """Keep a problem; the same content is kept once, under its first name, and gets the implementations too."""
+        stored = problem.model_copy(update={"implementations": {}})
         changed = await self._db.execute(
-            "INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES (?, ?, ?, ?) "
+            "INSERT INTO problems (problem_id, content_hash, created_at, json, rule) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT DO NOTHING",
-            (problem.problem_id, problem.content_hash, datetime.now(UTC).isoformat(), problem.model_dump_json()),
+            (problem.problem_id, problem.content_hash, datetime.now(UTC).isoformat(), stored.model_dump_json(), RULE),
         )
         await claim(self._db, problem.problem_id)
+        for name, implementation in problem.implementations.items():
+            await self.implementations.put(problem.problem_id, name, implementation)
         return "new" if changed else "already"
 
     async def get(self, problem_id: str) -> Problem:
-        """Return a problem.
+        """Return a problem with the implementations that the current user sees, by its id or one that it had before.
 
         Raises:
             NotFound: If no problem has this id.
         """
+        problem_id = await current_problem_id(self._db, problem_id)
         seen, values = visibility_condition("problem_id")
         sql = f"SELECT json FROM problems WHERE problem_id = ? AND {seen}"  # noqa: S608
         row = await self._db.fetch_one(sql, (problem_id, *values))
@@ -109,7 +102,27 @@ class Problems:
             raise NotFound(
                 "problem", problem_id, hint="list_problems shows those there are; register_problem makes one."
             )
-        return Problem.model_validate_json(row["json"])
+        problem = Problem.model_validate_json(row["json"])
+        return problem.model_copy(update={"implementations": await self.implementations.list_visible(problem_id)})
+
+    async def change_implementation(
+        self, problem_id: str, name: str, given: Implementation | None
+    ) -> ImplementationChange:
+        """Add an implementation to a problem, replace the current user's own of this name, or with None remove it.
+
+        Raises:
+            NotFound: If there is no such problem, or nothing to remove.
+            BadRequest, LimitExceeded: As `Implementations.put` does.
+        """
+        problem_id, done = (await self.get(problem_id)).problem_id, "removed"
+        if given is None:
+            await self.implementations.remove(problem_id, name)
+        else:
+            done = "replaced" if await self.implementations.put(problem_id, name, given) else "added"
+        left = list(await self.implementations.list_visible(problem_id))
+        return ImplementationChange.model_validate(
+            {"problem_id": problem_id, "name": name, "done": done, "implementations": left}
+        )
 
     async def list(self, limit: int = 50) -> Sequence[Problem]:
         """Return the newest problems, newest first."""
@@ -180,7 +193,7 @@ class Problems:
         }
         draft = _drafted(content)
         _check(draft)
-        return _named(draft)
+        return name_by_content(draft)
 
     @staticmethod
     def make_program(name: str, description: str, program: ProgramProblem, rtol: float, atol: float) -> Problem:
@@ -196,7 +209,7 @@ class Problems:
         )  # fmt: skip
         _check_numbers(draft)
         check_program(program)
-        return _named(draft)
+        return name_by_content(draft)
 
     @staticmethod
     def info(problem: Problem) -> ProblemInfo:
@@ -248,22 +261,7 @@ def _drafted(content: Mapping[str, object]) -> Problem:
 
 def degenerate_problem(problem: Problem, degenerate: str) -> Problem:
     """Return a problem of which an answer without work is right, named as such."""
-    return _named(_drafted({**problem.model_dump(), "degenerate": degenerate}))
-
-
-def _named(draft: Problem) -> Problem:
-    digest = content_hash(draft)
-    return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
-
-
-def content_hash(problem: Problem) -> str:
-    """Return the sha256 of everything but the id, as canonical JSON."""
-    content = problem.model_dump(mode="json", exclude={"problem_id", "content_hash"})
-    for name in LATER:
-        if content[name] == Problem.model_fields[name].default:
-            del content[name]
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return name_by_content(_drafted({**problem.model_dump(), "degenerate": degenerate}))
 
 
 def shape_bytes(problem: Problem, dims: Mapping[str, int]) -> int:

@@ -16,6 +16,7 @@ from gpu_mcp_server.services.records.problem_history import ProblemHistoryReader
 from gpu_mcp_server.services.records.trust import BEST, CONTRADICTED_BY, CORRECT, RANKED, number_ranks, trust_of
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
+from gpu_mcp_server.store.problem_aliases import require_problem
 
 View = Literal["best", "recent", "ancestors", "failures"]
 
@@ -157,7 +158,7 @@ class AttemptStore:
         Raises:
             NotFound: If there is no such problem.
         """
-        await self._require_problem(problem_id)
+        problem_id = await require_problem(self._db, problem_id)
         rows = await self._db.fetch_all(
             "SELECT * FROM attempts WHERE problem_id = ? AND kind = 'evaluate' AND status != 'running' "
             "AND source_artifact_id IS NOT NULL ORDER BY seq",
@@ -191,7 +192,7 @@ class AttemptStore:
             NotFound: If there is no such problem.
         """
         if problem_id is not None:
-            await self._require_problem(problem_id)
+            problem_id = await require_problem(self._db, problem_id)
         seen, values = visibility_condition("a.attempt_id")
         rows = await self._db.fetch_all(
             "SELECT a.*, p.json ->> 'name' AS name FROM attempts a LEFT JOIN problems p USING (problem_id) "  # noqa: S608
@@ -278,7 +279,7 @@ class AttemptStore:
         if view == "ancestors":
             return await self._ancestors(attempt_id, limit)
         if problem_id is not None:
-            await self._require_problem(problem_id)
+            problem_id = await require_problem(self._db, problem_id)
         wanted = {"problem_id": problem_id, "kind": kind}
         seen, own = visibility_condition("attempt_id")
         where = [seen, *(f"{name} = ?" for name, value in wanted.items() if value is not None)]
@@ -344,12 +345,6 @@ class AttemptStore:
             values,
         )
         return [row["device"] for row in rows]
-
-    async def _require_problem(self, problem_id: str) -> None:
-        seen, values = visibility_condition("problem_id")
-        sql = f"SELECT 1 FROM problems WHERE problem_id = ? AND {seen}"  # noqa: S608
-        if await self._db.fetch_one(sql, (problem_id, *values)) is None:
-            raise NotFound("problem", problem_id, hint="list_problems shows those there are.")
 
     async def _require(self, attempt_id: str) -> None:
         seen, values = visibility_condition("attempt_id")

@@ -4,6 +4,7 @@ from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import visibility_condition
+from gpu_mcp_server.store.problem_aliases import require_problem
 
 MAX_POINTS = 10_000
 """Evaluations that are read; a picture of more shows nothing else."""
@@ -27,13 +28,10 @@ class ProblemHistoryReader:
         Raises:
             NotFound: If there is no such problem, or nothing was evaluated on that device.
         """
-        seen, values = visibility_condition("problem_id")
+        problem_id = await require_problem(self._db, problem_id)
         problem = await self._db.fetch_one(
-            f"SELECT json ->> 'name' AS name FROM problems WHERE problem_id = ? AND {seen}",  # noqa: S608
-            (problem_id, *values),
+            "SELECT json ->> 'name' AS name FROM problems WHERE problem_id = ?", (problem_id,)
         )
-        if problem is None:
-            raise NotFound("problem", problem_id, hint="list_problems shows those there are.")
         seen, values = visibility_condition("attempt_id")
         counted = await self._db.fetch_all(
             f"SELECT device FROM attempts WHERE problem_id = ? AND {seen} AND kind = 'evaluate' "  # noqa: S608
@@ -66,5 +64,9 @@ class ProblemHistoryReader:
             )  # fmt: skip
             points.append(HistoryPoint(number=number, outcome=outcome, best=best, **{name: row[name] for name in same}))
         return ProblemHistory(
-            problem_id=problem_id, name=problem["name"], device=device, devices=devices, points=points
+            problem_id=problem_id,
+            name=problem["name"] if problem else "",
+            device=device,
+            devices=devices,
+            points=points,
         )

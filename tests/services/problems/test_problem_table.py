@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
-from gpu_mcp_server.models.problem import Problem, ProblemList, TensorSpec
+from gpu_mcp_server.models.problem import Implementation, Problem, ProblemList, TensorSpec
 from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
-from gpu_mcp_server.services.problems.problem_table import Problems, content_hash
+from gpu_mcp_server.services.problems.problem_identity import content_hash
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.store.database import Database
 
 REFERENCE = """
@@ -60,21 +61,23 @@ async def test_an_unknown_problem_names_the_list(problems: Problems):
         await problems.get("p-nothing")
 
 
-def test_the_id_is_the_hash_of_everything_but_itself():
+def test_the_id_is_the_hash_of_what_is_asked_for():
     problem = softmax()
     assert problem.problem_id == f"p-{problem.content_hash[:12]}"
     assert content_hash(problem) == problem.content_hash
     same = softmax(shapes=[{"cols": 8, "rows": 4}, {"cols": 1, "rows": 1}])
     assert same.content_hash == problem.content_hash
     changes: list[dict[str, Any]] = [
-        {"name": "other"},
         {"reference": REFERENCE + "\n"},
         {"shapes": [{"rows": 4, "cols": 8}]},
         {"rtol": 0.0},
         {"framework": "torch"},
     ]
     hashes = {softmax(**change).content_hash for change in changes}
-    assert len(hashes | {problem.content_hash}) == 6
+    assert len(hashes | {problem.content_hash}) == 5
+    naive = Implementation(language="c", source="int launch;")
+    beside: list[dict[str, Any]] = [{"name": "o"}, {"description": "d"}, {"implementations": {"naive": naive}}]
+    assert {softmax(**change).content_hash for change in beside} == {problem.content_hash}
 
 
 def test_a_launcher_takes_inputs_outputs_then_dimensions_in_order_of_use():
@@ -199,9 +202,12 @@ def test_a_mebibyte_of_reference_is_the_limit():
 
 def test_a_problem_without_later_fields_keeps_the_hash_that_it_had_before_them():
     problem = softmax()
-    before = "name description framework entry inputs outputs shapes rtol atol reference".split()  # noqa: SIM905
+    before = "framework entry inputs outputs shapes rtol atol reference".split()  # noqa: SIM905
     old = problem.model_dump(mode="json", include=set(before))
     text = json.dumps(old, sort_keys=True, separators=(",", ":"))
+    first = {**old, "name": problem.name, "description": problem.description}
+    of_old = json.dumps(first, sort_keys=True, separators=(",", ":"))
+    assert content_hash(problem, 1) == hashlib.sha256(of_old.encode()).hexdigest()
     assert problem.content_hash == hashlib.sha256(text.encode()).hexdigest()
     assert len({softmax(**change).content_hash for change in LATER} | {problem.content_hash}) == len(LATER) + 1
 
