@@ -1,7 +1,7 @@
 """What is to be computed: a reference, its shapes, its tolerance."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,9 +12,10 @@ from gpu_mcp_server.text_safety import join_lines
 
 DType = Literal[
     "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool",
-    "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2",
+    "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2", "int16", "uint16", "uint32", "complex64",
+    "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
 ]  # fmt: skip
-"""By torch's names; of float4 an element is a byte of two codes, for inputs alone."""
+"""By torch's names; of float4 an element is a byte of two codes. It, complex64 and the last three are inputs' alone."""
 Symbol = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
@@ -57,6 +58,8 @@ class ImportOverrides(Model):
     """
     accept_degenerate: bool = False
     """Take a problem of which an answer without work is right; its verdicts say so, and no score counts them."""
+    max_bytes: int | None = Field(default=None, ge=1)
+    """Of a suite's problem: leave out cases whose tensors take more, where the host has no room or time for them."""
     copy_state: bool = False
     """Of a KernelBench file: whether a ModelNew gets the problem's weights where names and shapes match. Otherwise
     they are what its own `__init__` makes after the common seed."""
@@ -186,6 +189,18 @@ class Problem(Model):
     """Of a module: inputs that are laid out otherwise, by their position among the tensors."""
     copy_state: bool = False
     """Of a module: whether a ModelNew is given the problem's weights."""
+    adapter: dict[str, Any] = {}
+    """Of a module that a suite publishes in a form of its own: `kind` says which, the rest was found out of it."""
+    files: dict[str, str] = {}
+    """Texts beside the reference, by name."""
+    cases: list[dict[str, Any]] = []
+    """What each shape is to the suite; a shape's `case` counts them from 1."""
+    case_layouts: list[dict[str, InputLayout]] = []
+    """`layouts` of each case."""
+    case_constants: list[dict[str, float | int | bool | str | None]] = []
+    """`constants` of each case."""
+    scalars: list[str] = []
+    """Whole numbers beside the tensors that differ from case to case: symbols, which launchers get last."""
 
     def symbols(self) -> list[str]:
         """Return the dimension symbols in order of first use, inputs first."""
@@ -194,7 +209,7 @@ class Problem(Model):
             for dimension in tensor.shape:
                 if isinstance(dimension, str):
                     seen[dimension] = None
-        return list(seen)
+        return list({**seen, **dict.fromkeys(self.scalars)})
 
 
 DEGENERATE = {

@@ -50,12 +50,14 @@ TOOLSET = Toolset(
 )
 
 MADE = ("made", "weights")
+RARE = ("uint16", "uint32", "complex64", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+"""Types that a suite's problems have, and no schema need list."""
 # Said once and short: pydantic's own schema of two lists of TensorSpec takes 1,900 bytes of every conversation.
 _TENSOR = {
     "type": "object",
     "properties": {
         "name": {"type": "string"},
-        "dtype": {"type": "string", "enum": list(get_args(DType))},
+        "dtype": {"type": "string", "enum": [d for d in get_args(DType) if d not in RARE]},
         "shape": {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
         "distribution": {
             "type": "string",
@@ -151,7 +153,7 @@ async def import_problem(
     ] = None,
     host: Host = None,
 ) -> ProblemInfo:
-    """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK."""
+    """Register a problem from its file: KernelBench, GPU MODE, SOL-ExecBench, GEAK, our own."""
     async with sources.problem(text, path, wish) as source:
         return await registry.import_file(source, host=host, progress=progress)
 

@@ -3,6 +3,7 @@
 import os
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
+from ..adapters.adapter_choice import adapted_module
 from ..folders import WORK
 from .model_weights import compared_weights
 from .python_file import PythonFile, Reply, load_file, words
@@ -27,16 +28,31 @@ class ModelFile(PythonFile):
         self.decided = self.pooled = self.settled = False
         """Whether results are known to be able to stay in the arena; whether they do at this shape; weights settled."""
         self.why = self.why_copied = self.weights_said = self.differ = ""
+        self.case = 0
+        """For which the model was constructed, of a problem with cases."""
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
-        """Construct the model."""
-        made = getattr(module, "ModelNew", None)
+        """Construct the model; of a problem with cases when a case is opened."""
+        self.message = message
+        self.given = len(self.task["inputs"]) - len(self.task.get("state") or [])
+        self.constants: Dict[str, Any] = self.task.get("constants") or {}
+        self.problem: Any = None
+        if self.task.get("adapter"):
+            self.problem = adapted_module(load_file(PROBLEM, "problem"), self.task)
+            made = getattr(module, "ModelNew", None) or self.problem.candidate_model(module)
+            return {} if made is not None else {"error": "the file has neither ModelNew nor what its suite calls"}
+        return self._construct(getattr(module, "ModelNew", None))
+
+    def _construct(self, made: Any) -> Reply:
+        module, message = self.module, self.message
         if made is None:
             other = ": its %s wants the language triton" % self.symbol if hasattr(module, self.symbol) else ""
             return {"error": "the file has no class ModelNew%s" % other}
         torch, seed = self.torch, int(message.get("torch_seed") or 0)
         with torch.no_grad():
-            problem = load_file(PROBLEM, "problem") if os.path.exists(PROBLEM) else None  # it may draw or seed itself
+            problem = self.problem
+            if problem is None and os.path.exists(PROBLEM):
+                problem = load_file(PROBLEM, "problem")  # it may draw or seed itself
             torch.manual_seed(seed)
             initial: Sequence[Any] = problem.get_init_inputs() if problem else []
             torch.manual_seed(seed)
@@ -52,9 +68,16 @@ class ModelFile(PythonFile):
                 except BaseException as error:
                     return {"error": "ModelNew cannot be moved to %s: %s" % (self.device, words(error))}
         self.model = model
-        self.given = len(self.task["inputs"]) - len(self.task.get("state") or [])
-        self.constants: Dict[str, Any] = self.task.get("constants") or {}
         return {}
+
+    def _turn_to(self, case: int) -> None:
+        """Construct the model of a case."""
+        self.problem.select(case)
+        self.problem.get_inputs()  # what lies around the tensors is known before a call is timed
+        reply = self._construct(getattr(self.module, "ModelNew", None) or self.problem.candidate_model(self.module))
+        if reply:
+            raise ValueError(str(reply["error"]))
+        self.constants, self.settled, self.case = self.task["case_constants"][case - 1], False, case
 
     def settle(self, weights: Sequence[Any]) -> None:
         """Compare the model's weights with the problem's, and take these over where the problem wishes that."""
@@ -71,6 +94,9 @@ class ModelFile(PythonFile):
     def open(self, message: Dict[str, Any], bases: List[int]) -> None:
         """Lay tensors over the buffers, and a memory pool over the arena if there is one."""
         super().open(message, bases)
+        case = int(message["named_dims"].get("case") or 0)
+        if case and case != self.case:
+            self._turn_to(case)
         self.why = "as always on the processor" if self.device is None else "no allocator could be built for it"
         self.said, self.strides = {}, self.known.get(str(message["named_dims"]))
         self.at = str(message["named_dims"])

@@ -7,6 +7,7 @@ import sys
 import traceback
 from typing import Any, Dict, List, Tuple
 
+from ..adapters.adapter_choice import prepare_files
 from ..folders import WORK
 from ..memory.torch_views import tensors_at
 from ..numerics.input_views import View, input_memories, input_views, lay_views
@@ -98,6 +99,7 @@ class PythonFile:
             if self.task["device"] == "cuda":
                 self.device = self.torch.device("cuda", int(self.task.get("gpu_index") or 0))
                 self.torch.cuda.set_device(self.device)
+            prepare_files(self.task)
             self.module = load_file(SOURCE, "candidate")
             return self.take(self.module, message)
         except BaseException as error:

@@ -84,6 +84,7 @@ class CpuDevice(Device):
     def __init__(self, well: Well, task: Dict[str, Any]) -> None:
         self.well, self.task = well, task
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
+        self.by_case = bool(task.get("cases"))
         self.label = cpu_model()
         self.files = self._files()
         self.told: Set[str] = set()

@@ -51,6 +51,7 @@ class CudaDevice(Device):
         self.writable = task.get("mode") == "writes"
         """Whether the candidate may write to its inputs, to see whether it does."""
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
+        self.by_case = bool(task.get("cases"))
         self.tools = Tools(int(task.get("gpu_index") or 0))
         driver, begin = self.tools.driver, time.perf_counter()
         self.label = driver.name()

@@ -39,7 +39,7 @@ def _weights(device: Device, buffers: Buffers, reference: Player, timeout_s: flo
             wrong = _asked(reference, carrier, where, timeout_s, which=which, seed=0, kind="weights")
             if wrong:
                 return wrong
-            if isinstance(carrier, ByFile):
+            if isinstance(carrier, ByFile) and not device.by_case:
                 device.weights = carrier  # on a GPU another copy is had sooner than room to keep one
         for place, number in enumerate(which):
             carrier.spread(buffers, number, where, place)

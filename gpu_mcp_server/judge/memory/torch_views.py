@@ -18,8 +18,23 @@ TYPE_STRINGS = {
     "float8_e4m3fn": "|u1",
     "float8_e5m2": "|u1",
     "float4_e2m1fn_x2": "|u1",
+    "int16": "<i2",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "complex64": "<c8",
+    "float8_e4m3fnuz": "|u1",
+    "float8_e5m2fnuz": "|u1",
+    "float8_e8m0fnu": "|u1",
 }
-VIEWED = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
+VIEWED = (
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float4_e2m1fn_x2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+)
 """Types that torch takes over as whole numbers of their size."""
 
 

@@ -32,6 +32,13 @@ STORAGE: Dict[str, Any] = {
     "float8_e4m3fn": np.uint8,
     "float8_e5m2": np.uint8,
     "float4_e2m1fn_x2": np.uint8,
+    "int16": np.int16,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "complex64": np.complex64,
+    "float8_e4m3fnuz": np.uint8,
+    "float8_e5m2fnuz": np.uint8,
+    "float8_e8m0fnu": np.uint8,
 }
 SAMPLES = 1 << 16
 """Elements that are kept of an output too large to be kept as a whole."""

@@ -28,19 +28,25 @@ class View(NamedTuple):
         return self.offset * ITEM_BYTES[self.item.dtype]
 
 
-def _layout_of(task: Dict[str, Any], position: int) -> Dict[str, Any]:
-    layouts: Dict[str, Dict[str, Any]] = task.get("layouts") or {}
-    return layouts.get(str(position)) or {}
+def layouts_at(task: Dict[str, Any], dims: Dict[str, int]) -> Dict[str, Dict[str, Any]]:
+    """Return what is not usual about a task's inputs at one shape, by position: its case's, where it has cases."""
+    if "case" in dims and task.get("case_layouts"):
+        return task["case_layouts"][int(dims["case"]) - 1]  # type: ignore[no-any-return]
+    return task.get("layouts") or {}
 
 
-def owners_of(task: Dict[str, Any]) -> List[int]:
+def _layout_of(task: Dict[str, Any], position: int, dims: Dict[str, int]) -> Dict[str, Any]:
+    return layouts_at(task, dims).get(str(position)) or {}
+
+
+def owners_of(task: Dict[str, Any], dims: Dict[str, int]) -> List[int]:
     """Return for each memory the position of the first input that lies in it."""
     positions = range(len(task["inputs"]))
-    return [position for position in positions if _owner(task, position) == position]
+    return [position for position in positions if _owner(task, position, dims) == position]
 
 
-def _owner(task: Dict[str, Any], position: int) -> int:
-    owner = _layout_of(task, position).get("of")
+def _owner(task: Dict[str, Any], position: int, dims: Dict[str, int]) -> int:
+    owner = _layout_of(task, position, dims).get("of")
     return position if owner is None else int(owner)
 
 
@@ -48,8 +54,8 @@ def input_memories(task: Dict[str, Any], dims: Dict[str, int]) -> List[Tensor]:
     """Return what a task's inputs lie in at one shape: a tensor as it is, or flat elements to lay views over."""
     items = tensors(task["inputs"], dims)
     found: List[Tensor] = []
-    for position in owners_of(task):
-        elements = _layout_of(task, position).get("elements")
+    for position in owners_of(task, dims):
+        elements = _layout_of(task, position, dims).get("elements")
         item = items[position]
         found.append(item if elements is None else replace(item, shape=(int(elements),), axes=("element",)))
     return found
@@ -57,12 +63,12 @@ def input_memories(task: Dict[str, Any], dims: Dict[str, int]) -> List[Tensor]:
 
 def input_views(task: Dict[str, Any], dims: Dict[str, int]) -> List[View]:
     """Return a task's inputs at one shape, in order."""
-    numbers = {position: number for number, position in enumerate(owners_of(task))}
+    numbers = {position: number for number, position in enumerate(owners_of(task, dims))}
     found: List[View] = []
     for position, item in enumerate(tensors(task["inputs"], dims)):
-        where = _layout_of(task, position)
+        where = _layout_of(task, position, dims)
         strides = tuple(int(step) for step in where.get("strides") or ())
-        memory, wants = numbers[_owner(task, position)], bool(where.get("requires_grad"))
+        memory, wants = numbers[_owner(task, position, dims)], bool(where.get("requires_grad"))
         found.append(View(item, memory, strides, int(where.get("offset") or 0), wants))
     return found
 

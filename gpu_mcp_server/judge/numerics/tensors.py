@@ -23,6 +23,13 @@ ITEM_BYTES = {
     "float8_e5m2": 1,
     "bool": 1,
     "float4_e2m1fn_x2": 1,
+    "int16": 2,
+    "uint16": 2,
+    "uint32": 4,
+    "complex64": 8,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
 }
 """The first eight as numbered in kernels.cu. By torch's names; of fours an element is a byte of two."""
 MADE = ("made", "weights")
@@ -83,12 +90,13 @@ class Layout(NamedTuple):
 
 
 def symbols(task: Dict[str, Any]) -> List[str]:
-    """Return the dimension symbols in order of first use, inputs first."""
+    """Return the dimension symbols in order of first use, inputs first; behind them whole numbers beside tensors."""
     seen: Dict[str, None] = {}
     for spec in list(task["inputs"]) + list(task["outputs"]):
         for size in spec["shape"]:
             if isinstance(size, str):
                 seen[size] = None
+    seen.update(dict.fromkeys(task.get("scalars") or ()))
     return list(seen)
 
 

@@ -15,6 +15,8 @@ which it does not have, a last place and a little."""
 MOST_BYTES = {"cpu": 1 << 30, "cuda": 1 << 36}
 """Inputs and outputs of a call together."""
 FIELDS = ("inputs", "outputs", "state", "constants", "layouts")
+CASE_FIELDS = ("shapes", "cases", "case_layouts", "case_constants", "scalars", "adapter")
+"""Of a problem with cases, besides."""
 
 
 def describe(task: Dict[str, Any], reference: Player, timeout_s: float, torch_seed: int) -> Dict[str, Any]:
@@ -26,20 +28,23 @@ def describe(task: Dict[str, Any], reference: Player, timeout_s: float, torch_se
     named(reference.ask("start", timeout_s), "start")
     named(reference.ask("load", timeout_s, torch_seed=torch_seed), "load")
     found = named(reference.ask("describe", timeout_s), "say what it takes and returns")
-    told = {name: found.get(name) for name in FIELDS}
+    told = {name: found.get(name) for name in FIELDS + (CASE_FIELDS if task.get("adapter") else ())}
     kinds = [str(spec["dtype"]) for spec in cast("List[Dict[str, Any]]", told["outputs"])]
     tolerance = max([TOLERANCES.get(kind, 0.0) for kind in kinds])
     whole = dict(task, **told)
     for name in ("rtol", "atol"):
         if whole[name] is None:
-            whole[name] = tolerance
+            whole[name] = tolerance if found.get(name) is None else float(found[name])
     for spec in whole["inputs"]:
         if task.get("input_distribution") and spec["distribution"] not in ("made", "weights", "integers"):
             spec["distribution"] = task["input_distribution"]
     given = [*whole["inputs"], *whole["outputs"]]
     if not whole["inputs"] or any(spec["dtype"] not in ITEM_BYTES for spec in given):
         raise ReferenceFailed("the problem has no inputs, or ones of an unknown type")
-    size = layout([*input_memories(whole, {}), *tensors(whole["outputs"], {})], 1, guarded=True).total
+    size = max(
+        layout([*input_memories(whole, dims), *tensors(whole["outputs"], dims)], 1, guarded=True).total
+        for dims in whole["shapes"]
+    )
     if size > MOST_BYTES[task["device"]]:
         text = "the problem is too large: its tensors take %.1f GB, on %s at most %.1f GB"
         raise ReferenceFailed(text % (size / 1e9, task["device"], MOST_BYTES[task["device"]] / 1e9))

@@ -33,6 +33,8 @@ FIRST_CALLS = 32
 """How many of them evidence lists."""
 DESCRIBE_S = 120.0
 """For a module problem's own code to say what it takes and returns."""
+CASES_S = 240.0
+"""For that of a problem with cases."""
 OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
 SAY_S = 0.5
@@ -94,7 +96,8 @@ class Owner:
             reference = self.players.invite("reference")
             if self.task.get("describe"):
                 self.players.welcome(reference)
-                self.task = describe(self.task, reference, DESCRIBE_S, self.torch_seed)
+                limit_s = CASES_S if self.task.get("adapter") else DESCRIBE_S
+                self.task = describe(self.task, reference, limit_s, self.torch_seed)
                 device = device_of(self.task, self.well)
             else:
                 device = device_of(self.task, self.well)

@@ -35,6 +35,12 @@ PUBLIC = (
     "backward",
     "copy_state",
     "layouts",
+    "adapter",
+    "cases",
+    "case_layouts",
+    "case_constants",
+    "scalars",
+    "max_bytes",
 )
 """What the other processes may know of the task: neither seed nor tolerances."""
 

@@ -55,9 +55,8 @@ def _of_one_memory(values: Sequence[Any], group: Sequence[int]) -> Dict[str, Dic
     return found
 
 
-def memory_of(value: Any, task: Dict[str, Any], position: int) -> Any:
+def memory_of(value: Any, layouts: Dict[str, Dict[str, Any]], position: int) -> Any:
     """Return what lies in the memory of an input, as its problem has just made it."""
-    layouts: Dict[str, Dict[str, Any]] = task.get("layouts") or {}
     where = layouts.get(str(position)) or {}
     if where.get("elements") is None:
         return value

@@ -11,14 +11,18 @@ import math
 import re
 from typing import Any, Dict, List, Sequence, Tuple, cast
 
+from ..adapters.adapter_choice import adapted_module
 from ..memory.torch_views import tensors_at
-from ..numerics.input_views import input_memories, owners_of
+from ..numerics.input_views import input_memories, layouts_at, owners_of
 from ..numerics.tensors import ITEM_BYTES
+from .described_cases import joined_cases
 from .input_layouts import layouts_of, memory_of
 from .tensor_recorder import Recorder, dtype_of
 
 torch: Any = importlib.import_module("torch")
 
+INPUTS_ALONE = ("complex64", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2")
+"""Types whose outputs are compared nowhere."""
 STATE_TENSORS = 2000
 """Parameters and buffers beyond which they are no inputs, and a ModelNew has only the common seed to get the same."""
 
@@ -64,6 +68,7 @@ class ModuleProblem:
     """The loaded file."""
 
     def __init__(self, module: Any, task: Dict[str, Any], seed: int, device: Any) -> None:
+        module = adapted_module(module, task)
         for name in ("Model", "get_inputs", "get_init_inputs"):
             if not callable(getattr(module, name, None)):
                 raise ValueError("a KernelBench problem defines %s; this file does not" % name)
@@ -71,6 +76,16 @@ class ModuleProblem:
         self.model: Any = None
         self.wide: Any = None
         self.first_state: Dict[str, Any] = {}
+        self.dims: Dict[str, int] = {}
+        """The shape at hand."""
+
+    def turn_to(self, dims: Dict[str, int]) -> None:
+        """Take a shape; where there are cases, the model is another one for each."""
+        before, self.dims = self.dims.get("case"), dims
+        if "case" in dims and dims["case"] != before:
+            self.module.select(int(dims["case"]))
+            self.wide = None
+            self.construct()
 
     def _initial(self) -> Any:
         torch.manual_seed(self.seed)
@@ -100,18 +115,22 @@ class ModuleProblem:
 
     def _arguments(self, inputs: Sequence[Any]) -> List[Any]:
         given = len(self.task["inputs"]) - len(self.task.get("state") or [])
-        return with_constants(inputs[:given], self.task.get("constants") or {})
+        constants: Dict[str, Any] = self.task.get("constants") or {}
+        if "case" in self.dims:
+            constants = self.task["case_constants"][int(self.dims["case"]) - 1]
+        return with_constants(inputs[:given], constants)
 
     def make(self, address: int, message: Dict[str, Any], *, on_gpu: bool) -> None:
         """Write what only this code can make, the state or some of the inputs, for every set."""
-        memories, owners = input_memories(self.task, {}), owners_of(self.task)
+        memories, owners = input_memories(self.task, self.dims), owners_of(self.task, self.dims)
+        layouts = layouts_at(self.task, self.dims)
         which: List[int] = message["which"]
         items = [memories[number] for number in which]
         device = self.device if on_gpu else None
         for number, targets in enumerate(tensors_at(torch, address, message["where"], items, device)):
             values = self._state() if message["kind"] == "weights" else self._inputs(message["seed"] + number)
             for memory, target in zip(which, targets):
-                target.copy_(memory_of(values[owners[memory]], self.task, owners[memory]))
+                target.copy_(memory_of(values[owners[memory]], layouts, owners[memory]))
 
     def _state(self) -> Dict[int, Any]:
         first = len(self.task["inputs"]) - len(self.task["state"])
@@ -122,7 +141,18 @@ class ModuleProblem:
         return dict(enumerate(v for v in self.module.get_inputs() if torch.is_tensor(v)))
 
     def describe(self) -> Dict[str, Any]:
-        """Return tensors, constants and state, computed without data where torch's meta device allows it."""
+        """Return tensors, constants and state; of a problem with cases those of all that are small enough, joined."""
+        if not self.task.get("adapter"):
+            return self._described()
+        return joined_cases(self.module, self.task, self._described_case)
+
+    def _described_case(self, number: int) -> Dict[str, Any]:
+        self.module.select(number)
+        self.model = None
+        return self._described()
+
+    def _described(self) -> Dict[str, Any]:
+        """Return what one case takes and returns, computed without data where torch's meta device allows it."""
         notes: List[str] = []
         recorder, given = self._given(notes)
         tensors = [v for v in given if torch.is_tensor(v)]
@@ -134,7 +164,8 @@ class ModuleProblem:
                 raise ValueError("an input is the constant %r; write it into the model instead" % value)
             if isinstance(value, str) and value != value.encode("utf-8", "replace").decode("utf-8"):
                 raise ValueError("an input is a text that is no UTF-8: %s" % ascii(value)[:100])
-        names = parameter_names(self.module.Model.forward, len(given) + 1)[1:]
+        names = list(getattr(self.module, "names", tuple)())
+        names = names if len(names) == len(given) else parameter_names(self.module.Model.forward, len(given) + 1)[1:]
         tensor_names = [names[i] for i, v in enumerate(given) if torch.is_tensor(v)]
         chosen = unique(tensor_names)
         inputs = [self._spec(n, v, d) for n, v, d in zip(chosen, tensors, recorder.distributions(tensors))]
@@ -153,7 +184,7 @@ class ModuleProblem:
         outputs = unique(["y" if len(results) == 1 else "y%d" % i for i in range(len(results))], [*chosen, *weights])
         return {
             "inputs": inputs,
-            "outputs": [self._spec(n, v, "normal") for n, v in zip(outputs, results)],
+            "outputs": [self._spec(n, v, "normal", answer=True) for n, v in zip(outputs, results)],
             "state": list(kept),
             "constants": constants,
             "layouts": layouts,
@@ -195,10 +226,14 @@ class ModuleProblem:
             return torch.rand(value.shape, dtype=torch.float32).to(value.dtype)
         return torch.zeros(value.shape, dtype=value.dtype)
 
-    def _spec(self, name: str, value: Any, distribution: str) -> Dict[str, Any]:
+    def _spec(self, name: str, value: Any, distribution: str, *, answer: bool = False) -> Dict[str, Any]:
         if not torch.is_tensor(value) or dtype_of(value) not in ITEM_BYTES:
             what = dtype_of(value) if torch.is_tensor(value) else type(value).__name__
             raise ValueError("%s is %s, which the judge does not know" % (name, what))
+        if dtype_of(value) in INPUTS_ALONE:
+            if answer:
+                raise ValueError("%s is %s, which the judge does not compare" % (name, dtype_of(value)))
+            distribution = distribution if distribution == "weights" else "made"
         if value.numel() < 1:
             raise ValueError("%s has no element" % name)
         return {"name": name, "dtype": dtype_of(value), "shape": list(value.shape), "distribution": distribution}

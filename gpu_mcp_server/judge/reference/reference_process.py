@@ -9,6 +9,7 @@ import traceback
 import warnings
 from typing import Any, Callable, Dict, List, Optional, Sequence, cast
 
+from ..adapters.adapter_choice import prepare_files
 from ..channel.packet_link import Link, LinkClosed
 from ..folders import WORK
 from ..memory import malloc_tuning
@@ -124,6 +125,7 @@ class Reference:
 
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Run the problem's source and find its function."""
+        prepare_files(self.task)
         spec = importlib.util.spec_from_file_location("problem_reference", SOURCE)
         if spec is None or spec.loader is None:
             return {"error": "reference.py cannot be read"}
@@ -147,9 +149,14 @@ class Reference:
 
         self.module = ModuleProblem(module, self.task, int(message["torch_seed"]), getattr(self.arrays, "device", None))
         if self.task.get("inputs"):
-            self.module.construct()
-            self.entry = self.module.call
+            self._begin_module()
         return {}
+
+    def _begin_module(self) -> None:
+        """Make the model; one with cases is made anew at each."""
+        if not self.task.get("cases"):
+            self.module.construct()
+        self.entry = self.module.call
 
     def describe(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Say what a module problem takes and returns."""
@@ -157,9 +164,8 @@ class Reference:
 
     def specify(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Take over tensors that were described, and make the model."""
-        self.task.update({name: message[name] for name in ("inputs", "outputs", "state", "constants", "layouts")})
-        self.module.construct()
-        self.entry = self.module.call
+        self.task.update({name: message[name] for name in message if name not in ("do", "seq")})
+        self._begin_module()
         return {}
 
     def make(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
@@ -184,6 +190,8 @@ class Reference:
         """Map the buffers of a shape."""
         self.kept, self.given, self.own = [], [], []
         self.dims = dims = message["named_dims"]
+        if self.module is not None:
+            self.module.turn_to(dims)
         self.memories, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
         self.views = input_views(self.task, dims)
         self.arrays.open(self.memories, outputs, message, descriptors)

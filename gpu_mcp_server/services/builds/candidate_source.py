@@ -16,6 +16,8 @@ from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 MAX_SOURCE_BYTES = 1 << 20
 TREE_TYPE = "application/x-tar"
+SUITE_NAMES = ("custom_kernel", "run")
+"""Functions by which suites call a candidate: GPU MODE, and flashinfer-trace and SOL-ExecBench."""
 MAX_TEXTS = 500
 MAX_TEXTS_BYTES = 8 << 20
 
@@ -208,12 +210,19 @@ def python_kind(text: str) -> CandidateLanguage:
         raise BadRequest(f"The candidate is not Python: {error}.", hint="Correct it, or set language.") from error
     if any(isinstance(s, ast.ClassDef) and s.name == "ModelNew" for s in body):
         return "python"
-    if any(isinstance(s, ast.FunctionDef) for s in body):
+    functions = {s.name for s in body if isinstance(s, ast.FunctionDef)}
+    if "launch" not in functions and (functions & set(SUITE_NAMES) or any(_is_model(s) for s in body)):
+        return "python"
+    if functions:
         return "triton"
     raise BadRequest(
         "The Python file defines neither a class ModelNew nor a launcher.",
         hint="language python: class ModelNew; triton: def launch(*inputs, *outputs, *dimensions).",
     )
+
+
+def _is_model(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ClassDef) and statement.name == "Model"
 
 
 def _language(given: str | None, path: str | None, text: str, languages: Sequence[str]) -> CandidateLanguage:

@@ -22,8 +22,8 @@ from gpu_mcp_server.services.hosts.judge_environments import packages_hint
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import progress_lines
 from gpu_mcp_server.services.problems import kernelbench_problems
-from gpu_mcp_server.services.problems.problem_table import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.services.problems.shape_expressions import parse_constraint
+from gpu_mcp_server.services.problems.tensor_sizes import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.settings.server_settings import Settings
 
 ROUND_MS = {"cpu": 20.0, "cuda": 10.0}
@@ -54,6 +54,8 @@ EFFORTS = {
     "quick": TimingBudget(0.02, 30, 2.0, 0.5, 0.3, 0.125, "before"),
     "exact": TimingBudget(0.005, 200, 5.0, 200.0, 0.6, 1.0, "rounds"),
 }
+ON_PROCESSOR = ("float8", "int16", "uint16", "uint32")
+"""Types of outputs that are compared there alone."""
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
 TURN_S = 600.0
@@ -117,6 +119,7 @@ def judge_spec(
     timing: TimingOptions = QUICK,
     accept_degenerate: bool = False,
     mode: Literal["judge", "writes"] = "judge",
+    max_bytes: int | None = None,
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
 
@@ -129,6 +132,7 @@ def judge_spec(
         candidate: None to try a problem before it is registered.
         timing: How it is timed.
         accept_degenerate: Whether a problem may be registered of which an answer without work is right.
+        max_bytes: Of a suite's problem that is registered: what a case may take to be kept.
         mode: `writes` to see which inputs a candidate writes to, instead of judging it.
 
     Returns:
@@ -139,7 +143,7 @@ def judge_spec(
         BadRequest: If the device cannot compare the problem's outputs.
     """
     python = _python(problem, probe, host, device, candidate)
-    task = _task(problem, device, candidate, timing, probe) | {"accept_degenerate": accept_degenerate}
+    task = _task(problem, device, candidate, timing, probe, max_bytes) | {"accept_degenerate": accept_degenerate}
     task |= {"mode": mode, "pool": False} if mode != "judge" else {}
     own = _own(problem, candidate, task)
     compiles = candidate is not None and candidate.kind != "library"
@@ -239,9 +243,9 @@ def _python(
         raise ToolMissing("torch", host, hint=f"{python.path} has none; {packages_hint(host, 'torch')}")
     if candidate is not None and candidate.uses_triton and not python.triton:
         raise ToolMissing("Triton", host, hint=f"{python.path} has none; {packages_hint(host, 'triton')}")
-    if device == "cuda" and any(tensor.dtype.startswith("float8") for tensor in problem.outputs):
+    if device == "cuda" and any(tensor.dtype.startswith(ON_PROCESSOR) for tensor in problem.outputs):
         raise BadRequest(
-            "Outputs of eight-bit floats are compared on the processor only.",
+            "Outputs of eight-bit floats, int16, uint16 and uint32 are compared on the processor only.",
             hint="Let the answer be float16 or wider.",
         )
     if device == "cpu" and problem.outputs and shape_bytes(problem, largest(problem)) > MAX_SHAPE_BYTES:
@@ -258,11 +262,13 @@ def _own(problem: Problem, candidate: BuiltCandidate | None, task: Mapping[str, 
         "owner": {"task.json": json.dumps(task).encode()},
         "reference": {"reference.py": problem.reference.encode()},
     }
+    beside = {"problem_files.json": json.dumps(problem.files).encode()} if problem.adapter else {}
+    own["reference"] |= beside
     if candidate is not None:
         own["candidate"] = {candidate.file: candidate.content}
         own["candidate"] |= candidate.built
         if problem.kind == "module" and candidate.kind == "model":
-            own["candidate"]["problem.py"] = problem.reference.encode()
+            own["candidate"] |= {"problem.py": problem.reference.encode(), **beside}
     return own
 
 
@@ -280,7 +286,12 @@ def _limits(*, compiles: bool) -> Limits:
 
 
 def _task(
-    problem: Problem, device: str, candidate: BuiltCandidate | None, timing: TimingOptions, probe: HostProbe
+    problem: Problem,
+    device: str,
+    candidate: BuiltCandidate | None,
+    timing: TimingOptions,
+    probe: HostProbe,
+    max_bytes: int | None,
 ) -> dict[str, Any]:
     """Return what the owner is told."""
     interpreted = candidate is not None and candidate.uses_triton and device == "cpu"
@@ -328,7 +339,7 @@ def _task(
         "max_rounds": effort.max_rounds,
         "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,
         "gpu_index": 0,
-        **(kernelbench_problems.task_of(problem) if problem.kind == "module" else {}),
+        **(kernelbench_problems.task_of(problem, max_bytes) if problem.kind == "module" else {}),
         "floors": floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" and problem.outputs else {},
     }
 

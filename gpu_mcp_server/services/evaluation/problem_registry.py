@@ -106,14 +106,17 @@ class Registry:
         Raises:
             ProblemRefused, BadRequest: As `register` does.
         """
-        problem, accept = await read_problem(source), source.wish.accept_degenerate
-        return await self.keep(problem, accept_degenerate=accept, host=host, progress=progress)
+        problem, wish = await read_problem(source), source.wish
+        return await self.keep(
+            problem, accept_degenerate=wish.accept_degenerate, max_bytes=wish.max_bytes, host=host, progress=progress
+        )
 
     async def keep(
         self,
         problem: Problem,
         *,
         accept_degenerate: bool = False,
+        max_bytes: int | None = None,
         host: str | None = None,
         progress: Progress | None = None,
     ) -> ProblemInfo:
@@ -133,7 +136,7 @@ class Registry:
             device = "cuda" if problem.kind == "module" and "cuda" in probe.devices() else "cpu"
             spec, blobs = judge_spec(
                 problem, probe, self._settings,
-                host=where, device=device, candidate=None, accept_degenerate=accept_degenerate,
+                host=where, device=device, candidate=None, accept_degenerate=accept_degenerate, max_bytes=max_bytes,
             )  # fmt: skip
         _, done = await gather_or_cancel(
             self._announced(problem, probe, where), self._jobs.run(spec, host=where, blobs=blobs)

@@ -6,8 +6,8 @@ from typing import Any
 
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.hosts.device_specs import spec_of
-from gpu_mcp_server.services.problems.problem_table import ITEM_BYTES
 from gpu_mcp_server.services.problems.shape_expressions import value
+from gpu_mcp_server.services.problems.tensor_sizes import ITEM_BYTES
 
 
 def floors(problem: Problem, gpus: Sequence[str]) -> dict[str, Any]:

@@ -61,11 +61,14 @@ def _drawn(distribution: str) -> list[TensorSpec]:
     return [TensorSpec.model_validate({"name": "x", "dtype": "float32", "shape": [], "distribution": distribution})]
 
 
-def task_of(problem: Problem) -> dict[str, Any]:
+def task_of(problem: Problem, max_bytes: int | None = None) -> dict[str, Any]:
     """Return what the judge's task says about a module problem besides what every problem's does."""
     asked: dict[str, Any] = {
         "problem": "module", "state": problem.state, "constants": problem.constants, "copy_state": problem.copy_state,
         "layouts": {at: layout.model_dump() for at, layout in problem.layouts.items()},
+        "adapter": problem.adapter, "cases": problem.cases, "case_constants": problem.case_constants,
+        "scalars": problem.scalars, "max_bytes": max_bytes,
+        "case_layouts": [{at: one.model_dump() for at, one in case.items()} for case in problem.case_layouts],
     }  # fmt: skip
     if not problem.outputs:
         asked |= {
@@ -92,6 +95,9 @@ def resolved_problem(problem: Problem, found: Mapping[str, Any]) -> Problem:
         content[name] = specs
     content |= {name: found.get(name) for name in ("state", "constants", "rtol", "atol")}
     content["layouts"] = found.get("layouts") or {}
+    if problem.adapter:
+        content |= {name: found[name] for name in ("shapes", "cases", "case_layouts", "case_constants", "scalars")}
+        content["adapter"] = {**problem.adapter, **cast("Mapping[str, Any]", found["adapter"])}
     try:
         whole = Problem.model_validate(content)
     except ValidationError as error:

@@ -26,6 +26,13 @@ C_TYPES: Mapping[DType, str] = {
     "float8_e4m3fn": "uint8_t",
     "float8_e5m2": "uint8_t",
     "float4_e2m1fn_x2": "uint8_t",
+    "int16": "int16_t",
+    "uint16": "uint16_t",
+    "uint32": "uint32_t",
+    "complex64": "float",  # two each
+    "float8_e4m3fnuz": "uint8_t",
+    "float8_e5m2fnuz": "uint8_t",
+    "float8_e8m0fnu": "uint8_t",
 }
 
 CUDA_TYPES: Mapping[DType, str] = {

@@ -29,6 +29,12 @@ LATER = (
     "constants",
     "copy_state",
     "layouts",
+    "adapter",
+    "files",
+    "cases",
+    "case_layouts",
+    "case_constants",
+    "scalars",
 )
 """Fields that came later: they count where they are not what they were before."""
 RULE = 2

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
 from gpu_mcp_server.models.problem import (
     DEGENERATE,
-    DType,
     Implementation,
     ImplementationChange,
     Problem,
@@ -32,33 +31,17 @@ from gpu_mcp_server.services.problems.problem_identity import RULE, name_by_cont
 from gpu_mcp_server.services.problems.program_problems import check_program, info_of
 from gpu_mcp_server.services.problems.reference_source import check_reference
 from gpu_mcp_server.services.problems.shape_expressions import check_constraints, check_formula
+from gpu_mcp_server.services.problems.tensor_sizes import FOREIGN, MAX_SHAPE_BYTES, shape_bytes
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, visibility_condition
 from gpu_mcp_server.store.problem_aliases import current_problem_id
 
-MAX_SHAPE_BYTES = 1 << 30
-"""Inputs and outputs of one shape together."""
 MADE = ("made", "weights")
 """Inputs that a module problem's own code makes."""
 WIDENED = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 """Types that strict precision compares against double precision; of inputs all but float64 have less than that."""
 MAX_SHAPES = 32
 MAX_TENSORS = 16
-
-ITEM_BYTES: Mapping[DType, int] = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float4_e2m1fn_x2": 1,
-}
 
 C_WORDS = frozenset(
     """alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const continue decltype
@@ -264,19 +247,6 @@ def degenerate_problem(problem: Problem, degenerate: str) -> Problem:
     return name_by_content(_drafted({**problem.model_dump(), "degenerate": degenerate}))
 
 
-def shape_bytes(problem: Problem, dims: Mapping[str, int]) -> int:
-    """Return the bytes of all inputs and outputs at one shape."""
-    return sum(
-        ITEM_BYTES[tensor.dtype] * math.prod(d if isinstance(d, int) else dims[d] for d in tensor.shape)
-        for tensor in [*problem.inputs, *problem.outputs]
-    )
-
-
-def largest(problem: Problem) -> Mapping[str, int]:
-    """Return the shape whose tensors take most."""
-    return max(problem.shapes, key=lambda dims: shape_bytes(problem, dims))
-
-
 def _conditions(problem: Problem) -> list[str]:
     said = [DEGENERATE[problem.degenerate]] if problem.degenerate else []
     said += problem.constraints
@@ -328,6 +298,10 @@ def _check_tensors(problem: Problem) -> None:
         raise BadRequest("An input is drawn as made or weights.", hint="Only a KernelBench problem makes its inputs.")
     if any(tensor.distribution == "full" and tensor.dtype.startswith(("float", "bfloat")) for tensor in problem.inputs):
         raise BadRequest("An input of floats is drawn as full.", hint="full is for whole numbers; large goes far.")
+    if any(tensor.dtype in FOREIGN for tensor in [*problem.inputs, *problem.outputs]):
+        raise BadRequest(
+            f"A tensor is one of {', '.join(FOREIGN)}.", hint="Only a suite's or KernelBench problem makes such inputs."
+        )
     if any(tensor.dtype == "float4_e2m1fn_x2" for tensor in problem.outputs):
         raise BadRequest("An output is float4.", hint="Only inputs may be; return a wider type.")
     names = [tensor.name for tensor in [*problem.inputs, *problem.outputs]] + problem.symbols()

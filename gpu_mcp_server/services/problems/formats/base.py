@@ -48,6 +48,29 @@ class ProblemSource:
         except UnicodeDecodeError as error:
             raise BadRequest(f"{name!r} is binary junk, not text.", hint="Give UTF-8 text.") from error
 
+    async def text_near(self, name: str) -> str:
+        """Return the text of a Python file in the folder, or up to two folders above it, as tasks share some.
+
+        Raises:
+            BadRequest: If it lies elsewhere, or is not Python text.
+            NotFound, PathRefused, LimitExceeded: As for every local file.
+        """
+        if ".." not in Path(name).parts:
+            return await self.sibling_text(name)
+        if self.folder is None:
+            raise BadRequest(f"The problem names {name!r}, and it was sent as text.", hint="Give its folder's path.")
+        path, folder = (self.folder / name).resolve(), self.folder.resolve()
+        top = folder.parents[min(1, len(folder.parents) - 1)]
+        if not path.is_relative_to(top) or path.suffix != ".py":
+            raise BadRequest(
+                f"{name!r} leaves the folders around the problem, or is no Python file.",
+                hint="A task may share .py files of up to two folders above it.",
+            )
+        try:
+            return (await asyncio.to_thread(read_local, path, MAX_FILE_BYTES)).decode()
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"{name!r} is binary junk, not text.", hint="Give UTF-8 text.") from error
+
 
 class ProblemFormat(Protocol):
     """A module of this package."""

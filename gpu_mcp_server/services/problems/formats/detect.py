@@ -6,11 +6,21 @@ from typing import cast
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
-from gpu_mcp_server.services.problems.formats import geak, kernelbench, problem_toml, program
+from gpu_mcp_server.services.problems.formats import (
+    geak,
+    gpumode,
+    kernelbench,
+    kernelbench_hard,
+    problem_toml,
+    program,
+    trace,
+)
 from gpu_mcp_server.services.problems.formats.base import MAX_FILE_BYTES, ProblemFormat, ProblemSource
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
-FORMATS = cast("tuple[ProblemFormat, ...]", (problem_toml, program, geak, kernelbench))
+WISHED = cast("tuple[ProblemFormat, ...]", (trace, gpumode, kernelbench_hard, kernelbench))
+"""Those whose problems are what others published, and may be wished otherwise."""
+FORMATS = (*cast("tuple[ProblemFormat, ...]", (problem_toml, program, geak)), *WISHED)
 """In the order in which they are asked."""
 
 
@@ -74,9 +84,9 @@ async def read_problem(source: ProblemSource) -> Problem:
             hint=f"Known are: {titles}. Or use register_problem.",
         )
     only_accepts = ImportOverrides(accept_degenerate=source.wish.accept_degenerate)
-    if source.wish != only_accepts and known is not kernelbench:
+    if source.wish != only_accepts and known not in WISHED:
         raise BadRequest(
-            "Every wish but accept_degenerate goes with a KernelBench problem.",
+            "Every wish but accept_degenerate goes with a problem of a suite.",
             hint="Other files say themselves what they want.",
         )
     return await known.problem(source)

@@ -1,0 +1,90 @@
+"""Import every task of public suites, as published, and say which were refused and why.
+
+    python benchmarks/suites/import_suites.py FOLDER... [--max-bytes N] [--out FILE.json]
+
+FOLDER is a copy of a suite's repository; nothing of it is kept here. Without a GPU `--max-bytes` leaves the cases out
+whose tensors take more: what is told is then how many tasks import on that machine.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.models.problem import ImportOverrides
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problems.formats.detect import source_at
+from gpu_mcp_server.settings.server_settings import load_settings
+
+MAIN = ("task.yml", "definition.json", "problem.yaml", "config.yaml")
+WORKLOADS = ("workload.jsonl", "workloads.jsonl")
+
+
+def tasks_in(folder: Path) -> Iterator[Path]:
+    """Return the main file of each task below a folder."""
+    for name in MAIN:
+        yield from sorted(path for path in folder.rglob(name) if _is_task(path))
+
+
+def _is_task(path: Path) -> bool:
+    beside = {each.name for each in path.parent.iterdir()}
+    match path.name:
+        case "definition.json":
+            return bool(beside & set(WORKLOADS))
+        case "config.yaml":
+            return "correctness_command" in path.read_text(errors="replace")
+        case _:
+            return True
+
+
+async def import_all(lab: Lab, paths: list[Path], most: int | None, into: dict[str, Any]) -> None:
+    """Import each task; note what it became."""
+    wish = ImportOverrides(accept_degenerate=True, max_bytes=most)
+    for path in paths:
+        began = time.monotonic()
+        said: dict[str, Any] = {}
+        try:
+            source = replace(await source_at(path), wish=wish if path.name != "config.yaml" else ImportOverrides())
+            info = await lab.evaluation.registry.import_file(source)
+            said = {"problem_id": info.problem_id, "shapes": len(info.shapes), "notes": info.notes}
+        except GpuMcpError as error:
+            said = {"refused": str(error)[:1200]}
+        except Exception as error:
+            said = {"refused": f"BUG {type(error).__name__}: {error}"[:1200]}
+        said["seconds"] = round(time.monotonic() - began, 1)
+        into[str(path)] = said
+        print(f"{path.parent}: {said.get('problem_id') or said['refused'][:230]}  ({said['seconds']} s)", flush=True)
+
+
+async def main() -> None:
+    """Import, count, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--max-bytes", type=int)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as data:
+        await asyncio.to_thread(Path(data).chmod, 0o711)
+        async with Lab.open(load_settings(data_dir=Path(data), index_documentation=False)) as lab:
+            for folder in given.folders:
+                paths = list(tasks_in(folder))
+                await import_all(lab, paths, given.max_bytes, found)
+                mine = [found[str(path)] for path in paths]
+                kept = sum("problem_id" in each for each in mine)
+                print(f"{folder.name}: tried {len(mine)}, imported {kept}, refused {len(mine) - kept}")
+                for why, often in Counter(each["refused"][:100] for each in mine if "refused" in each).most_common():
+                    print(f"  {often} x {why}")
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,43 @@
+"""Which adapter a task names, and how it is put around the problem's file."""
+
+from typing import Any, Dict
+
+from .case_module import CaseModule, install_modules, read_files
+
+_PREPARED: Dict[str, Dict[str, str]] = {}
+
+
+def prepare_files(task: Dict[str, Any]) -> None:
+    """Make importable what the problem's file imports; ahead of that file."""
+    if not task.get("adapter") or "files" in _PREPARED:
+        return
+    files = _PREPARED["files"] = read_files()
+    if task.get("device") != "cuda":
+        from .cuda_on_cpu import pretend_cuda
+
+        if any("cuda" in text for text in files.values()) or task["adapter"].get("cuda"):
+            pretend_cuda()
+    install_modules(files)
+
+
+def adapted_module(module: Any, task: Dict[str, Any]) -> Any:
+    """Return a problem's module as KernelBench's, by the adapter that its task names."""
+    adapter: Dict[str, Any] = task.get("adapter") or {}
+    kind = adapter.get("kind")
+    if not kind:
+        return module
+    files = _PREPARED["files"]
+    made: CaseModule
+    if kind == "gpumode":
+        from .gpumode_task import GpuModeTask
+
+        made = GpuModeTask(module, task, files)
+    elif kind == "trace":
+        from .trace_definition import TraceDefinition
+
+        made = TraceDefinition(module, task, files)
+    else:
+        from .shape_sweep import ShapeSweep
+
+        made = ShapeSweep(module, task, files)
+    return made

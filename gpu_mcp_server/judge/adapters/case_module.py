@@ -1,0 +1,95 @@
+"""What every adapter offers: a module of KernelBench's form whose inputs differ from case to case."""
+
+import json
+import os
+import sys
+import types
+from typing import Any, Dict, List, Optional, Sequence, cast
+
+from ..folders import WORK
+
+FILES = os.path.join(WORK, "problem_files.json")
+"""Texts of the files beside the problem's own, by name."""
+
+
+class CaseModule:
+    """A problem with cases; in its place an adapter fills in what its suite says."""
+
+    Model: Any = None
+    """Takes what `get_init_inputs` gives, answers what `get_inputs` gives."""
+
+    def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
+        self.module, self.task, self.files = module, task, files
+        self.cases: List[Dict[str, Any]] = list(task.get("cases") or [])
+        self.facts: Dict[str, Any] = dict(task.get("adapter") or {})
+        self.number = 1
+
+    @property
+    def case(self) -> Dict[str, Any]:
+        """The case at hand."""
+        return self.cases[self.number - 1]
+
+    def select(self, number: int) -> None:
+        """Turn to a case, counted from 1."""
+        self.number = number
+
+    def names(self) -> Sequence[str]:
+        """Return names of what `get_inputs` gives; empty where `Model.forward` says them."""
+        return ()
+
+    def get_inputs(self) -> List[Any]:
+        """Return the inputs of the case at hand, drawn after torch's seed."""
+        raise NotImplementedError
+
+    def get_init_inputs(self) -> List[Any]:
+        """Return what the model is constructed with."""
+        return []
+
+    def examine(self) -> Dict[str, Any]:
+        """Return what only a run of the case at hand tells: facts for later, tolerances."""
+        return {}
+
+    def candidate_model(self, module: Any) -> Any:
+        """Return a class in place of ModelNew for a candidate of the suite's own form; None if it has none."""
+        return None
+
+
+def read_files() -> Dict[str, str]:
+    """Return the texts beside the problem's own."""
+    if not os.path.exists(FILES):
+        return {}
+    with open(FILES, encoding="utf-8") as file:
+        return cast("Dict[str, str]", json.load(file))
+
+
+def install_modules(files: Dict[str, str]) -> None:
+    """Make Python files importable by their names, each run when it is first imported."""
+    texts = {name[:-3].replace("/", "."): text for name, text in files.items() if name.endswith(".py")}
+    if texts:
+        sys.meta_path.insert(0, _Finder(texts))
+
+
+class _Finder:
+    """Finds modules among texts."""
+
+    def __init__(self, texts: Dict[str, str]) -> None:
+        self.texts = texts
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[Any]:
+        """Return how a module is loaded, None if it is not ours."""
+        import importlib.machinery
+
+        package = any(each.startswith(name + ".") for each in self.texts)
+        if name not in self.texts and not package:
+            return None
+        return importlib.machinery.ModuleSpec(name, cast("Any", self), is_package=package)
+
+    def create_module(self, spec: Any) -> Any:
+        """Leave it to Python."""
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run its text."""
+        name = module.__name__
+        text = self.texts.get(name, self.texts.get(name + ".__init__", ""))
+        exec(compile(text, "%s.py" % name, "exec"), module.__dict__)

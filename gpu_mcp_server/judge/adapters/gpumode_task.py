@@ -1,0 +1,257 @@
+"""A task of GPU MODE: `generate_input(**spec) -> data`, `ref_kernel(data)`, `check_implementation(data, output)`.
+
+Data are tensors in tuples, lists, dictionaries, dataclasses and modules, with plain values beside them. The tensors are
+the inputs; what lies around them is made anew in each process, from the same case.
+"""
+
+import copy
+import dataclasses
+import importlib
+import inspect
+import sys
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
+
+from .case_module import CaseModule
+
+torch: Any = importlib.import_module("torch")
+
+PLAIN = (int, float, str, bool, type(None), complex)
+COMPARING = ("verbose_allclose", "verbose_allequal", "match_reference")
+"""Functions of a task's utils.py whose tolerances are read while its own check runs."""
+
+Build = Callable[[Sequence[Any]], Any]
+
+
+class Parts:
+    """Data taken apart: its tensors, and what puts them together again."""
+
+    def __init__(self, data: Any) -> None:
+        self.leaves: List[Any] = []
+        self.values: List[Any] = []
+        """What else is in it, for comparison."""
+        self.build = self._part(data, "data")
+
+    @classmethod
+    def blank(cls, parts: "Parts") -> "Parts":
+        """Return the same with tensors that have no memory."""
+        made = copy.copy(parts)
+        made.leaves = [_blank(each) for each in parts.leaves]
+        return made
+
+    def _part(self, value: Any, where: str) -> Build:
+        if torch.is_tensor(value):
+            place = len(self.leaves)
+            self.leaves.append(value)
+            return lambda leaves: leaves[place]
+        if isinstance(value, (tuple, list)):
+            return self._sequence(cast("Sequence[Any]", value), where)
+        if isinstance(value, dict):
+            named = {k: self._part(v, "%s[%r]" % (where, k)) for k, v in cast("Dict[Any, Any]", value).items()}
+            return lambda leaves: {k: part(leaves) for k, part in named.items()}
+        if isinstance(value, torch.nn.Module):
+            return self._module(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._object(value, where)
+        if isinstance(value, (*PLAIN, torch.dtype, torch.device, torch.Size)):
+            self.values.append((where, value if not isinstance(value, torch.device) else str(value)))
+            return lambda leaves: value
+        raise ValueError("%s is a %s, which is neither tensors nor plain values" % (where, type(value).__name__))
+
+    def _sequence(self, value: Sequence[Any], where: str) -> Build:
+        parts = [self._part(each, "%s[%d]" % (where, i)) for i, each in enumerate(value)]
+        kind: Any = type(value)
+        if hasattr(kind, "_fields"):
+            return lambda leaves: kind(*[part(leaves) for part in parts])
+        if isinstance(value, tuple):
+            return lambda leaves: tuple([part(leaves) for part in parts])
+        return lambda leaves: [part(leaves) for part in parts]
+
+    def _object(self, value: Any, where: str) -> Build:
+        fields = {f.name: self._part(getattr(value, f.name), where + "." + f.name) for f in dataclasses.fields(value)}
+
+        def build(leaves: Sequence[Any]) -> Any:
+            made = copy.copy(value)
+            for name, part in fields.items():
+                object.__setattr__(made, name, part(leaves))
+            return made
+
+        return build
+
+    def _module(self, value: Any) -> Build:
+        places: Dict[str, int] = {}
+        for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
+            places[name] = len(self.leaves)
+            self.leaves.append(tensor.detach())
+
+        def build(leaves: Sequence[Any]) -> Any:
+            made = copy.deepcopy(value)
+            for name, tensor in [*made.named_parameters(), *made.named_buffers()]:
+                tensor.data = leaves[places[name]]
+            return made
+
+        return build
+
+
+class GpuModeTask(CaseModule):
+    """The task with its tensors as inputs."""
+
+    def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
+        super().__init__(module, task, files)
+        if not hasattr(module, "generate_input") and hasattr(module, "generate_inputs"):
+            module.generate_input = module.generate_inputs
+        for name in ("generate_input", "ref_kernel"):
+            if not callable(getattr(module, name, None)):
+                raise ValueError("reference.py defines no %s" % name)
+        sys.modules.setdefault("reference", module)
+        self.parts: Dict[int, Parts] = {}
+        self.Model = self._model_of(module.ref_kernel, keep=False)
+
+    def make(self) -> Any:
+        """Return data of the case at hand, from torch's generator where the task takes a seed."""
+        spec = dict(self.case)
+        takes = inspect.signature(self.module.generate_input).parameters
+        if "seed" in takes:
+            spec["seed"] = int(torch.randint(0, 2**31 - 1, (1,), device="cpu").item())
+        return self.module.generate_input(**spec)
+
+    def get_inputs(self) -> List[Any]:
+        """Return the tensors that a candidate reads."""
+        parts = Parts(self.make())
+        known = self.parts.get(self.number)
+        if known is None:
+            known = self.parts[self.number] = Parts.blank(parts)
+        if known.values != parts.values or len(known.leaves) != len(parts.leaves):
+            raise ValueError("values beside the tensors differ from seed to seed")
+        scratch: List[int] = self.facts.get("scratch") or []
+        return [each for place, each in enumerate(parts.leaves) if place not in scratch]
+
+    def answer(self, function: Any, given: Sequence[Any], *, keep: bool) -> Any:
+        """Call a function of the task's form with tensors in their places, and return the tensors of its answer."""
+        if self.number not in self.parts:
+            self.get_inputs()
+        parts = self.parts[self.number]
+        scratch: List[int] = self.facts.get("scratch") or []
+        written: List[int] = self.facts.get("written") or []
+        rest, leaves = list(given), cast("List[Any]", [])
+        for place, blank in enumerate(parts.leaves):
+            if place in scratch:
+                leaves.append(_empty_like(blank, given))
+                continue
+            leaf = rest.pop(0)
+            leaves.append(leaf.clone() if keep and place in written else leaf)
+        found = function(parts.build(leaves))
+        if found is None:  # it answers in place
+            return tuple(leaves[place] for place in [*scratch, *written])
+        answers = Parts(found).leaves
+        return answers[0] if len(answers) == 1 else tuple(answers)
+
+    def _model_of(self, function: Any, *, keep: bool) -> Any:
+        task = self
+
+        class Kernel(torch.nn.Module):  # type: ignore[misc]
+            def forward(self, *given: Any) -> Any:
+                return task.answer(function, given, keep=keep)
+
+        return Kernel
+
+    def candidate_model(self, module: Any) -> Any:
+        """Return a model of `custom_kernel`; tensors that it answers in are copies."""
+        function = getattr(module, "custom_kernel", None)
+        return self._model_of(function, keep=True) if function is not None else None
+
+    def examine(self) -> Dict[str, Any]:
+        """Return which tensors are written to, whether what was in them counts, and the tolerance of the own check."""
+        data = self.make()
+        parts = Parts(data)
+        before = [each.detach().clone() for each in parts.leaves]
+        used = [_copy(each) for each in parts.leaves]
+        found = self.module.ref_kernel(parts.build(used))
+        answers = [each.detach().clone() for each in Parts(found).leaves]
+        written = [i for i, (one, other) in enumerate(zip(used, before)) if not _same(one, other)]
+        scratch = [i for i in written if self._is_scratch(parts, before, i, answers)]
+        said: Dict[str, Any] = {"scratch": scratch, "written": [i for i in written if i not in scratch]}
+        return {"facts": said, **self._tolerance(parts, before, answers, found)}
+
+    def _is_scratch(self, parts: Parts, before: Sequence[Any], place: int, answers: Sequence[Any]) -> bool:
+        for filler in (0, 1):
+            leaves = [_copy(each) for each in before]
+            leaves[place].fill_(filler)
+            found = Parts(self.module.ref_kernel(parts.build(leaves))).leaves
+            if not all(_same(one, other) for one, other in zip(found, answers)):
+                return False
+        return True
+
+    def _tolerance(self, parts: Parts, before: Sequence[Any], answers: Sequence[Any], found: Any) -> Dict[str, Any]:
+        check = getattr(self.module, "check_implementation", None)
+        if check is None:
+            return {}
+        read: List[Tuple[float, float]] = []
+        undo = _watched(self.module, read)
+        try:
+            output = Parts(found).build([each.clone() for each in answers])
+            verdict: Any = check(parts.build([_copy(each) for each in before]), output)
+        finally:
+            undo()
+        said: Dict[str, Any] = {"note": ""}
+        passed = bool(cast("Any", verdict)[0]) if isinstance(verdict, (tuple, list)) else not verdict
+        if not passed:
+            said["note"] = "its own check refuses its own reference: %s" % str(cast("Any", verdict))[:150]
+        if not read:
+            return dict(said, checker=True)
+        return dict(said, rtol=max(r for r, _ in read), atol=max(a for _, a in read))
+
+
+def _watched(module: Any, read: List[Tuple[float, float]]) -> Callable[[], None]:
+    """Have comparisons note their tolerances; return what puts them back."""
+    changed: List[Tuple[Any, str, Any]] = []
+
+    def replace(owner: Any, name: str, exact: bool) -> None:
+        old = getattr(owner, name, None)
+        if old is None:
+            return
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            if exact:
+                read.append((0.0, 0.0))
+            else:
+                bound = inspect.signature(old).bind(*args, **kwargs) if owner is not torch else None
+                values: Dict[str, Any] = dict(bound.arguments) if bound else dict(kwargs)
+                read.append((float(values.get("rtol", 1e-5)), float(values.get("atol", 1e-8))))
+            return old(*args, **kwargs)
+
+        changed.append((owner, name, old))
+        setattr(owner, name, noting)
+
+    for owner in {id(each): each for each in (module, sys.modules.get("utils")) if each is not None}.values():
+        replace(owner, "verbose_allclose", exact=False)
+        replace(owner, "verbose_allequal", exact=True)
+    replace(torch, "allclose", exact=False)
+
+    def undo() -> None:
+        for owner, name, old in reversed(changed):
+            setattr(owner, name, old)
+
+    return undo
+
+
+def _blank(tensor: Any) -> Any:
+    """Return a tensor without memory that has the same type, shape and strides."""
+    return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _empty_like(blank: Any, given: Sequence[Any]) -> Any:
+    device: Optional[Any] = next((each.device for each in given if torch.is_tensor(each)), None)
+    return torch.empty_strided(tuple(blank.shape), blank.stride(), dtype=blank.dtype, device=device)
+
+
+def _copy(tensor: Any) -> Any:
+    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    made.copy_(tensor)
+    return made
+
+
+def _same(one: Any, other: Any) -> bool:
+    if tuple(one.shape) != tuple(other.shape) or one.dtype != other.dtype:
+        return False
+    plain = [each.detach().contiguous().view(-1).view(torch.uint8) for each in (one, other)]
+    return bool(torch.equal(plain[0], plain[1]))

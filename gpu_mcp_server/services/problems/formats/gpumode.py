@@ -1,0 +1,72 @@
+"""A task of GPU MODE's reference-kernels: `task.yml`, with reference.py and what it imports beside or above it."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.suite_problems import read_yaml, suite_problem
+
+TITLE = "task.yml (GPU MODE reference-kernels)"
+MAIN_FILES = ("task.yml",)
+SUBMISSION = "@SUBMISSION@"
+RANKS = "Problems of several ranks are out of scope; run_command runs such programs."
+
+
+def recognizes(source: ProblemSource) -> bool:
+    """Say whether it is a task's file."""
+    return source.name in MAIN_FILES or ("@SUBMISSION@" in source.text and "benchmarks:" in source.text)
+
+
+async def problem(source: ProblemSource) -> Problem:
+    """Return the problem; tests and benchmarks are its cases.
+
+    Raises:
+        BadRequest: If it is of several ranks, not Python, or incomplete.
+        NotFound: If a file that it names is not there.
+    """
+    task = read_yaml(source.text, source.name or "The task")
+    if task.get("multi_gpu") or task.get("world_size"):
+        raise BadRequest("The task is of several ranks.", hint=RANKS)
+    if task.get("lang", "py") != "py":
+        raise BadRequest(f"The task's lang is {task.get('lang')!r}.", hint="Those in Python (py) can be imported.")
+    texts = await _texts(source, task)
+    reference = texts.pop("reference.py", None)
+    if reference is None:
+        raise BadRequest("The task names no reference.py.", hint="Its `files` must list it.")
+    cases = [_without_seed(case) for part in ("tests", "benchmarks") for case in _cases(task, part)]
+    if any("world_size" in case for case in cases):
+        raise BadRequest("The task is of several ranks.", hint=RANKS)
+    name = str(task.get("name") or (source.folder.name if source.folder else "") or "GPU MODE task")
+    about = str(task.get("description") or "")
+    return suite_problem(name, reference, kind="gpumode", cases=cases, wish=source.wish, files=texts, description=about)
+
+
+async def _texts(source: ProblemSource, task: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Python files of a task by the names that it gives them, without submission and evaluation."""
+    listed = task.get("files")
+    if not isinstance(listed, list):
+        raise BadRequest("The task lists no files.", hint="Each has a name and a source.")
+    main = str(cast("Mapping[str, Any]", task.get("config") or {}).get("main") or "eval.py")
+    found: dict[str, str] = {}
+    for each in cast("list[Any]", listed):
+        if not isinstance(each, dict):
+            raise BadRequest("A file of the task has no name and source.", hint="Correct `files`.")
+        entry = cast("dict[str, Any]", each)
+        name, path = str(entry.get("name")), str(entry.get("source"))
+        if path != SUBMISSION and name not in (main, "eval.py") and name.endswith(".py"):
+            found[name] = await source.text_near(path)
+    return found
+
+
+def _cases(task: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
+    listed: Any = task.get(part) or []
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in cast("list[Any]", listed)):
+        raise BadRequest(f"{part} of the task is no list of values by name.", hint="Correct it.")
+    return cast("list[dict[str, Any]]", listed)
+
+
+def _without_seed(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case without its seed: the judge draws another one for each call, in secret."""
+    return {str(name): value for name, value in case.items() if name != "seed"}

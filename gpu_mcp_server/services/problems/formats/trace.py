@@ -1,0 +1,196 @@
+"""A definition of flashinfer-trace or SOL-ExecBench, with the workloads that lie beside it or in its data set."""
+
+import ast
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.problems.formats.base import MAX_FILE_BYTES, ProblemSource
+from gpu_mcp_server.services.problems.suite_problems import suite_problem
+from gpu_mcp_server.services.workspaces.local_files import read_local
+
+TITLE = "definition.json (flashinfer-trace, SOL-ExecBench: workload.jsonl beside it)"
+MAIN_FILES = ("definition.json",)
+TELLING = ("axes", "inputs", "outputs", "reference")
+DTYPES = (
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "float4_e2m1fn_x2",
+    "int64", "int32", "int16", "int8", "uint8", "bool",
+)  # fmt: skip
+KINDS = ("random", "scalar", "custom")
+RTOL, ATOL = 1e-2, 1e-2
+"""Where a workload says nothing else. Source: flashinfer-bench's and SOL-ExecBench's documents, `tolerance`."""
+
+
+def recognizes(source: ProblemSource) -> bool:
+    """Say whether it is a definition."""
+    return source.text.lstrip().startswith("{") and all(name in _read(source.text) for name in TELLING)
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+async def problem(source: ProblemSource) -> Problem:
+    """Return the problem; each workload is a case.
+
+    Raises:
+        BadRequest: If the definition or a workload is not right, or every workload needs stored tensors.
+        NotFound: If there are no workloads.
+    """
+    definition = _read(source.text)
+    _check(definition)
+    cases, tolerances, stored = _cases(definition, await _workloads(source, definition))
+    if not cases:
+        raise BadRequest(
+            f"Each of the {stored} workloads has inputs in safetensors files.",
+            hint="Workloads whose inputs are random, scalar or custom can be imported.",
+        )
+    name = str(definition.get("name") or (source.folder.name if source.folder else "") or "definition")
+    plain = {name: definition[name] for name in ("inputs", "outputs", "custom_inputs_entrypoint") if name in definition}
+    rtol, atol = (min(each) for each in zip(*tolerances, strict=True))
+    about = str(definition.get("description") or "")
+    if stored:
+        about += f" ({stored} workloads with stored tensors are left out.)"
+    return suite_problem(
+        name, str(definition["reference"]), kind="trace", cases=cases, wish=source.wish, description=about,
+        files={"definition.json": json.dumps(plain)}, rtol=rtol, atol=atol,
+        device="cuda" if "cuda" in str(definition["reference"]) else "cpu",
+    )  # fmt: skip
+
+
+def _check(definition: Mapping[str, Any]) -> None:
+    for side in ("inputs", "outputs"):
+        specs = definition[side]
+        if not isinstance(specs, dict) or not specs:
+            raise BadRequest(f"{side} of the definition is no mapping of names to tensors.", hint="Correct it.")
+        for name, spec in cast("Mapping[str, Any]", specs).items():
+            dtype = cast("Mapping[str, Any]", spec).get("dtype") if isinstance(spec, dict) else None
+            if dtype not in DTYPES:
+                raise BadRequest(f"{name} is {str(dtype)[:40]!r}.", hint=f"Known types are {', '.join(DTYPES)}.")
+
+
+async def _workloads(source: ProblemSource, definition: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the workloads: workload.jsonl beside the definition, or workloads/OP_TYPE/NAME.jsonl of its data set."""
+    if source.folder is None:
+        raise BadRequest("A definition that is sent as text has no workloads.", hint="Give the path of its file.")
+    name = str(definition.get("name") or source.name.removesuffix(".json"))
+    kind = str(definition.get("op_type") or "")
+    near = [source.folder / "workload.jsonl", source.folder / "workloads.jsonl"]
+    if source.name != MAIN_FILES[0]:  # the data set's: definitions/OP_TYPE/NAME.json, OP_TYPE absent in some
+        parents = list(source.folder.parents)[:2]
+        near += [
+            each / "workloads" / sub / f"{name}.jsonl" for each in parents for sub in (kind, "", source.folder.name)
+        ]
+    path = next((each for each in near if each.is_file() and "/" not in name), None)
+    if path is None:
+        raise NotFound("workloads", str(source.folder), hint="workload.jsonl lies beside the definition.")
+    text = (await asyncio.to_thread(read_local, Path(path), 16 * MAX_FILE_BYTES)).decode("utf-8", "replace")
+    found = [_read(line) for line in text.splitlines() if line.strip()]
+    return [cast("dict[str, Any]", each.get("workload", each)) for each in found]
+
+
+def _cases(
+    definition: Mapping[str, Any], workloads: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[tuple[float, float]], int]:
+    """Return cases with all axes as numbers, their tolerances, and how many workloads need stored tensors."""
+    cases: list[dict[str, Any]] = []
+    tolerances: list[tuple[float, float]] = []
+    stored = 0
+    for workload in workloads:
+        how = workload.get("inputs")
+        if not isinstance(how, dict) or not isinstance(workload.get("axes"), dict):
+            raise BadRequest("A workload has no axes and inputs.", hint="Each line is one workload in JSON.")
+        inputs = {name: cast("Mapping[str, Any]", how).get(name) or {"type": "random"} for name in definition["inputs"]}
+        kinds = {str(cast("Mapping[str, Any]", each).get("type")) for each in inputs.values()}
+        if kinds - set(KINDS):
+            stored += 1
+            continue
+        axes = _sizes(definition, cast("Mapping[str, Any]", workload["axes"]))
+        plain = {name: {k: each[k] for k in ("type", "value") if k in each} for name, each in inputs.items()}
+        cases.append({"axes": axes, "inputs": plain})
+        tolerances.append(_tolerance(workload))
+    return cases, tolerances, stored
+
+
+def _tolerance(workload: Mapping[str, Any]) -> tuple[float, float]:
+    given = workload.get("tolerance")
+    said: dict[str, Any] = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    values: list[Any] = [said.get("max_rtol", RTOL), said.get("max_atol", ATOL)]
+    if not all(isinstance(each, (int, float)) and math.isfinite(each) and each >= 0 for each in values):
+        raise BadRequest(f"A workload's tolerance is {str(said)[:100]}.", hint="max_rtol and max_atol are numbers.")
+    return float(values[0]), float(values[1])
+
+
+def _sizes(definition: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return every axis as a number: constants, the workload's, then expressions over those."""
+    axes = cast("Mapping[str, Mapping[str, Any]]", definition["axes"])
+    sizes: dict[str, int] = {}
+    for name, axis in axes.items():
+        value = axis.get("value") if axis.get("type") == "const" else given.get(name)
+        if axis.get("type") != "expr":
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise BadRequest(f"The axis {name} has the size {str(value)[:40]!r}.", hint="Sizes are whole numbers.")
+            sizes[name] = value
+    for _ in axes:  # an expression may use another one
+        for name, axis in axes.items():
+            if axis.get("type") == "expr" and name not in sizes:
+                found = _value(str(axis.get("expression")), sizes)
+                if found is not None:
+                    sizes[name] = found
+    if missing := sorted(set(axes) - set(sizes)):
+        raise BadRequest(f"The axis {missing[0]} has no value.", hint="Expressions use + - * // % and other axes.")
+    return sizes
+
+
+def _value(text: str, sizes: Mapping[str, int]) -> int | None:
+    """Return an expression's value, None if it uses what is not known yet; it is never run as Python."""
+    if len(text) > 400:
+        return None
+
+    def of(node: ast.expr) -> float:
+        match node:
+            case ast.BinOp(left=left, op=op, right=right):
+                return _operated(op, of(left), of(right))
+            case ast.UnaryOp(op=ast.USub(), operand=one):
+                return -of(one)
+            case ast.Constant(value=int() | float() as number):
+                return number
+            case ast.Name(id=name) if name in sizes:
+                return sizes[name]
+            case ast.Call(func=ast.Name(id=("min" | "max") as name), args=args, keywords=[]) if args:
+                values = [of(each) for each in args]
+                return min(values) if name == "min" else max(values)
+            case _:
+                raise ValueError(ast.unparse(node)[:40])
+
+    try:
+        return int(of(ast.parse(text.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError, MemoryError):
+        return None
+
+
+def _operated(op: ast.operator, left: float, right: float) -> float:
+    match op:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.FloorDiv():
+            return left // right
+        case ast.Div():
+            return left / right
+        case ast.Mod():
+            return left % right
+        case _:
+            raise ValueError(type(op).__name__)

@@ -1,0 +1,253 @@
+"""Suites as they are published, in tasks of our own making: each imports unchanged, and judges a candidate of its form."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound, ProblemRefused
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.models.problem import ImportOverrides, ProblemInfo
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource, python_kind
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
+from tests.laboratory import laboratory
+from tests.services.problems.test_kernelbench_problems import needs_torch
+
+UNTIMED = TimingOptions(tier="correctness")
+TASK = """
+name: scaled sum
+files:
+  - {"name": "submission.py", "source": "@SUBMISSION@"}
+  - {"name": "task.py", "source": "task.py"}
+  - {"name": "utils.py", "source": "../shared/utils.py"}
+  - {"name": "reference.py", "source": "reference.py"}
+  - {"name": "eval.py", "source": "../shared/eval.py"}
+lang: py
+description: Add two rows and scale them.
+config: {main: eval.py}
+tests:
+  - {"size": 64, "scale": 2, "seed": 1}
+  - {"size": 64, "scale": 2, "seed": 2}
+benchmarks:
+  - {"size": 500, "scale": 3, "seed": 9}
+ranking_by: geom
+"""
+UTILS = """
+import torch
+def verbose_allclose(received, expected, rtol=1e-05, atol=1e-08, max_print=5):
+    return [] if torch.allclose(received.float(), expected.float(), rtol=rtol, atol=atol) else ["differs"]
+def match_reference(data, output, reference, rtol=1e-05, atol=1e-08):
+    why = verbose_allclose(output, reference(data), rtol=rtol, atol=atol)
+    return not why, " ".join(why)
+def make_match_reference(reference, **kwargs):
+    return lambda data, output: match_reference(data, output, reference=reference, **kwargs)
+"""
+REFERENCE = """
+import torch
+from task import Settings
+from utils import make_match_reference
+
+def generate_input(size: int, scale: int, seed: int):
+    gen = torch.Generator(device="cuda")
+    gen.manual_seed(seed)
+    pair = {"a": torch.randn(size, device="cuda", generator=gen), "b": torch.randn(2, size, generator=gen).T}
+    return pair, Settings(scale, torch.randn(3, generator=gen)), torch.empty(size, device="cuda")
+
+def ref_kernel(data):
+    pair, settings, out = data
+    out[...] = (pair["a"] + pair["b"].sum(dim=1)) * settings.scale + settings.bias.sum()
+    return out
+
+check_implementation = make_match_reference(ref_kernel, rtol=1e-3, atol=1e-4)
+"""
+RIGHT = """
+from task import Settings
+def custom_kernel(data):
+    pair, settings, out = data
+    out.copy_((pair["a"] + pair["b"][:, 0] + pair["b"][:, 1]) * settings.scale + settings.bias.sum())
+    return out
+"""
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory() as opened:
+        yield opened
+
+
+def gpumode_task(folder: Path, task: str = TASK, reference: str = REFERENCE) -> Path:
+    own, shared = folder / "suite" / "scaled", folder / "suite" / "shared"
+    for each in (own, shared):
+        each.mkdir(parents=True)
+    (own / "task.yml").write_text(task)
+    (own / "reference.py").write_text(reference)
+    (own / "task.py").write_text(
+        "import dataclasses\n@dataclasses.dataclass\nclass Settings:\n    scale: int\n    bias: object\n"
+    )
+    (shared / "utils.py").write_text(UTILS)
+    return own
+
+
+async def imported(lab: Lab, path: Path, **wish: Any) -> ProblemInfo:
+    source = await source_at(path)
+    return await lab.evaluation.registry.import_file(
+        ProblemSource(source.name, source.text, source.folder, source.part, ImportOverrides(**wish))
+    )
+
+
+async def judged(lab: Lab, problem_id: str, text: str, language: Any = "python") -> Evaluation:
+    name = {"python": "m.py", "c": "m.c"}[language]
+    return await lab.evaluation.evaluator.evaluate(
+        problem_id, CandidateSource(text, language, name), device="cpu", timing=UNTIMED
+    )
+
+
+@needs_torch
+async def test_a_task_of_gpu_mode_imports_as_it_is_and_judges_custom_kernels(lab: Lab, tmp_path: Path):
+    info = await imported(lab, gpumode_task(tmp_path))
+
+    assert [shape["case"] for shape in info.shapes] == [1, 2]
+    assert [shape["size"] for shape in info.shapes] == [64, 500]
+    assert (info.rtol, info.atol) == (1e-3, 1e-4)
+    assert (
+        "strides" in info.tensors and info.tensors.count("float32") == 4
+    )  # two, bias, and the answer: `out` is no input
+    assert python_kind(RIGHT) == "python"
+    assert (await judged(lab, info.problem_id, RIGHT)).verdict == "correct"
+    wrong = await judged(lab, info.problem_id, RIGHT.replace("settings.scale", "2"))
+    assert wrong.verdict == "incorrect"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("lang: py", "lang: py\nmulti_gpu: true"), "several ranks"),
+        (("../shared/utils.py", "../../../../etc/utils.py"), "leaves the folders"),
+        (("../shared/utils.py", "../shared/passwords.txt"), "leaves the folders"),
+        (('"source": "reference.py"', '"source": "@SUBMISSION@"'), "no reference.py"),
+        (('{"size": 64, "scale": 2, "seed": 1}', '{"size": &a [&b [1, 2], *b], "scale": {1: 2}}'), None),
+        (("tests:", "tests: 5\nothers:"), "no list of values"),
+        (("name: scaled sum", "name: [unclosed"), "no YAML"),
+    ],
+)
+async def test_a_task_that_is_none_is_refused_unrun(tmp_path: Path, change: tuple[str, str], says: str | None):
+    path = gpumode_task(tmp_path, TASK.replace(*change, 1))
+    if says is None:  # nested values are plain all the same
+        assert (await read_problem(await source_at(path))).cases
+        return
+    with pytest.raises((BadRequest, NotFound), match=says):
+        await read_problem(await source_at(path))
+
+
+async def test_yaml_that_blows_up_is_no_case(tmp_path: Path):
+    layers = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 9))
+    bomb = f"l0: &l0 [1, 1]\n{layers}\n" + TASK.replace('"scale": 2, "seed": 1', '"scale": *l8, "seed": 1', 1)
+    with pytest.raises(BadRequest, match="no numbers, texts or short lists"):
+        await read_problem(await source_at(gpumode_task(tmp_path, bomb)))
+
+
+DEFINITION: dict[str, Any] = {
+    "name": "row_scale",
+    "op_type": "scale",
+    "axes": {
+        "M": {"type": "var"}, "H_qo": {"type": "const", "value": 8}, "half": {"type": "expr", "expression": "H_qo // 2"}
+    },
+    "inputs": {
+        "x": {"shape": ["M", "H_qo"], "dtype": "float32"},
+        "weight": {"shape": ["half"], "dtype": "float32"},
+        "n_valid": {"shape": None, "dtype": "int32"},
+        "eps": {"shape": None, "dtype": "float32"},
+    },
+    "outputs": {"y": {"shape": ["M", "half"], "dtype": "float32"}},
+    "reference": "import torch\ndef run(x, weight, n_valid, eps):\n"
+    "    y = x[:, ::2] * weight + eps\n    y[n_valid:] = 0\n    return y\n",
+}  # fmt: skip
+
+
+def workload(m: int, n_valid: int) -> dict[str, Any]:
+    how = {"x": {"type": "random"}, "weight": {"type": "random"}, "eps": {"type": "scalar", "value": 0.5}}
+    return {"uuid": f"w{m}", "axes": {"M": m}, "inputs": {**how, "n_valid": {"type": "scalar", "value": n_valid}}}
+
+
+def trace_folder(folder: Path, definition: dict[str, Any] | None = None, more: Any = ()) -> Path:
+    (folder / "definition.json").write_text(json.dumps(definition or DEFINITION))
+    lines = [workload(16, 5), workload(48, 9), *more]
+    (folder / "workload.jsonl").write_text("\n".join(json.dumps(each) for each in lines))
+    return folder
+
+
+RETURNS = "def run(x, weight, n_valid, eps):\n    y = x[:, ::2] * weight + eps\n    y[n_valid:] = 0\n    return y\n"
+HANDED = "def run(x, weight, n_valid, eps, y):\n    y.copy_(x[:, ::2] * weight + eps)\n    y[n_valid:] = 0\n"
+LAUNCHER = """
+#include <stdint.h>
+int launch(const float *x, const float *weight, float *y, int64_t m, int64_t n_valid) {
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < 4; j++) y[i * 4 + j] = i < n_valid ? x[i * 8 + 2 * j] * weight[j] + 0.5f : 0;
+    return 0;
+}
+"""
+
+
+@needs_torch
+async def test_a_definition_with_workloads_imports_and_judges_each_kind_of_candidate(lab: Lab, tmp_path: Path):
+    stored = workload(4, 1)
+    stored["inputs"]["x"] = {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}
+    info = await imported(lab, trace_folder(tmp_path, more=[stored]))
+
+    assert [dict(shape) for shape in info.shapes] == [
+        {"case": 1, "m": 16, "argument_2": 5}, {"case": 2, "m": 48, "argument_2": 9}
+    ]  # fmt: skip
+    assert (info.rtol, info.atol) == (1e-2, 1e-2) and "1 workloads with stored tensors" in info.description
+    assert (await judged(lab, info.problem_id, HANDED)).verdict == "correct"
+    assert (await judged(lab, info.problem_id, RETURNS.replace("[n_valid:]", "[7:]"))).verdict == "incorrect"
+    assert (await judged(lab, info.problem_id, LAUNCHER, "c")).verdict == "correct"
+
+
+async def test_a_definition_is_never_run_to_be_read(tmp_path: Path):
+    evil = {**DEFINITION, "axes": {**DEFINITION["axes"], "half": {"type": "expr", "expression": "__import__('os')"}}}
+    with pytest.raises(BadRequest, match="axis half has no value"):
+        await read_problem(await source_at(trace_folder(tmp_path, evil)))
+
+
+SWEPT = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, n, k):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(n, k))
+    def forward(self, x):
+        return x @ self.weight
+n, k = 8, 2
+def get_inputs():
+    return [torch.randn(4, n)]
+def get_init_inputs():
+    return [n, k]
+"""
+
+
+@needs_torch
+async def test_a_sweep_of_shapes_has_its_own_model_and_weights_at_each(lab: Lab, tmp_path: Path):
+    (tmp_path / "reference.py").write_text(SWEPT)
+    (tmp_path / "shapes.py").write_text('"""Sizes."""\nSHAPES = [{"n": 8, "k": 2}, {"n": 30, "k": 5}]  # two\n')
+    (tmp_path / "problem.yaml").write_text(
+        "name: swept\nflops_formula: '2 * n * k'\nbytes_formula: 'n'\ntolerance: {float32: 0.001}\n"
+    )
+    info = await imported(lab, tmp_path)
+
+    assert [(shape["n"], shape["k"]) for shape in info.shapes] == [(8, 2), (30, 5)] and info.rtol == 1e-3
+    right = SWEPT.replace("x @ self.weight", "(self.weight.T @ x.T).T")
+    assert (await judged(lab, info.problem_id, right)).verdict == "correct"
+    assert (await judged(lab, info.problem_id, SWEPT.replace("x @", "2 * x @"))).verdict == "incorrect"
+
+
+@needs_torch
+async def test_cases_that_take_more_than_the_wish_are_left_out_and_said(lab: Lab, tmp_path: Path):
+    info = await imported(lab, trace_folder(tmp_path, more=[workload(4096, 3)]), max_bytes=10_000)
+
+    assert [shape["m"] for shape in info.shapes] == [16, 48] and "1 of 3 cases left out" in " ".join(info.notes)
+    with pytest.raises(ProblemRefused, match="each of the 3 cases takes more"):
+        await imported(lab, tmp_path, max_bytes=10)
