@@ -237,9 +237,9 @@ class Shape:
             shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
             series.doubt = series.sharing.doubt(whole_s, shorten, again) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
-                beside, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
+                alone, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
                 apart = self.separation.doubt(buffers, whole_s / buffers.sets)
-                series.doubt = beside or apart or series.doubt
+                series.doubt = alone or apart or series.doubt
         series.separated_s, series.exposed_s = self.separation.apart_s, self.separation.found.exposed_s
         return series
 
