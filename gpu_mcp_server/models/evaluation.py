@@ -71,6 +71,9 @@ class TimingOptions(Model):
     """Owe a confirmation run, though the attempt is not the best: it judges again behind the answer, with exact."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)
     """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
+    first_call_s: float = Field(default=240.0, ge=10, le=3600)
+    """For a Python candidate to be loaded, and for its first call at each shape, which is not timed: compilers and
+    autotuners run then."""
 
 
 class LoopTimes(Model):

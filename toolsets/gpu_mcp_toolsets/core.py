@@ -109,10 +109,10 @@ async def compile_kernel(
     path: SourcePath = None,
     workspace_id: SourceWorkspace = None,
     language: CompiledLanguage = None,
-    arch: Annotated[str | None, Field(description="GPU architecture: sm_90a, gfx942.")] = None,
+    arch: Annotated[str | None, Field(description="Such as sm_90a, gfx942.")] = None,
     flags: Flags = (),
     compiler: Annotated[str | None, Field(description="Compiler of gpu_status, such as clang.")] = None,
-    block: Annotated[int | None, Field(description="Threads of a block, to compute occupancy.")] = None,
+    block: Annotated[int | None, Field(description="Threads of a block, for occupancy.")] = None,
     triton: Annotated[
         dict[str, Any] | None,
         Field(

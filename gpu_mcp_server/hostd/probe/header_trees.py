@@ -1,7 +1,8 @@
 """Trees of headers that kernels include and no system has: CUTLASS with CuTe, FlashInfer, ThunderKittens.
 
-A tree is known by one of its headers. It is looked for in its own environment variables, in the site-packages of the
-interpreters that are known, and where people clone it. Folders that the settings name (`include_paths`) are trees too.
+A tree is known by one of its headers. It is looked for in its own variables, which setup lines may set, in the
+site-packages of the interpreters that are known, and where people clone it. Folders that the settings name
+(`include_paths`) are trees too.
 
 Source: the wheels nvidia-cutlass 4.2, flashinfer-python, deep_gemm and apache-tvm-ffi; CUTLASS's and ThunderKittens'
 own build instructions for the variables.

@@ -60,9 +60,8 @@ ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
 TURN_S = 600.0
 """How long to wait for the GPU, or for a turn of the processor."""
-PREPARE_S = 240.0
-"""For a Python candidate to be loaded, and for its first call at a shape: compilers run then."""
-PYTHON_WALL_S = 900.0
+PYTHON_WALL_S = 660.0
+"""Besides one first call of a Python candidate that lasts as long as it may."""
 PYTHON_TMP_BYTES = 1 << 30
 """For nvcc and g++, which a Python candidate may start."""
 INTERPRETER_ROUND_S = 120.0
@@ -171,7 +170,7 @@ def judge_spec(
         outputs=("verdict.json",),
         roots=roots_of(probe, settings.hosts[host].roots),
         gpus=_turn(device, judge=candidate is not None and mode == "judge"),
-        limits=_limits(compiles=compiles),
+        limits=_limits(timing.first_call_s if compiles else None),
         min_level=min_level(settings),
     )
     return spec, blobs
@@ -279,9 +278,10 @@ def _turn(device: str, *, judge: bool) -> GpuRequest:
     return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
 
 
-def _limits(*, compiles: bool) -> Limits:
-    if compiles:
-        return Limits(wall_s=PYTHON_WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES, tmp_bytes=PYTHON_TMP_BYTES)
+def _limits(first_call_s: float | None) -> Limits:
+    if first_call_s is not None:
+        wall_s = PYTHON_WALL_S + first_call_s
+        return Limits(wall_s=wall_s, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES, tmp_bytes=PYTHON_TMP_BYTES)
     return Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES)
 
 
@@ -301,7 +301,7 @@ def _task(
         "mode": "judge" if candidate else "register",
         "tier": timing.tier,
         "candidate": candidate.kind if candidate else "library",
-        "prepare_s": PREPARE_S if compiles else 0,
+        "prepare_s": timing.first_call_s if compiles else 0,
         "untimed": "Triton's interpreter" if interpreted else probe.why_untimed(),
         "interpreted": interpreted,
         "device": device,

@@ -414,3 +414,12 @@ def test_a_model_is_forgiven_what_adding_up_in_order_loses(court, slip, dtype, v
     found = court(MODEL.format(body=body), "model", **task)
 
     assert found["verdict"] == verdict, found["reason"]
+
+
+def test_a_launcher_of_a_suite_that_uses_no_triton_is_called_and_timed(tmp_path: Path):
+    source = tmp_path / "candidate.py"
+    source.write_text("import torch\n\ndef run(x, y, rows, cols):\n    torch.softmax(x, -1, out=y)\n")
+    task = {"candidate": "triton", "interpreted": False, "prepare_s": 100, "max_rounds": 7}
+    outcome = judge(tmp_path, EXAMPLES / "reference.py", source, python=torch_python(), **task)
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict
+    assert outcome.verdict["shapes"][0]["candidate"]["median_us"] > 0, "it is no interpreter's time"
