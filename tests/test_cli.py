@@ -26,13 +26,13 @@ from gpu_mcp_server import __version__
 from gpu_mcp_server.cli import serving_options
 from gpu_mcp_server.cli.app import PANELS, app
 from gpu_mcp_server.cli.clients import CLIENTS, snippets
-from gpu_mcp_server.cli.config_edit import with_host, without_host
 from gpu_mcp_server.cli.doctor import host_checks, local_checks
 from gpu_mcp_server.cli.host_arguments import parsed_target
 from gpu_mcp_server.cli.in_process_client import ProgressLine
 from gpu_mcp_server.cli.init import ssh_host_names
 from gpu_mcp_server.dev.generated_pages import replace_marked_part, write_pages
 from gpu_mcp_server.errors import BadRequest, ConfigError
+from gpu_mcp_server.settings.config_edit import with_host, without_host
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.commands import Commands, Done
 from tests.laboratory import HONEST, PROBLEM

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.config_edit import given_hosts, with_host, without_host, write_private
 from gpu_mcp_server.cli.host_arguments import connection_settings, given_settings
 from gpu_mcp_server.cli.judge_packages import With, install_packages, installed_line, parsed_packages
 from gpu_mcp_server.cli.output import Json, announce, fail, print_result, say, table
 from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostError
+from gpu_mcp_server.settings.config_edit import given_hosts, with_host, without_host, write_private
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.hosts.host_connections import DrainState

@@ -9,9 +9,9 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.clients import CLIENTS, own_command, plugin_installed, register
-from gpu_mcp_server.cli.config_edit import with_host, write_private
 from gpu_mcp_server.cli.hosts import read_config
 from gpu_mcp_server.cli.output import Json, announce, print_result
+from gpu_mcp_server.settings.config_edit import with_host, write_private
 
 _HOST_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
 

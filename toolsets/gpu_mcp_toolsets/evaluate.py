@@ -247,7 +247,7 @@ async def list_attempts(
     limit: Annotated[int, Field(description="Most attempts to show.", ge=1, le=100)] = 10,
     source: Annotated[bool, Field(description="With the sources too.")] = False,
 ) -> AttemptList:
-    """Show what was tried: best first, ancestors, or failures with reasons."""
+    """Show what was tried: best first, ancestors, or failures."""
     await runner.refresh_running_jobs()
     return await listing.list_attempts(
         view, attempt_id, problem_id=problem_id, device=device, limit=limit, with_sources=source

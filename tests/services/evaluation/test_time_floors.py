@@ -7,7 +7,8 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.evaluation.time_floors import floors
 from gpu_mcp_server.services.hosts.device_specs import spec_of, specs
-from gpu_mcp_server.services.problems.problem_table import Problems, content_hash
+from gpu_mcp_server.services.problems.problem_identity import content_hash
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.problems.shape_expressions import value
 
 H200 = "NVIDIA H200"
