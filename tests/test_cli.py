@@ -562,7 +562,8 @@ def test_login_tries_the_token_keeps_it_for_this_user_alone_and_registers_with_c
     assert right.returncode == 0 and "Claude Code: registered as gpu-team" in right.stdout
     assert pushed.stdout.startswith("0 problems, 0 attempts, 0 notes and 0 files are new there"), pushed.stderr
     assert shown == token and kept.stat().st_mode & 0o777 == 0o600
-    assert f"mcp add --scope user --transport http gpu-team {url}/mcp --header" in (tmp_path / "said").read_text()
+    said = (tmp_path / "said").read_text()
+    assert re.search(rf"mcp add --scope user gpu-team -- .*connect {url}$", said, re.MULTILINE) and token not in said
     assert "not encrypted" in run("login", "http://gpu.example.org").stderr
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 
+CURRENT = "current"
+"""Beside the tokens by address: the address that commands act on."""
+
 
 def address_of(url: str) -> str:
     """Return a server's address without a path.
@@ -38,9 +41,16 @@ def kept_token(address: str) -> str:
     return found
 
 
+def current_server() -> str | None:
+    """Return the server that commands act on: the one of the last login."""
+    known = _read()
+    found = known.get(CURRENT)
+    return found if found in known else None
+
+
 def keep_token(address: str, secret: str) -> None:
-    """Keep a token where this user alone can read it."""
-    path, known = tokens_file(), {**_read(), address: secret}
+    """Keep a token where this user alone can read it; commands act on its server from now on."""
+    path, known = tokens_file(), {**_read(), address: secret, CURRENT: address}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)

@@ -2,16 +2,18 @@
 
 import asyncio
 import base64
+import hashlib
 import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import httpx2
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NotFound
 
 PATIENCE_S = 120.0
 """So long a server may be away before a request is given up."""
@@ -29,6 +31,9 @@ PROTOCOL = "2026-07-28"
 PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 NAMES = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
+HASH_HEADER = "X-Content-SHA256"
+
+Says = Callable[[str], Awaitable[None]]
 Hears = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -100,6 +105,55 @@ class TeamServer:
             return answer.json()
 
         return await self._patiently(sent)
+
+    async def fetch(self, path: str) -> bytes:
+        """Return a content that is small enough for the memory."""
+
+        async def fetched() -> bytes:
+            answer = await self._client().get(path, headers=self._authorized({}))
+            self._check(answer.status_code, answer.headers, answer.content)
+            return answer.content
+
+        return await self._patiently(fetched)
+
+    async def download(self, path: str, target: Path, says: Says) -> int:
+        """Write a content to a file and return its size; what came before a line broke is kept in `TARGET.part`.
+
+        Raises:
+            BadRequest: If the server has no such thing.
+            HostUnavailable: If the line stays away; the next try goes on from the part.
+            GpuMcpError: If what came is not what the server said it is.
+        """
+        part, found, sha256 = target.with_name(f"{target.name}.part"), "", ""
+        for _ in range(2):  # a part of another content is found out at the end, and fetched anew
+            sha256 = await self._patiently(lambda: self._downloaded(path, part, says))
+            found, size = await asyncio.to_thread(_hash_file, part)
+            if found == sha256:
+                await asyncio.to_thread(part.replace, target)
+                return size
+            await asyncio.to_thread(part.unlink)
+        raise GpuMcpError(f"What came as {target.name!r} has the hash {found}, not {sha256}.", hint="Try again.")
+
+    async def _downloaded(self, path: str, part: Path, says: Says) -> str:
+        """Add to a part until the end, and return the hash that the whole shall have. Source: RFC 9110, section 14."""
+        have = await asyncio.to_thread(_size, part)
+        headers = self._authorized({"Range": f"bytes={have}-"} if have else {})
+        async with self._client().stream("GET", path, headers=headers) as answer:
+            if answer.status_code == 416:  # nothing is left, or the part is another content's
+                await answer.aread()
+                head = await self._client().head(path, headers=self._authorized({}))
+                return head.headers.get(HASH_HEADER, "")
+            if answer.status_code not in (200, 206):
+                self._check(answer.status_code, answer.headers, await answer.aread())
+            total = have * (answer.status_code == 206) + int(answer.headers.get("content-length", 0))
+            with part.open("ab" if answer.status_code == 206 else "wb") as out:
+                said_at = time.monotonic()
+                async for chunk in answer.aiter_bytes(1 << 20):
+                    out.write(chunk)
+                    if time.monotonic() - said_at > 1.0:
+                        said_at = time.monotonic()
+                        await says(f"received {out.tell() / 1e6:.1f} of {total / 1e6:.1f} MB")
+            return answer.headers.get(HASH_HEADER, "")
 
     async def try_once(self, method: str, path: str) -> None:
         """Send a request whose end no one waits for."""
@@ -184,6 +238,8 @@ class TeamServer:
                 f"{self.address} does not know this request: it is an older gpu-mcp-server, or none.",
                 hint="What needs uploads, or calls that survive a lost line, takes the version of this program there.",
             )
+        if status == 404:
+            raise _NotThere(why)
         raise BadRequest(why or f"{self.address} answers {status}.")
 
     def _authorized(self, headers: dict[str, str]) -> dict[str, str]:
@@ -196,6 +252,13 @@ class TeamServer:
 
 class _TokenRefused(Exception):
     pass
+
+
+class _NotThere(NotFound):
+    """In the server's own words."""
+
+    def __init__(self, said: str) -> None:
+        BadRequest.__init__(self, said)
 
 
 def _headers_of(message: Mapping[str, Any]) -> dict[str, str]:
@@ -220,6 +283,15 @@ def _unless_lost(message: dict[str, Any]) -> dict[str, Any]:
     if error.get("code") == LOST_CODE:
         raise LineLost("the server is being restarted")
     return message
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _hash_file(path: Path) -> tuple[str, int]:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
 
 def _json(content: bytes) -> Any:

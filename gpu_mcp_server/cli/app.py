@@ -39,6 +39,8 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError
 
 OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel", "implementations")
 """Commands that offer tools, or call one: those that options before the command are for."""
+REMOTE = ("call", "status", "history", "run", "push", "pull", "jobs", "logs", "cancel", "artifact")
+"""Commands that act on the team's server after `login`, unless --local says otherwise; all others on this machine."""
 
 
 class CommandPanels(TyperGroup):
@@ -69,6 +71,7 @@ def root(
     toolsets: Annotated[str | None, typer.Option(help="Toolsets to switch on, by commas; `default`, `all`.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Only tools that look.")] = False,
     exclude_tools: Annotated[str | None, typer.Option(help="Tools to leave out, by commas.")] = None,
+    local: Annotated[bool, typer.Option("--local", help="This machine's store, although logged in elsewhere.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
 ) -> None:
     """Serve over stdio if no command is given."""
@@ -84,6 +87,13 @@ def root(
         raise BadRequest(
             f"{' and '.join(given)} say which tools are offered; `{context.invoked_subcommand}` offers and calls none.",
             hint=f"They go before {', '.join(OFFERING)}, or no command.",
+        )
+    in_process_client.LOCAL_ONLY.set(local or context.invoked_subcommand not in REMOTE)
+    if given and in_process_client.remote_address():
+        raise BadRequest(
+            f"{' and '.join(given)} say what this machine offers, and the command acts on "
+            f"{in_process_client.remote_address()}.",
+            hint="Leave them out, or say --local too.",
         )
     if context.invoked_subcommand is None:
         serve.over_stdio(**context.obj)
@@ -105,16 +115,9 @@ Command = Callable[..., None]
 PANELS: dict[str, tuple[Command | tuple[str, typer.Typer], ...]] = {
     "Start": (init.init, client_config.client_config, doctor.doctor, demo, selftest.selftest, serve.serve),
     "Work": (
-        *(status.status, files.push, files.pull, jobs.jobs, jobs.logs, jobs.cancel),
-        *(
-            history.history,
-            implementations.implementations,
-            audit.audit,
-            call.call,
-            ("docs", docs.app),
-            ("recipe", recipe.app),
-            ("nccl", nccl.app),
-        ),
+        *(status.status, files.push, files.pull, ("artifact", files.artifact_app), jobs.jobs, jobs.logs, jobs.cancel),
+        *(history.history, implementations.implementations, audit.audit, call.call),
+        *(("docs", docs.app), ("recipe", recipe.app), ("nccl", nccl.app)),
     ),
     "Hosts and settings": (
         ("hosts", hosts.app),

@@ -1,6 +1,8 @@
 """`call`, the twin of every tool, and the commands that are one call with a shorter name."""
 
+import asyncio
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -9,10 +11,15 @@ from typing import Annotated, Any, cast
 import typer
 
 from gpu_mcp_server.cli import in_process_client
+from gpu_mcp_server.cli.files import copied_in
 from gpu_mcp_server.cli.output import Json, announce, fail, note, print_result, shorten_line, withdraw
 
 TIMED_OUT = 124
 """As `timeout` of GNU coreutils exits."""
+STARTED = re.compile(r"job (j-\S+) on ")
+"""What run_command says first of its progress."""
+WAIT_S = 240.0
+"""Longest wait of one call; output is followed beyond it."""
 LEAD = 32
 """Columns of a command where it is only named."""
 
@@ -87,16 +94,20 @@ def run(
 
 def _workspace_with(path: Path, workspace: str | None, as_json: bool) -> str:
     """Copy a folder or file into a workspace, and return its workspace_id."""
-    announce(f"copying {path}")
-    given = {"local_path": str(path.absolute()), "workspace_id": workspace}
-    made = str(in_process_client.answer_of("write_files", given, as_json=as_json).data["workspace_id"])
-    note(f"files are in workspace {made}; `gpu-mcp-server pull {made} FOLDER` brings them back")
+    data = copied_in(path, workspace, as_json=as_json).data
+    made = str(data["workspace_id"])
+    more = f"; {data['note']}" if data.get("note") else ""
+    note(f"files are in workspace {made}; `gpu-mcp-server pull {made} FOLDER` brings them back{more}")
     return made
 
 
 def _stream(arguments: dict[str, Any]) -> None:
     """Run and print what the program writes when it writes it."""
     import math
+
+    if address := in_process_client.remote_address():
+        _stream_from(address, arguments)
+        return
 
     async def work() -> Any:
         given = {name: value for name, value in arguments.items() if name != "command"}
@@ -111,6 +122,36 @@ def _stream(arguments: dict[str, Any]) -> None:
     _exit_as(result.status, result.exit_code)
 
 
+def _stream_from(address: str, arguments: dict[str, Any]) -> None:
+    """Do the same at a team's server: the job is followed as soon as it is named."""
+
+    async def work() -> in_process_client.ToolAnswer:
+        async with in_process_client.remote_session(address) as there:
+            following: asyncio.Task[Any] | None = None
+
+            async def says(text: str) -> None:
+                nonlocal following
+                if following is None and (found := STARTED.match(text)):
+                    following = asyncio.create_task(there.server.follow(found[1], in_process_client.print_output))
+
+            given = {name: value for name, value in arguments.items() if value is not None}
+            result = await there.server.call("run_command", {**given, "wait_s": WAIT_S}, says)
+            job: dict[str, Any] = result.get("structuredContent") or {}
+            if result.get("isError"):
+                raise fail(result["content"][0]["text"], as_json=False)
+            try:
+                await (following or there.server.follow(job["job_id"], in_process_client.print_output))
+            except asyncio.CancelledError:
+                await there.call("cancel_job", {"job_id": job["job_id"]}, quiet=True)
+                raise
+            return await there.call("job_status", {"job_id": job["job_id"]}, quiet=True)
+
+    announce(f"starting {_described(arguments)}")
+    answer = in_process_client.run(work)
+    note(f"at {address}: {answer.text.partition(chr(10) + '--- std')[0]}")
+    _exit_as(answer.data.get("status"), answer.data.get("exit_code"))
+
+
 def _described(arguments: dict[str, Any]) -> str:
     command = shorten_line(shlex.join(arguments["command"]), LEAD)
     return f"`{command}` on {in_process_client.describe_host(arguments['host'])}"
@@ -123,7 +164,7 @@ def _exit_as(status: str | None, exit_code: int | None) -> None:
 
 def _run(arguments: dict[str, Any], as_json: bool) -> None:
     async def work() -> tuple[in_process_client.ToolAnswer, bytes, bytes]:
-        async with in_process_client.session() as lab:
+        async with in_process_client.chosen_session() as lab:
             answer = await lab.call("run_command", arguments, quiet=True)
             data = answer.data
             if answer.failed or as_json:
@@ -148,7 +189,7 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
         _exit_as(data.get("status"), data.get("exit_code"))
 
 
-async def output_of(lab: in_process_client.InProcessSession, job: dict[str, Any], name: str) -> bytes:
+async def output_of(lab: in_process_client.Session, job: dict[str, Any], name: str) -> bytes:
     """Return the whole of a job's stdout or stderr, as far as it was kept."""
     artifact = job.get(f"{name}_artifact_id")
     return await lab.whole(artifact) if artifact else str(job.get(name, "")).encode()

@@ -116,24 +116,24 @@ def register(client: AgentClient, command: list[str]) -> str | None:
     return said.splitlines()[-1] if said else f"exit code {done.returncode}"
 
 
-def snippets(command: list[str]) -> dict[str, str]:
+def snippets(command: list[str], name: str = "gpu") -> dict[str, str]:
     """Return, for each client, what to run or write to register the server."""
     entry = {"command": command[0], **({"args": command[1:]} if command[1:] else {})}
     args = f"args = {json.dumps(command[1:])}\n" if command[1:] else ""
-    claude = command_lines(["claude", "mcp", "add", "--scope", "user", "gpu", "--", *command])
-    codex = command_lines(["codex", "mcp", "add", "gpu", "--", *command])
-    gemini = command_lines(["gemini", "mcp", "add", "--scope", "user", "gpu", *command])
+    claude = command_lines(["claude", "mcp", "add", "--scope", "user", name, "--", *command])
+    codex = command_lines(["codex", "mcp", "add", name, "--", *command])
+    gemini = command_lines(["gemini", "mcp", "add", "--scope", "user", name, *command])
     return {
         "claude": claude,
         "codex": (
             f"{codex}\n\n# or in ~/.codex/config.toml; `required` makes it wait for the start\n"
-            f"[mcp_servers.gpu]\ncommand = {json.dumps(command[0])}\n{args}required = true\ntool_timeout_sec = 300"
+            f"[mcp_servers.{name}]\ncommand = {json.dumps(command[0])}\n{args}required = true\ntool_timeout_sec = 300"
         ),
         "gemini": (
-            f"{gemini}\n\n# or in ~/.gemini/settings.json\n" + json.dumps({"mcpServers": {"gpu": entry}}, indent=2)
+            f"{gemini}\n\n# or in ~/.gemini/settings.json\n" + json.dumps({"mcpServers": {name: entry}}, indent=2)
         ),
-        "vscode": command_lines(["code", "--add-mcp", json.dumps({"name": "gpu", **entry}, indent=1)]),
-        "cursor": "# in ~/.cursor/mcp.json\n" + json.dumps({"mcpServers": {"gpu": entry}}, indent=2),
+        "vscode": command_lines(["code", "--add-mcp", json.dumps({"name": name, **entry}, indent=1)]),
+        "cursor": "# in ~/.cursor/mcp.json\n" + json.dumps({"mcpServers": {name: entry}}, indent=2),
     }
 
 

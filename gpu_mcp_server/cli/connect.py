@@ -1,6 +1,7 @@
 """`connect`: a team's server as a server of this machine, with its files."""
 
 import asyncio
+import json
 import queue
 import sys
 import threading
@@ -10,16 +11,20 @@ from typing import Annotated
 
 import typer
 
+from gpu_mcp_server.cli.output import Json
 from gpu_mcp_server.errors import GpuMcpError
 
 
-def connect(url: Annotated[str, typer.Argument(help="Of the team's server, to which `login` has a token.")]) -> None:
+def connect(
+    url: Annotated[str, typer.Argument(help="Of the team's server, to which `login` has a token.")],
+    as_json: Json = False,
+) -> None:
     """Serve MCP over stdio by a team's server: tools work there, on files of this folder."""
-    serve_at_once(url)
+    serve_at_once(url, as_json=as_json)
 
 
-def serve_at_once(url: str) -> None:
-    """Serve until the client hangs up, and turn what we foresee into an exit code and two lines at most."""
+def serve_at_once(url: str, *, as_json: bool = False) -> None:
+    """Serve until the client hangs up; what we foresee is an exit code and words on stderr, as stdout is MCP's."""
     from gpu_mcp_server.bridge.kept_tokens import address_of, kept_token
     from gpu_mcp_server.bridge.stdio_bridge import StdioBridge
     from gpu_mcp_server.bridge.team_server import TeamServer
@@ -28,7 +33,7 @@ def serve_at_once(url: str) -> None:
         address = address_of(url)
         kept_token(address)
     except GpuMcpError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(json.dumps({"error": str(error)}) + "\n" if as_json else f"{error}\n")
         sys.exit(2)
     written: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write_all, args=(written,), daemon=True)

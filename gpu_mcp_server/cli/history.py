@@ -54,6 +54,9 @@ def history(
         return
 
     async def work() -> ProblemHistory:
+        if address := in_process_client.remote_address():
+            async with in_process_client.remote_session(address) as there:
+                return ProblemHistory.model_validate(await there.server.history(str(problem_id), device))
         async with in_process_client.laboratory() as lab:
             await lab.commands.refresh_running_jobs()
             return await lab.store.experience.history(problem_id, device)
@@ -67,6 +70,9 @@ def history(
 
 
 def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path | None, *, as_json: bool) -> None:
+    if address := in_process_client.remote_address():
+        raise BadRequest(f"Attempts of {address} make no branch here.", hint="With --local those of this machine do.")
+
     async def work() -> ExportedBranch:
         from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository
 

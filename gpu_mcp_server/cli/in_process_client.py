@@ -18,6 +18,7 @@ from gpu_mcp_server.cli.output import announce, fail, withdraw
 if TYPE_CHECKING:
     from mcp import Client
 
+    from gpu_mcp_server.bridge.command_session import CommandSession
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.settings.server_settings import Settings
 
@@ -26,6 +27,9 @@ T = TypeVar("T")
 CLEARED = "\r\x1b[K"
 """To the start of the line, and the rest of it erased. Source: ECMA-48, EL."""
 _COUNTED = re.compile(r"\bround \d+")
+
+LOCAL_ONLY: ContextVar[bool] = ContextVar("local_only", default=False)
+"""Whether `--local` was given: the command acts on this machine's store although the user is logged in elsewhere."""
 
 TOOL_OPTIONS: ContextVar[dict[str, Any]] = ContextVar("offered")
 """What was given before the command: toolsets, read_only, exclude_tools."""
@@ -85,6 +89,37 @@ class InProcessSession:
         return base64.b64decode(blob) if blob is not None else getattr(content, "text", "").encode()
 
 
+class RemoteSession:
+    """The same for a team's server; what no tool offers is asked of `server`."""
+
+    def __init__(self, server: "CommandSession") -> None:
+        self.server = server
+
+    async def call(self, tool: str, arguments: dict[str, Any], *, quiet: bool = False) -> ToolAnswer:
+        """Call a tool, with files of this machine; see `InProcessSession.call`."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        line = ProgressLine()
+
+        async def says(text: str) -> None:
+            if not quiet:
+                await line(0.0, None, text)
+
+        try:
+            result = await self.server.call(tool, given, says)
+        finally:
+            line.end()
+        blocks: list[dict[str, Any]] = result.get("content") or []
+        text = "\n".join(str(block.get("text", "")) for block in blocks)
+        return ToolAnswer(result.get("structuredContent") or {}, text, bool(result.get("isError")))
+
+    async def whole(self, artifact_id: str) -> bytes:
+        """Return the content of an artifact."""
+        return await self.server.whole(artifact_id)
+
+
+Session = InProcessSession | RemoteSession
+
+
 class ProgressLine:
     """Shows progress on stderr: one line that changes on a terminal, otherwise a line for each new thing."""
 
@@ -141,6 +176,36 @@ async def session(settings: "Settings | None" = None) -> AsyncGenerator[InProces
             yield InProcessSession(client)
 
 
+def remote_address() -> str | None:
+    """Return the address of the team's server that commands act on; None for this machine."""
+    if LOCAL_ONLY.get():
+        return None
+    from gpu_mcp_server.bridge.kept_tokens import current_server
+
+    return current_server()
+
+
+@asynccontextmanager
+async def remote_session(address: str) -> AsyncGenerator[RemoteSession]:
+    """Connect to a team's server."""
+    from gpu_mcp_server.bridge.command_session import CommandSession
+
+    async with CommandSession.open(address) as server:
+        yield RemoteSession(server)
+
+
+@asynccontextmanager
+async def chosen_session() -> AsyncGenerator[Session]:
+    """Open the team's server that the user is logged in to, or the one in this process."""
+    address = remote_address()
+    if address is not None:
+        async with remote_session(address) as there:
+            yield there
+    else:
+        async with session() as here:
+            yield here
+
+
 @asynccontextmanager
 async def laboratory() -> AsyncGenerator["Lab"]:
     """Open the laboratory itself, for what no tool offers."""
@@ -182,7 +247,7 @@ def call(tool: str, arguments: dict[str, Any]) -> ToolAnswer:
     announce(describe_call(tool, arguments))
 
     async def work() -> ToolAnswer:
-        async with session() as lab:
+        async with chosen_session() as lab:
             answer = await lab.call(tool, arguments)
             if tool == "evaluate_kernels":
                 answer = await _whole_table(lab, arguments, answer)
@@ -196,6 +261,8 @@ def call(tool: str, arguments: dict[str, Any]) -> ToolAnswer:
 def describe_call(tool: str, arguments: Mapping[str, Any]) -> str:
     """Return what a call of a tool does and where, as a person reads it."""
     words = DOING.get(tool, f"calling {tool}")
+    if address := remote_address():
+        return f"{words} at {address}"
     if tool in IN_THE_STORE:
         return words
     if tool == "gpu_status" and not arguments.get("host"):
@@ -205,6 +272,8 @@ def describe_call(tool: str, arguments: Mapping[str, Any]) -> str:
 
 def describe_host(name: str | None) -> str:
     """Return the name and the address of a host, of the default one without a name."""
+    if address := remote_address():
+        return f"{name} of {address}" if name else address
     from gpu_mcp_server.settings.server_settings import load_settings
 
     settings = load_settings()
@@ -215,7 +284,7 @@ def describe_host(name: str | None) -> str:
     return f"{chosen} ({where})" if where and where != chosen else chosen
 
 
-async def _whole_table(lab: InProcessSession, arguments: dict[str, Any], answer: ToolAnswer) -> ToolAnswer:
+async def _whole_table(lab: Session, arguments: dict[str, Any], answer: ToolAnswer) -> ToolAnswer:
     """Wait for candidates that are being judged, whose jobs would end with this process, then ask for the rest."""
     running, missing = _missing(answer)
     while running or missing:
@@ -243,7 +312,7 @@ def _missing(answer: ToolAnswer) -> tuple[list[str], int]:
     return running, sum(row["status"] == "not_begun" for row in rows)
 
 
-async def _ended(lab: InProcessSession, answer: ToolAnswer) -> ToolAnswer:
+async def _ended(lab: Session, answer: ToolAnswer) -> ToolAnswer:
     job_id = answer.data.get("job_id")
     if answer.data.get("status") != "running" and answer.data.get("state") not in ("queued", "running"):
         return answer

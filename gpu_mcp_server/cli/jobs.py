@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,8 +25,11 @@ def jobs(
     """List the latest jobs: what ran, whose, how long ago, for how long, where."""
 
     async def work() -> "list[JobListing]":
-        from gpu_mcp_server.services.commands.job_listing import list_jobs
+        from gpu_mcp_server.services.commands.job_listing import JobListing, list_jobs
 
+        if address := in_process_client.remote_address():
+            async with in_process_client.remote_session(address) as there:
+                return [JobListing(**row) for row in await there.server.jobs(limit, internal=internal)]
         async with in_process_client.laboratory() as lab:
             await lab.commands.refresh_running_jobs()
             return await list_jobs(lab.store.db, limit, internal=internal)
@@ -66,7 +69,7 @@ def logs(
         return
 
     async def work() -> tuple[in_process_client.ToolAnswer, bytes, bytes]:
-        async with in_process_client.session() as lab:
+        async with in_process_client.chosen_session() as lab:
             answer = await lab.call("job_status", {"job_id": job_id})
             if answer.failed or as_json:
                 return answer, b"", b""
@@ -87,14 +90,19 @@ def logs(
 def _follow(job_id: str) -> None:
     """Print output as it comes; who stops looking does not stop the job."""
 
-    async def work() -> Any:
+    async def work() -> tuple[str | None, str]:
+        if address := in_process_client.remote_address():
+            async with in_process_client.remote_session(address) as there:
+                ended = await there.server.follow(job_id, in_process_client.print_output)
+                return ended["status"], ended["note"]
         async with in_process_client.laboratory() as lab:
-            return await lab.jobs.runner.follow(job_id, in_process_client.print_output)
+            record = await lab.jobs.runner.follow(job_id, in_process_client.print_output)
+            return record.status, record.note
 
     announce(f"waiting for output of {job_id}")
-    record = in_process_client.run(work)
+    ended = in_process_client.run(work)
     withdraw()
-    typer.echo(": ".join(filter(None, [record.status, record.note])), err=True)
+    typer.echo(": ".join(filter(None, ended)), err=True)
 
 
 def cancel(job_id: JobId, as_json: Json = False) -> None:

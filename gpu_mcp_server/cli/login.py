@@ -1,5 +1,6 @@
 """`login`: a token for a team's server, kept on this machine, and the clients that use it."""
 
+import contextlib
 import subprocess
 import sys
 from typing import Annotated, Any
@@ -8,12 +9,14 @@ import typer
 
 from gpu_mcp_server.bridge.kept_tokens import address_of, keep_token, kept_token, tokens_file
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.clients import AgentClient, register, remote_snippets
+from gpu_mcp_server.cli.clients import AgentClient, own_command, register, snippets
 from gpu_mcp_server.cli.output import Json, announce, print_result
 from gpu_mcp_server.errors import BadRequest, HostUnavailable
 
 NAME = "gpu-team"
 """Under which clients know the team's server: `gpu` may be one of this machine."""
+ON_SERVER = ("run", "push", "pull", "jobs", "logs", "status", "history")
+"""Commands, of those that act there, as they are named after a login."""
 
 
 def login(
@@ -33,13 +36,15 @@ def login(
     tools = in_process_client.run(lambda: _tried(address, secret))
     keep_token(address, secret)
     announce("registering the server with clients on this machine")
-    done = (
-        {client.name: _registered(client, address, secret) for client in _clients() if client.path} if clients else {}
-    )
+    done = {client.name: _registered(client, address) for client in _clients() if client.path} if clients else {}
     lines = [f"{address} takes the token and offers {tools} tools; it is kept in {tokens_file()}."]
     lines += [f"{name}: {'registered as ' + NAME if why is None else why}" for name, why in done.items()]
     if clients and not done:
-        lines += ["No client was found. To register it yourself:", *remote_snippets(f"{address}/mcp").values()]
+        lines += ["No client was found. To register it yourself:", *snippets(_bridge(address), NAME).values()]
+    lines += [
+        f"From now on {', '.join(ON_SERVER)} and the like work at {address}; `gpu-mcp-server --local ...` means this "
+        "machine."
+    ]
     print_result({"url": address, "tools": tools, "clients": done}, "\n".join(lines), as_json=as_json)
 
 
@@ -84,18 +89,28 @@ def _modern() -> dict[str, Any]:
 
 
 def _clients() -> tuple[AgentClient, ...]:
-    """Return the clients that are registered with by a command that takes a header."""
-    add = ("mcp", "add", "--scope", "user", "--transport", "http")
-    return (AgentClient("Claude Code", "claude", (*add, NAME)), AgentClient("Gemini CLI", "gemini", (*add, NAME)))
-
-
-def _registered(client: AgentClient, address: str, secret: str) -> str | None:
-    """Register with a client, in place of what it had under the name; returns why that failed."""
-    subprocess.run(  # noqa: S603 - our own argument list
-        [client.program, "mcp", "remove", "--scope", "user", NAME],
-        capture_output=True,
-        timeout=60,
-        check=False,
-        stdin=subprocess.DEVNULL,
+    """Return the clients that are registered with by a command."""
+    return (
+        AgentClient("Claude Code", "claude", ("mcp", "add", "--scope", "user", NAME, "--")),
+        AgentClient("Codex", "codex", ("mcp", "add", NAME, "--")),
+        AgentClient("Gemini CLI", "gemini", ("mcp", "add", "--scope", "user", NAME)),
     )
-    return register(client, [f"{address}/mcp", "--header", f"Authorization: Bearer {secret}"])
+
+
+def _bridge(address: str) -> list[str]:
+    """Return what a client starts: it holds no token, and reads the kept one."""
+    return [*own_command(), "connect", address]
+
+
+def _registered(client: AgentClient, address: str) -> str | None:
+    """Register with a client, in place of what it had under the name; returns why that failed."""
+    scope = () if client.program == "codex" else ("--scope", "user")
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(  # noqa: S603 - our own argument list
+            [client.program, "mcp", "remove", *scope, NAME],
+            capture_output=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    return register(client, _bridge(address))

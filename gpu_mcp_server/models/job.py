@@ -1,5 +1,6 @@
 """A job as an agent sees it."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -16,6 +17,18 @@ class OutputRef(Model):
     artifact_id: str | None = None
     """For read_artifact; absent when the file stayed on the host because of its size."""
     size_bytes: int
+
+
+LARGE_BYTES = 1 << 20
+"""Of a file from which on its result says how to save it, rather than to read it."""
+
+
+def save_hint(outputs: Sequence[OutputRef]) -> str:
+    """Return the command that saves the largest output to a file, if it is large; empty otherwise."""
+    largest = max(outputs, key=lambda each: each.size_bytes, default=None)
+    if largest is None or largest.artifact_id is None or largest.size_bytes < LARGE_BYTES:
+        return ""
+    return f"{largest.path} as a file: gpu-mcp-server artifact save {largest.artifact_id} FILE"
 
 
 class RankOptions(Model):

@@ -25,6 +25,7 @@ from gpu_mcp_server.team.webhooks import Webhooks
 from gpu_mcp_server.web.authentication import Authentication
 from gpu_mcp_server.web.call_retries import RetriedCalls
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
+from gpu_mcp_server.web.download_routes import download_routes
 from gpu_mcp_server.web.limits import (
     AGAIN_S,
     MCP_PATH,
@@ -115,8 +116,8 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
             await asyncio.gather(telling, return_exceptions=True)
 
     figures = Route("/metrics", metrics.page)
-    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *merging_routes(), *upload_routes(), calls.route()]
-    paths += dashboard_routes()
+    files = [*merging_routes(), *upload_routes(), *download_routes(), calls.route()]
+    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *files, *dashboard_routes()]
     app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
     draining = ShutdownMiddleware(app)
     app.state.site = SiteState(settings, team, server, draining, verifier is not None)

@@ -87,17 +87,22 @@ async def _take_part(request: Request) -> Response:
     body, sha256 = await request.body(), request.path_params["sha256"]
     try:
         _check(request)
-        size, offset = (_number(request, name) for name in ("size", "offset"))
+        size, offset = (number_of(request, name) for name in ("size", "offset"))
         received = await (await request.app.state.site.lab()).store.uploads.take_part(sha256, size, offset, body)
     except GpuMcpError as error:
         return refusal_of(error)
     return JSONResponse({"received": received})
 
 
-def _number(request: Request, name: str) -> int:
+def number_of(request: Request, name: str) -> int:
+    """Return a whole number of a request's query.
+
+    Raises:
+        BadRequest: If it is none.
+    """
     said = request.query_params.get(name, "")
     if not (said.isascii() and said.isdigit() and len(said) < 16):
-        raise BadRequest(f"{name} is {said[:40]!r}.", hint="Say a number of bytes.")
+        raise BadRequest(f"{name} is {said[:40]!r}.", hint="Say a whole number.")
     return int(said)
 
 

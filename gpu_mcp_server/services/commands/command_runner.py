@@ -10,7 +10,7 @@ import structlog
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
-from gpu_mcp_server.models.job import GpuNeeds, JobResult, OutputRef, RankOptions
+from gpu_mcp_server.models.job import GpuNeeds, JobResult, OutputRef, RankOptions, save_hint
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.commands.rank_hosts import RankGroup, RankHosts, peers
@@ -318,9 +318,9 @@ class CommandRunner:
         absent = await self._not_made(row, record)
         explained = await self._documents.explain_output(result.stderr, result.stdout) if ran else ""
         note = None if line and result.note and result.note in line else result.note
-        notes = [n for n in (line, *traces.notes, note, absent, "; ".join(refused[:5]), explained) if n]
+        notes = line, *traces.notes, note, absent, "; ".join(refused[:5]), explained, save_hint(outputs)
         update |= {"outputs": outputs, "ranks": traces.ranks, "tests": traces.tests}
-        return result.model_copy(update={**update, "note": "; ".join(notes) or None})
+        return result.model_copy(update={**update, "note": "; ".join(filter(None, notes)) or None})
 
     async def _brought(self, host: str, output: OutputFile) -> OutputFile:
         """Return a file that another host's ranks made, below that host's name, its content here."""

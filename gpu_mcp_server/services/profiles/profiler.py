@@ -85,6 +85,8 @@ class Profiler:
         lines = timeline_of(found)
         status = status_of(ended, readings, missing)
         device = next((k.device for k in readings if k.device), None) or context.get("device")
+        report = await self._tools.keep(done, REPORT, f"{row.job_id}.ncu-rep")
+        saved = f"the report as a file: gpu-mcp-server artifact save {report} FILE.ncu-rep" if report else None
         result = ProfileResult(
             status=status,
             level=context["level"],
@@ -93,11 +95,11 @@ class Profiler:
             host=done.host,
             device=device,
             not_measured=missing,
-            report_artifact_id=await self._tools.keep(done, REPORT, f"{row.job_id}.ncu-rep"),
+            report_artifact_id=report,
             output_artifact_id=await self._tools.keep_output(done) if status != "ok" else None,
             seconds=ended.seconds,
             sandbox=done.record.level,
-            note=note_of(ended, status),
+            note="; ".join(filter(None, (note_of(ended, status), saved))) or None,
         )
         return await self._remembered(result, readings, row.attempt_id or "", lines)
 

@@ -171,23 +171,32 @@ class Workspaces:
             NotFound: If there is no such workspace or file, or its content stayed on a host.
             LimitExceeded: If it has more than `limit_bytes`.
         """
-        path = checked_path(path)
-        await self._require(workspace_id)
-        row = await self._db.fetch_one(
-            "SELECT sha256, size_bytes FROM workspace_files WHERE workspace_id = ? AND path = ?", (workspace_id, path)
-        )
-        if row is None:
-            raise NotFound(f"file in workspace {workspace_id}", path, hint="list_files shows what is there.")
-        if limit_bytes is not None and row["size_bytes"] > limit_bytes:
+        ref = await self.file_ref(workspace_id, path)
+        if limit_bytes is not None and ref.size > limit_bytes:
             raise LimitExceeded(
-                f"{path!r} has {row['size_bytes']} bytes; the limit is {limit_bytes}.", hint="Use a smaller file."
+                f"{ref.path!r} has {ref.size} bytes; the limit is {limit_bytes}.", hint="Use a smaller file."
             )
         try:
-            return await asyncio.to_thread(self._artifacts.blob_path(row["sha256"]).read_bytes)
+            return await asyncio.to_thread(self._artifacts.blob_path(ref.sha256).read_bytes)
         except FileNotFoundError as error:
             raise NotFound(
                 "content here of", path, hint="It was too large to bring back; read it with run_command on its host."
             ) from error
+
+    async def file_ref(self, workspace_id: str, path: str) -> FileRef:
+        """Return which content stands at a path.
+
+        Raises:
+            NotFound: If there is no such workspace or file.
+        """
+        path = checked_path(path)
+        await self._require(workspace_id)
+        row = await self._db.fetch_one(
+            "SELECT * FROM workspace_files WHERE workspace_id = ? AND path = ?", (workspace_id, path)
+        )
+        if row is None:
+            raise NotFound(f"file in workspace {workspace_id}", path, hint="list_files shows what is there.")
+        return FileRef(row["path"], row["sha256"], row["size_bytes"], row["mode"])
 
     async def manifest(self, workspace_id: str) -> list[FileRef]:
         """Return the files as a job gets them, by path.

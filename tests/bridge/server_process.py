@@ -1,0 +1,66 @@
+"""A server over HTTP as a process of its own, which can be killed and started again at the same address."""
+
+import asyncio
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+
+
+class ServerProcess:
+    """A server as a process of its own, at one address whatever happens to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.environment = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), "GPU_MCP_DATA_DIR": str(folder / "data"),
+            "GPU_MCP_INDEX_DOCUMENTATION": "false", "GPU_MCP_MIN_LEVEL": "unconfined", "GPU_MCP_ACCEPT_UNCONFINED": "true",
+        }  # fmt: skip
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "gpu_mcp_server", *words]
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command("serve", "--http", f"127.0.0.1:{self.port}"),
+                env=self.environment, cwd=self._folder, stderr=log, stdout=log,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    async def answers(self) -> None:
+        """Wait until it does."""
+        async with httpx2.AsyncClient() as http:
+            while True:
+                try:
+                    await http.get(f"http://127.0.0.1:{self.port}/healthz")
+                    return
+                except httpx2.HTTPError:
+                    await asyncio.sleep(0.1)
+
+    def token(self) -> str:
+        done = subprocess.run(
+            self.command("token", "create", "ada", "--scope", "run"),
+            env=self.environment, cwd=self._folder, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return next(word for word in done.stdout.split() if word.startswith("gpumcp_"))
+
+    def runs_of(self, mark: str) -> int:
+        """Return how many jobs with a mark in their command ran to their end."""
+        with sqlite3.connect(f"file:{self._folder}/data/lab.db?mode=ro", uri=True) as db:
+            rows = db.execute(
+                "SELECT record ->> 'status' FROM jobs WHERE purpose = 'run' AND instr(context, ?)", (mark,)
+            ).fetchall()
+        return sum(status == "ok" for (status,) in rows)
