@@ -43,7 +43,7 @@ def _console() -> Any:
 async def _watched(host: str | None) -> None:
     from rich.live import Live
 
-    async with in_process_client.session() as lab:
+    async with in_process_client.chosen_session() as lab:
         with Live(console=_console(), auto_refresh=False) as live:
             while True:
                 answer = await lab.call("gpu_status", {"host": host}, quiet=True)
@@ -58,7 +58,7 @@ async def _watched(host: str | None) -> None:
 
 async def _told_again(host: str | None) -> None:
     """Print one line of JSON for each look, for a program that reads along."""
-    async with in_process_client.session() as lab:
+    async with in_process_client.chosen_session() as lab:
         while True:
             answer = await lab.call("gpu_status", {"host": host}, quiet=True)
             if answer.failed:

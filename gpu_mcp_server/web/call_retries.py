@@ -28,6 +28,7 @@ from gpu_mcp_server.mcp_api.tasks import LASTING, PURPOSES
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.runtime.result_limits import limit_result
 from gpu_mcp_server.services.jobs.call_context import CallContext, run_in_call
+from gpu_mcp_server.web.limits import REFUSED_CODE
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
@@ -38,6 +39,8 @@ GRACE_S = 60.0
 """For a client to come back to a call whose connection ended; then it ends as one without a key does at once."""
 RESUMED_S = 240.0
 """How long a call that another server began waits for its job, as the tools' own wait_s."""
+MOST_RUNNING = 64
+"""Calls of one user, with those whose clients are away: as many as requests at once."""
 LOST_CODE = -32050
 """Of a call that did not get to its end here; with the same key it may come again."""
 Ctx = ServerRequestContext[Any, Any]
@@ -77,6 +80,8 @@ class RetriedCalls:
         at = current_user().name, key
         call = self._running.get(at)
         if call is None:
+            if sum(name == at[0] for name, _ in self._running) >= MOST_RUNNING:
+                raise MCPError(REFUSED_CODE, f"{MOST_RUNNING} calls of yours run here already: wait for one of them.")
             call = self._running[at] = RunningCall(CallContext(PURPOSES if tool in LASTING else ()))
             call.task = asyncio.create_task(self._work(key, call, ctx, call_next), name=f"call {key}")
             call.task.add_done_callback(lambda task: self._done(at, task))

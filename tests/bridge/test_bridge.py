@@ -3,13 +3,16 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from starlette.responses import JSONResponse, Response
 
 from tests.bridge.bridged import Bridged
 from tests.laboratory import HONEST, called
@@ -234,6 +237,43 @@ async def test_a_file_that_changes_while_it_travels_is_named(
         gone = await client.refused("write_files", local_path=".")
 
     assert "'log.txt' changes while it is read" in told and "vanished" in gone
+
+
+@asynccontextmanager
+async def other_version(answers: dict[str, tuple[int, Any]]) -> AsyncGenerator[str]:
+    """Serve what a server of another version would answer, by path; 404 elsewhere."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        status, body = answers.get(scope["path"], (404, None))
+        await JSONResponse(body, status)(scope, receive, send) if body else await Response(status_code=status)(
+            scope, receive, send
+        )
+
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def test_a_server_of_another_version_is_named_with_what_it_lacks(tmp_path: Path):
+    (tmp_path / "a.c").write_text("int a;")
+    refusal = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32022, "message": "Unsupported protocol version"}}
+    welcome = {"jsonrpc": "2.0", "id": 1, "result": {"capabilities": {}, "supportedVersions": ["2026-07-28"]}}
+    older = {"/mcp": (400, refusal), "/healthz": (200, {"version": "0.0.9"})}
+    async with other_version(older) as url:
+        task = Bridged(url, "t", tmp_path)
+        with pytest.raises(AssertionError, match=r"gpu-mcp-server 0\.0\.9 and does not speak MCP 2026-07-28"):
+            async with task.running():
+                pass
+    async with other_version({"/mcp": (200, welcome)}) as url, Bridged(url, "t", tmp_path).running() as client:
+        told = await client.refused("write_files", local_path="a.c")
+
+    assert "older gpu-mcp-server" in told and "uploads" in told
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

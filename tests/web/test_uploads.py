@@ -1,5 +1,6 @@
 """Files that come by content: what is sent, by whom, within which limits, and that no hash opens another's file."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -134,3 +135,22 @@ async def test_what_is_sent_counts_in_the_quota_before_and_after_it_is_put_somew
     assert [a.status_code for a in (refused, second, part)] == [403] * 3
     assert "disk_bytes" in refused.json()["error"]
     assert put["workspace_id"] and used.disk_bytes == 600
+
+
+async def test_requests_at_once_do_not_pass_a_quota_together(site: Served):
+    kim = await site.token("kim", quotas={"disk_bytes": 1000})
+    packs = [pack(os.urandom(600)) for _ in range(6)]
+    answers = await asyncio.gather(*(site.ask("POST", "/files", kim, content=each) for each in packs))
+
+    assert sorted(a.status_code for a in answers)[1:] == [403] * 5
+    assert (await site.team.allowances.usage_of("kim")).disk_bytes <= 1000
+
+
+async def test_what_is_put_nowhere_counts_for_a_day(site: Served):
+    lee = await site.token("lee", quotas={"disk_bytes": 1000})
+    await site.ask("POST", "/files", lee, content=pack(os.urandom(900)))
+    full = await site.ask("PUT", "/workspaces/x", lee, content=listed({"a": b"a" * 200}))
+    await (await site.lab()).store.db.execute("UPDATE uploads SET created_at = '2020-01-01' WHERE owner = 'lee'")
+    free = await site.ask("PUT", "/workspaces/x", lee, content=listed({"a": b"a" * 200}))
+
+    assert (full.status_code, free.status_code) == (403, 200)

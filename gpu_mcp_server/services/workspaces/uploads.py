@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -61,6 +63,8 @@ class Uploads:
         self._db, self._artifacts, self._workspaces = db, artifacts, workspaces
         self._allowances = QuotaService(db)
         self._receiving: set[Path] = set()
+        self._reserved: Counter[str] = Counter()
+        """Bytes that are being written, by user: requests at once must not pass a quota together."""
 
     async def place(self, key: str, workspace_id: str | None, files: Sequence[FileRef]) -> Placed:
         """Put files into a workspace if all their contents are here, otherwise say which are not.
@@ -81,6 +85,8 @@ class Uploads:
                 f"{MAX_UPLOAD_BYTES >> 20} MiB.",
                 hint="Name a folder below, or leave files out by .gpumcpignore.",
             )
+        old = (datetime.now(UTC) - UNUSED).isoformat()
+        await self._db.execute("DELETE FROM uploads WHERE owner = ? AND created_at < ?", (current_user().name, old))
         sizes = {file.sha256: file.size for file in files}
         missing = await self._missing(sizes)
         await self._allowances.check_disk(total - await self._unplaced(sizes.keys() - missing))
@@ -89,8 +95,8 @@ class Uploads:
             return Placed(None, sorted(missing), {s: size for s, size in begun.items() if size})
         placed = await self._workspaces.place(workspace_id, f"w-{self._named(key)[:12]}", files)
         await self._db.execute(
-            "DELETE FROM uploads WHERE owner = ? AND (created_at < ? OR sha256 IN (SELECT value FROM json_each(?)))",
-            (current_user().name, (datetime.now(UTC) - UNUSED).isoformat(), json.dumps(list(sizes))),
+            "DELETE FROM uploads WHERE owner = ? AND sha256 IN (SELECT value FROM json_each(?))",
+            (current_user().name, json.dumps(list(sizes))),
         )
         return Placed(placed, [], {})
 
@@ -115,9 +121,9 @@ class Uploads:
         wrong = [sha256 for sha256, data in contents.items() if hashlib.sha256(data).hexdigest() != sha256]
         if wrong:
             raise BadRequest(f"{len(wrong)} contents are not what their hash says, such as {wrong[0]}.")
-        await self._allowances.check_disk(at)
-        await self._artifacts.put_blobs(contents.values())
-        await self._note((sha256, len(data)) for sha256, data in contents.items())
+        async with self._room_for(at):
+            await self._artifacts.put_blobs(contents.values())
+            await self._note((sha256, len(data)) for sha256, data in contents.items())
         return len(contents)
 
     async def take_part(self, sha256: str, size: int, offset: int, data: bytes) -> int:
@@ -142,14 +148,26 @@ class Uploads:
         self._receiving.add(path)
         try:
             if received < size:
-                await self._allowances.check_disk(size + await asyncio.to_thread(self._other_partials, path))
-                received = await asyncio.to_thread(_append, path, data)
+                async with self._room_for(size + await asyncio.to_thread(self._other_partials, path)):
+                    received = await asyncio.to_thread(_append, path, data)
             if received >= size:
                 await asyncio.to_thread(self._artifacts.adopt_file, path, sha256)
                 await self._note([(sha256, size)])
         finally:
             self._receiving.discard(path)
         return received
+
+    @asynccontextmanager
+    async def _room_for(self, more_bytes: int) -> AsyncGenerator[None]:
+        user = current_user().name
+        self._reserved[user] += more_bytes
+        try:
+            await self._allowances.check_disk(self._reserved[user])
+            yield
+        finally:
+            self._reserved[user] -= more_bytes
+            if not self._reserved[user]:
+                del self._reserved[user]
 
     async def _missing(self, sizes: dict[str, int]) -> set[str]:
         """Return what the current user has not given here, or what is not here any more."""
