@@ -50,7 +50,21 @@ def current_server() -> str | None:
 
 def keep_token(address: str, secret: str) -> None:
     """Keep a token where this user alone can read it; commands act on its server from now on."""
-    path, known = tokens_file(), {**_read(), address: secret, CURRENT: address}
+    _keep({**_read(), address: secret, CURRENT: address})
+
+
+def forget_token(address: str) -> None:
+    """Forget the token for a server; commands act on this machine if they acted on that server.
+
+    Raises:
+        NotFound: If there is none.
+    """
+    kept_token(address)
+    _keep({name: value for name, value in _read().items() if address not in (name, value)})
+
+
+def _keep(known: dict[str, str]) -> None:
+    path = tokens_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)

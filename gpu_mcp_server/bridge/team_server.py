@@ -233,6 +233,11 @@ class TeamServer:
         if status in AWAY:
             asked = headers.get("retry-after", "")
             raise LineLost(why or f"it answers {status}", min(float(asked), AGAIN_S) if asked.isdigit() else 0.0)
+        if status == 413:
+            raise BadRequest(
+                f"{self.address} takes no request of this size, or a proxy before it does not.",
+                hint="Push fewer files at once, or ask its admin to raise team.max_body_mib and the proxy's limit.",
+            )
         if status in (404, 405) and not why:
             raise BadRequest(
                 f"{self.address} does not know this request: it is an older gpu-mcp-server, or none.",

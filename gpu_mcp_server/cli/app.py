@@ -125,7 +125,14 @@ PANELS: dict[str, tuple[Command | tuple[str, typer.Typer], ...]] = {
         ("sandbox", sandbox.app),
         ("config", config.app),
     ),
-    "Store and team": (("store", store.app), ("user", user.app), ("token", token.app), login.login, connect.connect),
+    "Store and team": (
+        ("store", store.app),
+        ("user", user.app),
+        ("token", token.app),
+        login.login,
+        login.logout,
+        connect.connect,
+    ),
 }
 """Commands as `--help` groups them."""
 for panel, members in PANELS.items():

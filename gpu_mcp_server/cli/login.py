@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.bridge.kept_tokens import address_of, keep_token, kept_token, tokens_file
+from gpu_mcp_server.bridge.kept_tokens import address_of, forget_token, keep_token, kept_token, tokens_file
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.clients import AgentClient, own_command, register, snippets
 from gpu_mcp_server.cli.output import Json, announce, print_result
@@ -46,6 +46,16 @@ def login(
         "machine."
     ]
     print_result({"url": address, "tools": tools, "clients": done}, "\n".join(lines), as_json=as_json)
+
+
+def logout(
+    url: Annotated[str, typer.Argument(help="Of the server.")],
+    as_json: Json = False,
+) -> None:
+    """Forget the token for a team's server; commands act on this machine again. It is not revoked there."""
+    address = address_of(url)
+    forget_token(address)
+    print_result({"url": address}, f"The token for {address} is forgotten here.", as_json=as_json)
 
 
 async def _tried(address: str, secret: str) -> int:

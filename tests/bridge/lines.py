@@ -16,6 +16,7 @@ class Line:
         down: Whether nobody gets through.
         sent_bytes: From clients to the server.
         requests: That clients began.
+        listens: Of those, the ones that hear what changes.
     """
 
     def __init__(self, port: int) -> None:
@@ -25,7 +26,7 @@ class Line:
         self.cut_s: float | None = None
         self.cut_bytes: int | None = None
         self.down = False
-        self.sent_bytes = self.requests = 0
+        self.sent_bytes = self.requests = self.listens = 0
         self._open: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -91,6 +92,7 @@ class Line:
                 if counted:
                     self.sent_bytes += len(data)
                     self.requests += data.count(b" HTTP/1.1\r\n")
+                    self.listens += data.count(b"subscriptions/listen\r\n")
                     if self.cut_bytes is not None and self.sent_bytes > self.cut_bytes:
                         self.cut_bytes = None
                         self.cut()

@@ -31,12 +31,12 @@ class Laptop:
     def __init__(self, home: Path, url: str, token: str) -> None:
         self.project = home / "project"
         self.project.mkdir()
-        self._env = {
+        self.environment = {
             "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "PATH": os.environ["PATH"],
             "GPU_MCP_DATA_DIR": str(home / "data"), "GPU_MCP_INDEX_DOCUMENTATION": "false",
         }  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in self._env.items():
+            for name, value in self.environment.items():
                 patch.setenv(name, value)
             keep_token(url, token)
 
@@ -45,7 +45,7 @@ class Laptop:
         return await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "gpu_mcp_server", *words],
-            env=self._env, cwd=self.project, capture_output=True, text=True, timeout=90, check=False,
+            env=self.environment, cwd=self.project, capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
 
     async def told(self, *words: str) -> Any:
@@ -93,12 +93,21 @@ async def test_work_goes_to_the_server_and_comes_back(site: Served, tmp_path: Pa
 async def test_local_means_this_machine_and_other_commands_mean_it_anyway(site: Served, tmp_path: Path):
     with Folder() as home:
         laptop = Laptop(home, site.url, await site.token("ada"))
-        await laptop.told("push", ".") if list(laptop.project.iterdir()) else None
+        (laptop.project / "a").write_text("a")
+        there = await laptop.run("run", "--push", ".", "--detach", "--", "true")
+        own = await laptop.run("--local", "run", "--push", ".", "--", "cat", "a")
         here = await laptop.told("--local", "jobs")
+        listed = await laptop.told("jobs", "--limit", "1")
         toolsets = await laptop.run("--toolsets", "core", "call", "gpu_status")
         told = await laptop.run("history", "p-none", "--export-branch", "b")
+        await laptop.told("logout", site.url)
+        after = await laptop.told("jobs")
+        twice = await laptop.run("logout", site.url)
 
-    assert here["jobs"] == []
+    assert [job["job_id"] for job in listed["jobs"]] == [there.stdout.strip()]
+    assert own.stdout == "a" and [job["command"] for job in here["jobs"]] == ["cat a"], own.stderr
+    assert [job["job_id"] for job in after["jobs"]] == [job["job_id"] for job in here["jobs"]]
+    assert twice.returncode == 2
     assert toolsets.returncode == 2 and "--local" in toolsets.stderr
     assert told.returncode == 2 and "--local" in told.stderr
 

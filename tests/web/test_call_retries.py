@@ -111,7 +111,8 @@ async def test_the_next_server_answers_a_call_with_the_job_that_the_first_one_st
     async with serving(hasty) as first:
         lost = asyncio.create_task(call(first, "sleep 8; echo over", key, token))
         await started(site, before)
-        await asyncio.sleep(0.5)
+        while (await (await site.lab()).commands.recent(1))[0].state != "running":
+            await asyncio.sleep(0.05)
     gone = await asyncio.gather(lost, return_exceptions=True)
     again = await call(site, "sleep 8; echo over", key, token)
 
