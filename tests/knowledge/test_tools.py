@@ -1,6 +1,7 @@
 """Documentation as agents see it: two tools, a resource, completions."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,16 +9,28 @@ import pytest
 from mcp import Client
 from mcp.types import CallToolResult, ResourceTemplateReference, TextContent, TextResourceContents
 
+from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.readers.reader_dispatch import read_place
 from gpu_mcp_server.knowledge.readers.sources import known_sources, place_at
+from gpu_mcp_server.knowledge.vectors import embedding, vector_index
 from gpu_mcp_server.mcp_api.server import server_from_settings
 from gpu_mcp_server.runtime.result_limits import json_size
+from gpu_mcp_server.services.documentation import doc_search
 from gpu_mcp_server.services.documentation.doc_search import ANSWER_CHARS, BUILD_COMMAND
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.commands import Commands
 from tests.knowledge.conftest import BOXES, GUIDE, HEADER, HOSTILE, MANUAL, edition
+from tests.knowledge.vectors.test_vector_index import Words
+
+
+class SlowWords(Words):
+    """A model that takes a moment to load."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        time.sleep(0.3)
+
 
 ROOT = Path(__file__).parents[2]
 
@@ -205,3 +218,57 @@ async def test_a_name_that_is_not_indexed_is_said_to_be_missing_first(client: Cl
         "nothing indexed is called cudnnCreate; cuDNN is not indexed here: pip install --no-deps nvidia-c"
     )
     assert "found" not in said.splitlines()[1] or said.splitlines()[1] == "nothing found"
+
+
+async def test_a_first_question_in_words_is_answered_by_meaning_too(
+    client: Client, indexed: Storage, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model = data_dir / "models" / embedding.MODEL
+    model.mkdir(parents=True)
+    for name in ("model.onnx", "tokenizer.json"):
+        (model / name).touch()
+    monkeypatch.setattr(vector_index, "Embedder", SlowWords)
+    assert vector_index.build_vectors(indexed, data_dir).endswith(" vectors")
+
+    answer = await client.call_tool("search_docs", {"query": "sexob in swor"})
+
+    assert "being loaded" not in text(answer) and "Words only" not in text(answer)
+    assert "; meaning)" in text(answer)  # anagrams of boxes and rows have their vectors
+
+
+async def test_a_question_waits_for_the_first_index_and_says_when_that_takes_too_long(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seem_to_build(monkeypatch)
+    storage = Storage(data_dir)
+    settings = Settings(data_dir=data_dir, index_documentation=True, toolsets=["docs"])
+    async with Client(server_from_settings(settings)) as client:
+        asked = asyncio.create_task(client.call_tool("search_docs", {"query": "boxesFree"}))
+        await asyncio.sleep(0.5)
+        assert not asked.done()
+        with storage.building(), storage.new_index() as folder:
+            write_index(folder / DATABASE, [edition(tmp_path / "boxes", BOXES, {"boxes.h": HEADER})])
+        assert "found\nboxesFree (boxes 2.1; symbol)\n" in text(await asked)
+
+
+def seem_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the build of the index seem to run until the end."""
+    monkeypatch.setattr(doc_search, "BUILD_COMMAND", ("docs", "search", "--help"))
+    monkeypatch.setattr(doc_search, "BUILD_LOOK_S", 30.0)
+
+
+async def test_an_index_that_takes_long_is_said_to_be_incomplete(data_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    seem_to_build(monkeypatch)
+    monkeypatch.setattr(doc_search, "FIRST_INDEX_S", 0.2)
+    settings = Settings(data_dir=data_dir, index_documentation=True, toolsets=["docs"])
+    async with Client(server_from_settings(settings)) as client:
+        said = text(await client.call_tool("search_docs", {"query": "cudnnCreate"}))
+
+    assert "note: The index of what is installed is still being built" in said
+
+
+def test_an_index_that_somebody_else_made_meanwhile_is_left(indexed: Storage):
+    there = indexed.current()
+
+    assert build(indexed, only={"messages"}, if_none=True).unchanged
+    assert indexed.current() == there

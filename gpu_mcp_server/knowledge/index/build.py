@@ -35,7 +35,12 @@ class BuiltIndex:
 
 
 def build(
-    storage: Storage, *, anew: bool = False, only: set[str] | None = None, tell: Callable[[str], None] = lambda _: None
+    storage: Storage,
+    *,
+    anew: bool = False,
+    only: set[str] | None = None,
+    if_none: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> BuiltIndex:
     """Build the index of everything that is installed or was added, and make it current.
 
@@ -43,6 +48,7 @@ def build(
         storage: Where it is kept.
         anew: Whether nothing that was read before is used.
         only: Ids of the sources to take; otherwise all.
+        if_none: Whether an index that somebody else made while this waited for the lock is left as it is.
         tell: Is told each library as it is read.
 
     Raises:
@@ -55,6 +61,8 @@ def build(
         places = [p for p in all_places(storage) if only is None or p.source.id in only]
         prints = {place: place.fingerprint() for place in places}
         current = storage.current()
+        if if_none and current is not None:
+            return BuiltIndex(Counts(), unchanged=True)
         if not anew and current is not None and _is_of(current, prints.values()):
             return BuiltIndex(Counts(), kept=[label(p) for p in places], unchanged=True)
         built = BuiltIndex(Counts())

@@ -67,12 +67,17 @@ class Vectors:
             self._loader.start()
         return None
 
-    def wait(self) -> "Dense | None":
-        """Return the channel, loaded now."""
+    def wait(self, timeout_s: float | None = None) -> "Dense | None":
+        """Return the channel, loaded now; `None` if there is none, or it takes longer than the timeout."""
         self.channel()
         if self._loader is not None:
-            self._loader.join()
+            self._loader.join(timeout_s)
         return self.channel()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the channel will be there in a moment."""
+        return self._loader is not None and self._loader.is_alive()
 
     def close(self, timeout_s: float = 4.0) -> None:
         """End the loading: a process that ends while native libraries start up is aborted by them."""

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -33,10 +34,15 @@ SIGNATURE_CHARS = 160
 SAYS_CHARS = 140
 PAGE_CHARS = 6_000
 ADD_MORE = "Only our own guides are indexed: no toolkit was found. Add yours: gpu-mcp-server docs add PATH --library X."
-BEING_BUILT = "The index of what is installed is being built; ask again in a few seconds for more."
+BEING_BUILT = "The index of what is installed is still being built: what is called missing may be there in a minute."
+FIRST_INDEX_S = 10.0
+"""That a question waits for the first index; 8,900 entries took 5 s."""
+FIRST_VECTORS_S = 10.0
+"""That a question in words waits for the model and the vectors to be loaded; 0.7 s where nothing else runs."""
 
 BUILD_COMMAND = ("docs", "build", "--vectors", "--json")
 """Of our own command line."""
+FIRST_LOOK_S = 0.1
 BUILD_LOOK_S = 0.5
 """Between two looks whether a build has ended."""
 
@@ -74,28 +80,31 @@ class Documents:
             ConfigError: If the index is damaged, or of a newer version.
             DiskFull: If there is no room for an index.
         """
+        kinds = [kind] if kind else ()
 
-        def find(found: "IndexReader") -> DocSearch:
-            dense = self._dense(found)
-            answer = found.ask(
-                query, library=library, version=version, kinds=[kind] if kind else (), limit=limit, dense=dense
-            )
-            hits = [_hit(hit) for hit in answer.hits]
+        def find(found: "IndexReader") -> "tuple[DocSearch, Vectors | None]":
+            vectors = self._vectors_of(found)
+            dense = vectors.channel()
+            answer = found.ask(query, library=library, version=version, kinds=kinds, limit=limit, dense=dense)
+            named = any(hit.match in ("symbol", "code") for hit in answer.hits)
             notes = [*answer.notes]
             if all(each.is_own_text for each in found.editions):
-                notes.append(BEING_BUILT if self._builder is not None else ADD_MORE)
-            if dense is None and not any(hit.match in ("symbol", "code") for hit in hits):
-                notes.append(self._without_meaning())
-            return _fitting(
-                DocSearch(
-                    missing=answer.missing,
-                    hits=hits,
-                    did_you_mean=answer.did_you_mean,
-                    notes=[n for n in notes if n],
-                )
+                notes.append(BEING_BUILT if self._tasks else ADD_MORE)
+            if dense is None and not named:
+                notes.append(vectors.missing())
+            told = DocSearch(
+                missing=answer.missing,
+                hits=[_hit(hit) for hit in answer.hits],
+                did_you_mean=answer.did_you_mean,
+                notes=[note for note in notes if note],
             )
+            return _fitting(told), vectors if vectors.is_loading and not named else None
 
-        return await self._with_library(find)
+        told, loading = await self._with_library(find, wait=True)
+        if loading is not None:  # outside of the lock: others ask by name meanwhile
+            await asyncio.to_thread(loading.wait, FIRST_VECTORS_S)
+            told, _ = await self._with_library(find)
+        return told
 
     async def read(self, uri: str, *, offset: int = 0) -> DocPage:
         """Return an entry or a page of our own, or the part of it from `offset`.
@@ -116,7 +125,7 @@ class Documents:
             entry = found.page(uri)
             return _page(entry, offset, found.named_in(entry) if offset == 0 else [])
 
-        return await self._with_library(page)
+        return await self._with_library(page, wait=True)
 
     async def completions(self, part: str, prefix: str, given: Mapping[str, str]) -> list[str]:
         """Return what a part of an address may be: library, version, kind or name that begins with `prefix`."""
@@ -197,14 +206,24 @@ class Documents:
                 self._library.close()
                 self._library = None
 
-    async def _with_library(self, work: "Callable[[IndexReader], T]") -> T:
+    async def _with_library(self, work: "Callable[[IndexReader], T]", *, wait: bool = False) -> T:
+        """Return what `work` makes of the current index; with `wait`, of the first one when it is built."""
+
         def locked() -> T:
             with self._lock:
                 return work(self._opened())
 
         if not self._renewed:
             self._renew()
+        if wait and self._current() is None:
+            await self._first_index()
         return await asyncio.to_thread(locked)
+
+    async def _first_index(self) -> None:
+        """Wait until the build that runs has made an index, has ended, or takes longer than `FIRST_INDEX_S`."""
+        until = time.monotonic() + FIRST_INDEX_S
+        while self._tasks and self._current() is None and time.monotonic() < until:  # noqa: ASYNC110 - it is another process
+            await asyncio.sleep(FIRST_LOOK_S)
 
     def _opened(self) -> "IndexReader":
         """Return the current index; without one, that of our own guides, made on the spot."""
@@ -218,7 +237,7 @@ class Documents:
             from gpu_mcp_server.knowledge.index.index_store import Storage
             from gpu_mcp_server.knowledge.search.edition_scope import OURS
 
-            build(Storage(self._settings.data_dir), only={*OURS})
+            build(Storage(self._settings.data_dir), only={*OURS}, if_none=True)
             folder = self._current()
             assert folder is not None
         opened = IndexReader(folder)
@@ -255,15 +274,12 @@ class Documents:
             if code:
                 _log.warning("the documentation's index was not built", exit_code=code)
 
-    def _dense(self, found: "IndexReader"):  # noqa: ANN202 - Dense is only imported for types
+    def _vectors_of(self, found: "IndexReader") -> "Vectors":
         if self._vectors is None:
             from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 
             self._vectors = Vectors(found.folder, self._settings.data_dir)
-        return self._vectors.channel()
-
-    def _without_meaning(self) -> str:
-        return self._vectors.missing() if self._vectors is not None else ""
+        return self._vectors
 
 
 def _builder(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
