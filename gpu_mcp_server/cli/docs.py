@@ -36,17 +36,26 @@ def list_libraries(as_json: Json = False) -> None:
 
 @app.command()
 def sources(as_json: Json = False) -> None:
-    """Show every source that is known, its licence, and whether it is on this machine."""
+    """Show every source that is known, its licence, whether it is on this machine, and what is found without it."""
     from gpu_mcp_server.knowledge.readers.sources import installed_places, known_sources
+    from gpu_mcp_server.knowledge.search.missing_names import known_libraries
 
     announce("looking for documentation on this machine")
     found = {place.source.id: str(place.root) for place in reversed(installed_places())}
-    rows = [
-        {"id": s.id, "title": s.title, "licence": s.licence, "repository": s.repository, "found": found.get(s.id, "")}
-        for s in known_sources().values()
-    ]
-    shown = [[r["id"], r["title"], r["found"] or r["repository"] or "not installed"] for r in rows]
-    print_result(rows, table(["id", "title", "where"], shown, shorten=(1, 2)), as_json=as_json)
+    libraries = {each.library: each for each in reversed(known_libraries())}
+    rows: list[dict[str, str]] = []
+    for s in known_sources().values():
+        library = libraries.get(s.library)
+        row = {"id": s.id, "title": s.title, "licence": s.licence, "repository": s.repository}
+        row |= {"package": library.package if library else "", "found": found.get(s.id, "")}
+        rows.append(row | {"without": library.without if library else ""})
+    shown = [[r["id"], r["title"], r["found"] or _elsewhere(r), "" if r["found"] else r["without"]] for r in rows]
+    print_result(rows, table(["id", "title", "where", "without it"], shown, shorten=(1, 2, 3)), as_json=as_json)
+
+
+def _elsewhere(row: dict[str, str]) -> str:
+    """Return from where a source that is not on this machine would come."""
+    return row["repository"] or (f"pip install {row['package']}" if row["package"] else "not installed")
 
 
 @app.command()
