@@ -132,7 +132,7 @@ def _links(g: dict[str, Any]) -> str:
 def _users(g: dict[str, Any]) -> str:
     found = [g["locked_by"]] if g.get("locked_by") else []
     found += [f"{p.get('name') or p['pid']} of {p.get('user') or '?'}" for p in g.get("processes", [])[:3]]
-    return ", ".join(found) or ("free" if g.get("vendor", "nvidia") == "nvidia" else "nobody")
+    return ", ".join(found) or ("nobody" if g.get("shown_only") else "free")
 
 
 def _bar(part: float) -> str:

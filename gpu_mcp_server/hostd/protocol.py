@@ -68,6 +68,10 @@ class Limits:
     """Files in each of these two: one takes a kilobyte of the kernel's memory, however small it is."""
 
 
+VENDORS = ("nvidia", "amd")
+"""Makers of GPUs that jobs can have, in the order in which hosts are looked through."""
+
+
 @dataclass(frozen=True)
 class GpuRequest:
     """GPUs that the job wants."""
@@ -81,8 +85,10 @@ class GpuRequest:
     """Only these, when not empty."""
     wait_s: float = 60.0
     """How long to wait for the locks before giving up with status `no_gpu`."""
+    vendor: str = "nvidia"
+    """Whose: one of `VENDORS`; empty for those of any one vendor, NVIDIA's first."""
     arch: str = ""
-    """Only GPUs of this architecture, such as `sm_90`."""
+    """Only GPUs of this architecture, such as `sm_90` or `gfx942`."""
     memory_bytes: int = 0
     """Only GPUs with at least so much memory."""
     nvlink: bool = False

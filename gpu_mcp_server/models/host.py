@@ -33,7 +33,9 @@ class Gpu(Model):
     arch: str | None = None
     """As compilers call it: sm_90."""
     vendor: str = "nvidia"
-    """nvidia, or amd: those are shown, and given to no job."""
+    """nvidia or amd."""
+    shown_only: bool = False
+    """Whether no job can have it: AMD's library shows it, and the kernel's compute driver does not."""
     memory_total_bytes: int | None = None
     """Absent where the driver does not say, as of memory that is the system's."""
     memory_used_bytes: int | None = None
@@ -168,7 +170,7 @@ def _known(value: int | None, unit: str, name: str) -> str:
 
 
 def _use(g: Gpu) -> str:
-    return ", free" if g.vendor == "nvidia" else ", shown only: jobs get NVIDIA's GPUs alone"
+    return ", shown only: /dev/kfd or its render node is not there for jobs" if g.shown_only else ", free"
 
 
 def _more(g: Gpu) -> list[str]:

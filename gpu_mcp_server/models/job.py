@@ -44,8 +44,10 @@ class RankOptions(Model):
 class GpuNeeds(Model):
     """What GPUs must be, and how urgent the job is that wants them."""
 
+    vendor: Literal["", "nvidia", "amd"] = ""
+    """Empty: NVIDIA's where a host has enough, otherwise AMD's; never both in one job."""
     arch: str = ""
-    """Such as sm_90."""
+    """Such as sm_90 or gfx942."""
     memory_gb: int = Field(default=0, ge=0)
     """Each, at least; 10**9 bytes, so that a card that is sold as 80 GB has 80."""
     nvlink: bool = False

@@ -153,16 +153,14 @@ async def run_command(
     gpus: Annotated[int, Field(description="How many GPUs it gets.", ge=0, le=64)] = 0,
     needs: Annotated[
         Needs,
-        Field(
-            description="What the GPUs must be, and how urgent it is.", examples=[{"arch": "sm_90", "memory_gb": 80}]
-        ),
+        Field(description="What GPUs must be, how urgent it is.", examples=[{"arch": "sm_90"}]),
     ] = None,
     timeout_s: Annotated[
-        float | None, Field(description="Seconds until it is killed; default: 60, with detach 24 h.", gt=0, le=86_400)
+        float | None, Field(description="Seconds until killed; default: 60, with detach 24 h.", gt=0, le=86_400)
     ] = None,
-    stdin: Annotated[str, Field(description="Text for its standard input.")] = "",
+    stdin: Annotated[str, Field(description="Text for its stdin.")] = "",
     outputs: Annotated[tuple[str, ...], Field(description="Files to keep as artifacts; ['*']: all that changed.")] = (),
-    detach: Annotated[bool, Field(description="Return a job_id at once, not the result.")] = False,
+    detach: Annotated[bool, Field(description="Return a job_id at once.")] = False,
     fetch: Annotated[bool, Field(description="Run with network and without GPU, to download.")] = False,
     ranks: Annotated[
         Ranks, Field(description="Start several processes of it.", examples=[{"count": 4, "launcher": "torchrun"}])

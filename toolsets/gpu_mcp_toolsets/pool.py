@@ -27,6 +27,7 @@ async def reserve_gpu(
     progress: ProgressDep,
     gpus: Annotated[int, Field(description="How many GPUs to hold.", ge=1)] = 1,
     host: Host = None,
+    vendor: Annotated[Literal["", "nvidia", "amd"], Field(description="Whose GPUs; empty: either.")] = "",
     arch: Annotated[str, Field(description="Architecture of each: sm_90.")] = "",
     memory_gb: Annotated[int, Field(description="Memory of each GPU, at least.")] = 0,
     nvlink: Annotated[bool, Field(description="GPUs must be joined by NVLink.")] = False,
@@ -39,6 +40,7 @@ async def reserve_gpu(
     """
     return await pool.reserve(
         gpus,
+        vendor=vendor,
         host=host,
         arch=arch,
         memory_bytes=memory_gb * 10**9,

@@ -212,7 +212,7 @@ class ChannelServer:
             raise RequestRefused("protocol", "unknown verb %.80r" % name)
         answer, payload = verb(request, attachment)
         if name == "gpus" and self.host.amd.asks_a_program():
-            return self._fork(request["id"], lambda: dict(answer, amd=self.host.amd.by_program()))
+            return self._fork(request["id"], lambda: host_probe.ask_amd_program(self.host, answer))
         self._send({"id": request["id"], "ok": answer}, payload)
 
     def _fail(self, request: Any, kind: str, message: str, hint: str = "") -> None:
@@ -348,7 +348,7 @@ class ChannelServer:
         """Make ready for a job that is about to come; nothing is promised by it, or owed."""
         spec, missing = self._described(request, attachment)
         if not missing:
-            self._pool.prewarm(spec, self.host.nvml.gpus() if spec.gpus.count else [])
+            self._pool.prewarm(spec, self.host.gpus.all_gpus() if spec.gpus.count else [])
         return {"missing": missing}, b""
 
     def _submit(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
@@ -361,7 +361,7 @@ class ChannelServer:
         if folder is None:
             return {"claimed": False}, b""
         self._pool.note_activity()
-        gpus = self.host.nvml.gpus() if spec.gpus.count else []
+        gpus = self.host.gpus.all_gpus() if spec.gpus.count else []
         end = self._pool.adopt(folder, spec, gpus)
         if end is None:
             kind = Reservation if spec.purpose == PURPOSE else Supervisor

@@ -1,4 +1,4 @@
-"""AMD's GPUs of this host, by amdsmi, for people and agents to see; no job is given one.
+"""AMD's GPUs of this host, by amdsmi, for people and agents to see; which ones a job can have is KFD's (`kfd`).
 
 The module comes with ROCm or from PyPI, and both need ROCm's libamd_smi: without it the import fails with a KeyError.
 Nobody here had an AMD GPU: fields and units are those of the module's own text, 7.0.2, and were never seen live.
@@ -102,6 +102,7 @@ class AmdSmi:
         )
         return {
             "vendor": "amd",
+            "bdf": query_nvml(lambda: str(smi.amdsmi_get_gpu_device_bdf(handle))),
             "index": index,
             "uuid": str(query_nvml(lambda: smi.amdsmi_get_gpu_device_uuid(handle)) or "amd-%d" % index),
             "name": str(asic.get("market_name") or "AMD GPU"),

@@ -20,7 +20,7 @@ FOLDERS = os.pathsep.join((os.environ.get("PATH", ""), "/opt/rocm/bin:/usr/bin")
 QUESTIONS = ("list", "static", "metric", "process")
 CARD = re.compile(r"card(\d{1,3})$")
 ROCM_SMI = ("--showproductname", "--showuniqueid", "--showmeminfo", "vram", "--showuse", "--showpower", "--showtemp")
-ROCM_SMI_MORE = ("--showclocks", "--showmaxpower", "--json")
+ROCM_SMI_MORE = ("--showclocks", "--showmaxpower", "--showbus", "--json")
 MIB = 1 << 20
 LARGEST = 1 << 60
 UNITS = {"B": 1, "KB": 1 << 10, "MB": MIB, "GB": 1 << 30}
@@ -88,6 +88,7 @@ def _of_amd_smi(number: int, said: Dict[str, Any]) -> Dict[str, Any]:
     partition = text("static", "partition", "compute_partition")
     return {
         "vendor": "amd",
+        "bdf": text("list", "bdf"),
         "index": number,
         "uuid": text("list", "uuid") or "amd-%d" % number,
         "name": text("static", "asic", "market_name") or "AMD GPU",
@@ -136,6 +137,7 @@ def _of_rocm_smi(number: int, values: Dict[str, Any]) -> Dict[str, Any]:
 
     return {
         "vendor": "amd",
+        "bdf": values.get("pci bus") if isinstance(values.get("pci bus"), str) else None,
         "index": number,
         "uuid": str(values.get("unique id") or "amd-%d" % number),
         "name": str(values.get("card series") or values.get("device name") or "AMD GPU"),

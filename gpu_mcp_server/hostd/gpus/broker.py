@@ -24,8 +24,8 @@ from .drain import DrainFiles
 from .gpu_availability import GpuAvailability
 from .gpu_locks import GpuLocks
 from .gpu_queue import GrantedLease, Queue, Request
+from .host_gpus import HostGpus
 from .login_policy import job_uids, policy
-from .nvml import NvmlLibrary
 
 NAME = "broker"
 IDLE_S = 600.0
@@ -84,7 +84,7 @@ class Broker:
 
     def __init__(self, locks: GpuLocks, life: int, idle_s: float = IDLE_S) -> None:
         self._life, self._idle_s = life, idle_s
-        self._vacancy = GpuAvailability(locks, NvmlLibrary())
+        self._vacancy = GpuAvailability(locks, HostGpus())
         self.queue = Queue(self._vacancy.check)
         self._clients: Dict[int, _Client] = {}
         self._folder = os.open(locks.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -6,19 +6,19 @@ from typing import Dict, List, Tuple
 
 from .gpu_locks import PROCESSOR, GpuLocks
 from .gpu_queue import GpuState
-from .nvml import NvmlLibrary
+from .host_gpus import HostGpus
 
 DYING_S = 10.0
 """After that, processes of the last job that do not die are in nobody's way any more; the grant says so."""
 FRESH_S = 0.05
-"""For how long an answer of NVML's is used again."""
+"""For how long a driver's answer is used again."""
 
 
 class GpuAvailability:
     """Looks at the GPUs of this host."""
 
-    def __init__(self, locks: GpuLocks, nvml: NvmlLibrary) -> None:
-        self._locks, self._nvml = locks, nvml
+    def __init__(self, locks: GpuLocks, gpus: HostGpus) -> None:
+        self._locks, self._gpus = locks, gpus
         self._dying: Dict[str, float] = {}
         self._pids: Dict[str, Tuple[float, List[int]]] = {}
         self._seen: Dict[Tuple[str, str], GpuState] = {}
@@ -52,6 +52,6 @@ class GpuAvailability:
     def _strangers(self, name: str) -> List[int]:
         at, pids = self._pids.get(name, (0.0, []))
         if time.monotonic() - at > FRESH_S:
-            pids = self._nvml.pids(name)
+            pids = self._gpus.pids(name)
             self._pids[name] = (time.monotonic(), pids)
         return [pid for pid in pids if os.path.exists("/proc/%d" % pid)]

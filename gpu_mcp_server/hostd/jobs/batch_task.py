@@ -67,7 +67,7 @@ def _watched(host: Host, claimed: JobFolder, spec: JobSpec) -> int:
         claimed.signal(signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, passed_on)
-    pid, end = fork_supervisor(host, claimed, spec, host.nvml.gpus() if spec.gpus.count else [])
+    pid, end = fork_supervisor(host, claimed, spec, host.gpus.all_gpus() if spec.gpus.count else [])
     os.waitpid(pid, 0)
     end.close()
     return 0 if claimed.record().status == "ok" else NOT_OK

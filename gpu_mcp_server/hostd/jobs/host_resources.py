@@ -12,7 +12,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set
 from ..files.job_files import BlobStore
 from ..files.read_only_trees import ReadOnlyTrees
 from ..files.workspace_cache import WorkspaceCache
-from ..gpus import amd, nvml
+from ..gpus import amd, host_gpus, nvml
 from ..gpus.gpu_locks import GpuLocks
 from ..gpus.lock_folder import find_folder
 from ..gpus.login_policy import JOB_UIDS, job_uids
@@ -71,7 +71,7 @@ class Host:
         self.copies = WorkspaceCache(os.path.join(state, "copies"))
         self.trees = ReadOnlyTrees(os.path.join(state, "trees"), self.blobs)
         self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or find_folder())
-        self.nvml = nvml.NvmlLibrary()
+        self.gpus = host_gpus.HostGpus()
         self.amd = amd.AmdSmi()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.job_uids = job_uids()
@@ -261,17 +261,8 @@ class Host:
         return nvml.device_groups(list(devices))
 
     def gpu_view(self, leased: List[Dict[str, Any]]) -> Tuple[List[str], Dict[str, str]]:
-        """Return device nodes and environment for leased GPUs.
-
-        Only leased nodes are shown, so CUDA numbers them from 0 and CUDA_VISIBLE_DEVICES is not needed.
-        """
-        env: Dict[str, str] = {}
-        library = nvml.driver_library()
-        if library is not None:
-            env["LD_LIBRARY_PATH"] = library[1]
-        if self.level in ("landlock", "unconfined"):
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(str(g["uuid"]) for g in leased)
-        return nvml.device_nodes(leased), env
+        """Return device nodes and environment for leased GPUs, which are all that a sandbox with namespaces shows."""
+        return host_gpus.device_nodes(leased), host_gpus.environment_of_lease(leased, hidden=self.level in BOXED)
 
     def job_pids(self) -> Set[int]:
         """Return the pids of all jobs on this host."""

@@ -10,8 +10,9 @@ from ..gpus.broker_client import BrokerClient, BrokerGone, GrantRequest, wait_fo
 from ..gpus.drain import DrainFiles
 from ..gpus.gpu_availability import DYING_S
 from ..gpus.gpu_locks import PROCESSOR, Held
+from ..gpus.gpu_matching import matching_gpus, vendor_of
 from ..gpus.gpu_queue import choose_gpus
-from ..protocol import GpuRequest, JobSpec, has_memory
+from ..protocol import GpuRequest, JobSpec
 from ..sandbox.processes import Identity
 from . import reservation_socket
 from .host_resources import Host, JobRefused
@@ -23,6 +24,10 @@ SHUT_S = 0.25
 """Between two looks whether the host is still being drained, where no broker looks."""
 MOVED_S = 0.25
 """For each place that is ahead a new one is told so much later: a long line moves all the time."""
+SHOWN_AND_CLOSED = (
+    "level landlock shows the nodes of other AMD GPUs and closes them, so ROCm may find no GPU at all; "
+    "a level with namespaces hides them"
+)
 SAY_PART = 0.05
 """Words on the queue come again after this part of the time waited so far: each is written down."""
 
@@ -37,7 +42,8 @@ class Lease:
 
     def __init__(self, host: Host, spec: JobSpec, gpus: List[Dict[str, Any]]) -> None:
         self._host, self._spec = host, spec
-        self._gpus = {g["uuid"]: g for g in gpus if matches_request(g, spec.gpus)}
+        self._gpus = {g["uuid"]: g for g in matching_gpus(gpus, spec.gpus)}
+        self._of_amd = sum(vendor_of(g) == "amd" for g in gpus)
         self._locks: Held = []
         self._uuids: List[str] = []
         self._door: Optional[reservation_socket.ReservationClient] = None
@@ -229,6 +235,9 @@ class Lease:
                 self.notes.append("how much memory %s has is unknown, %d bytes were wanted" % (uuid, want.memory_bytes))
             if want.mode == "exclusive" and gpu["pids"] is None:
                 self.notes.append("whether other processes compute on %s is unknown" % uuid)
+        amd = any(vendor_of(self._gpus[uuid]) == "amd" for uuid in self._uuids)
+        if amd and self._host.level == "landlock" and len(self._uuids) < self._of_amd:
+            self.notes.append(SHOWN_AND_CLOSED)
 
     def uuids(self) -> List[str]:
         """Return the GPUs that the job has or had."""
@@ -287,13 +296,6 @@ class _Turn:
         self.wake: Optional[Callable[[], Sequence[int]]] = None
 
 
-def matches_request(gpu: Dict[str, Any], want: GpuRequest) -> bool:
-    """Say whether a GPU is what a job asks for."""
-    named = not want.uuids or gpu["uuid"] in want.uuids
-    known = not want.arch or gpu.get("arch") == want.arch
-    return named and known and has_memory(gpu, want.memory_bytes)
-
-
 def runtime_class(spec: JobSpec) -> str:
     """Return what a job is of: those of one purpose and command line take about as long as each other."""
     words = "\0".join(spec.processes[0].argv)
@@ -301,7 +303,7 @@ def runtime_class(spec: JobSpec) -> str:
 
 
 def _needs(want: GpuRequest) -> str:
-    needs = [want.arch] if want.arch else []
+    needs = [word for word in (want.vendor if want.vendor != "nvidia" else "", want.arch) if word]
     needs += ["%d bytes of memory" % want.memory_bytes] if want.memory_bytes else []
     return " (%s)" % ", ".join(needs) if needs else ""
 

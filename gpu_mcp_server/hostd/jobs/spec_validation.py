@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, Set, Tuple
 
 from ..files.job_files import FilesError, checked_path
 from ..gpus.gpu_queue import PRIORITIES
-from ..protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
+from ..protocol import VENDORS, FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
 
 ID = re.compile(r"[a-z0-9][a-z0-9-]{3,63}\Z")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
@@ -173,6 +173,7 @@ def _gpus(gpus: GpuRequest) -> None:
     _need(_whole(gpus.count) and gpus.count <= 64, "bad count of GPUs: %r", gpus.count)
     _need(gpus.mode in MODES and (gpus.count == 0 or gpus.mode != "none"), "bad mode of GPUs: %r", gpus.mode)
     _texts(gpus.uuids, "uuids")
+    _need(gpus.vendor in ("", *VENDORS), "bad vendor of GPUs: %r", gpus.vendor)
     for name in ("wait_s", "keep_s", "idle_s"):
         value: Any = getattr(gpus, name)
         _need(_number(value) and value >= 0, "bad " + name + ": %r", value)

@@ -8,8 +8,8 @@ supervisor come to 300 pages each for a job, some microseconds a page.
 import json
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..gpus.gpu_matching import matching_gpus
 from ..jobs import launch
-from ..jobs.lease import matches_request
 from ..jobs.spec_validation import validate_spec
 from ..protocol import (
     FileRef,
@@ -91,7 +91,7 @@ def _several(
     apart = len({p.workspace for p in processes}) == len(processes) <= MOST_PARTS
     if not apart or not all(p.program and not p.account for p in processes):
         return None
-    fitting = [str(g["uuid"]) for g in gpus if matches_request(g, spec.gpus)] if spec.gpus.count else []
+    fitting = [str(g["uuid"]) for g in matching_gpus(gpus, spec.gpus)] if spec.gpus.count else []
     if len(fitting) != spec.gpus.count:
         return None
     return SandboxTemplate(tuple(_part(p) for p in processes), roots, sizes, _trees(spec), tuple(sorted(fitting)))

@@ -11,6 +11,7 @@ import socket
 import struct
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from ..gpus.kfd import add_details, runtime_folder
 from ..gpus.nvml import driver_library
 from ..jobs.host_resources import Host
 from . import setup_lines, toolchain_probe
@@ -50,14 +51,17 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.pr
 
 
 def describe_gpus(host: Host) -> Dict[str, Any]:
-    """Describe what NVML knows; not in a forked child, where NVML does not work."""
+    """Describe what drivers know; not in a forked child, where NVML does not work."""
     library = driver_library()
-    gpus = host.nvml.gpus()
+    nvml, kfd = host.gpus.nvml, host.gpus.kfd
+    gpus, amd_gpus = nvml.gpus(), kfd.gpus()
     return {
-        "driver": host.nvml.driver(),
+        "driver": nvml.driver(),
         "driver_library": library[0] if library else None,
+        "rocm_libraries": runtime_folder(),
         "gpus": gpus,
-        "why_no_gpu": "" if gpus else host.nvml.why_none(),
+        "amd_gpus": amd_gpus,
+        "why_no_gpu": "" if gpus or amd_gpus else "; ".join([nvml.why_none(), *kfd.left_out]),
     }
 
 
@@ -295,22 +299,31 @@ def _load() -> Optional[float]:
 
 
 def gpu_state(host: Host) -> Dict[str, Any]:
-    """Return how each GPU stands, what processors and memory have to do, and how many jobs there are."""
-    gpus = host.nvml.gpus()
+    """Return how each GPU stands, what processors and memory have to do, and how many jobs there are.
+
+    `amd` has those that AMD's library shows and no job can have.
+    """
+    gpus = host.gpus.all_gpus()
     ours: Set[int] = host.job_pids() if any(g["pids"] for g in gpus) else set()
     for gpu in gpus:
         gpu["locked_by"] = host.locks.holder(gpu["uuid"])
         pids = gpu.pop("pids")
         gpu["foreign"] = None if pids is None else len(set(pids) - ours)
-    amd = host.amd.gpus()
+    gpus, amd = add_details(gpus, host.amd.gpus())
     return {
         "gpus": gpus,
         "jobs_running": len(host.folders.unfinished_jobs()),
         "load": _load(),
         "memory_available_bytes": available_memory_bytes(),
-        "why_none": host.nvml.why_not(),
+        "why_none": host.gpus.nvml.why_not(),
         "amd": amd,
         "locks": {"fault": host.locks.fault(), "note": host.locks.note()},
-        "left_out": [*host.nvml.left_out, *host.amd.left_out],
+        "left_out": [*host.gpus.left_out(), *host.amd.left_out],
         "job_uids": host.free_uids(),
     }
+
+
+def ask_amd_program(host: Host, state: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what `gpu_state` said with what ROCm's program adds to it; that may take seconds."""
+    gpus, others = add_details(state["gpus"], host.amd.by_program())
+    return dict(state, gpus=gpus, amd=others)

@@ -28,8 +28,10 @@ OPTIONS = (
     "--no-mount", "sys,home,cwd,tmp,hostfs,bind-paths", "--scratch", "/tmp,/dev/shm", "--uts", "--hostname", "job",
     "--pwd", "/job",
 )  # fmt: skip
-SYS = ("/sys/devices", "/sys/bus", "/sys/class", "/sys/module")
-"""What is shown of /sys to those that see a GPU; not /sys/fs, whose control groups the user may own."""
+SYS = ("/sys/devices", "/sys/bus", "/sys/class", "/sys/dev", "/sys/module")
+"""What is shown of /sys to those that see a GPU; not /sys/fs, whose control groups the user may own.
+
+KFD's topology lies below devices, and /sys/dev says what a render node is: libdrm, xf86drm.c, `drmNodeIsDRM`."""
 SOURCES = (container_init, landlock, seccomp)
 
 

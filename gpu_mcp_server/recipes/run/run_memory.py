@@ -71,7 +71,7 @@ async def _earlier_best(ground: Ground) -> Attempt | None:
     )
     for attempt_id in found[:CANDIDATES]:
         attempt = await lab.store.experience.get(attempt_id)
-        here = device_name(probe, 1 if attempt.target == "cuda" else 0)
+        here = device_name(probe, attempt.target or "cpu")
         enough = attempt.tier in tiers and tiers.index(attempt.tier) >= tiers.index(plan.tier)  # type: ignore[arg-type]  # tier compile remembers nothing
         own = (attempt.batch_id or "").startswith(f"{ground.run_id}.")
         if enough and attempt.device == here and attempt.flags == json.dumps(plan.flags) and not own:

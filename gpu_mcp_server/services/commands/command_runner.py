@@ -16,7 +16,7 @@ from gpu_mcp_server.services.commands.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.commands.rank_hosts import RankGroup, RankHosts, peers
 from gpu_mcp_server.services.commands.run_traces import RunTraceReader, TracedCommand
 from gpu_mcp_server.services.documentation.doc_search import Documents
-from gpu_mcp_server.services.hosts.host_connections import HostProbe, device_name, environment_of, min_level, roots_of
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, environment_of, leased_name, min_level, roots_of
 from gpu_mcp_server.services.jobs.batch_jobs import PURPOSE, is_batch_job
 from gpu_mcp_server.services.jobs.command_checks import check_command, check_fetch, job_files, start_failure
 from gpu_mcp_server.services.jobs.gpu_needs import ATTACHED_S, DETACHED_S, GpuNeed, exclusive_request
@@ -162,7 +162,7 @@ class CommandRunner:
             host=where,
             job_id=spec.id,
             level=probe.level,
-            device=device_name(probe, spec.gpus.count),
+            device=leased_name(probe, spec.gpus),
             driver=probe.driver,
             evidence={"argv": [a[:200] for a in argv[:50]], "workspace_id": workspace_id},
         )

@@ -14,11 +14,10 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.compiler import Compiler
-from gpu_mcp_server.services.commands.command_runner import device_name
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
 from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, judge_spec, parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
-from gpu_mcp_server.services.hosts.host_connections import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, device_name
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
@@ -265,7 +264,7 @@ def _key(problem: Problem, probe: HostProbe, device: str) -> str:
     about: list[Any] = [
         FORMAT,
         problem.content_hash,
-        device_name(probe, 1 if device == "cuda" else 0),
+        device_name(probe, device),
         probe.driver if device == "cuda" else probe.hostname,
         [python.torch, python.triton, python.version] if python else None,
     ]

@@ -9,7 +9,7 @@ from typing import Literal
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.commands.command_runner import Progress, device_name
+from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.candidate_device import device_of
 from gpu_mcp_server.services.evaluation.candidate_preparation import CandidatePreparation
 from gpu_mcp_server.services.evaluation.concurrency import DeadlinePassed, Slots
@@ -19,6 +19,7 @@ from gpu_mcp_server.services.evaluation.trial import JudgeRequest
 from gpu_mcp_server.services.evaluation.trial_judge import TrialJudge
 from gpu_mcp_server.services.evaluation.trial_records import TrialRecords
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache, key_of_request
+from gpu_mcp_server.services.hosts.host_connections import device_name
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.confirmations import Confirmations
@@ -81,7 +82,7 @@ class Evaluator:
         probe = await self._jobs.probe(where)
         chosen = device_of(device, problem, source, probe, where)
         await self._preparation.check(problem, source, where, flags, entry)
-        named = chosen, device_name(probe, 1 if chosen == "cuda" else 0)
+        named = chosen, device_name(probe, chosen)
         key = key_of_request(problem, source, probe, device=named, flags=(*flags,), entry=entry, timing=timing)
         key = "" if kind == "confirm" else key
         told = batch_id is None and bool(note or parent_id)

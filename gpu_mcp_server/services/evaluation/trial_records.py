@@ -10,9 +10,9 @@ from dataclasses import replace
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.build import CompileResult, kept_diagnostics
 from gpu_mcp_server.models.evaluation import Evaluation
-from gpu_mcp_server.services.commands.command_runner import device_name
 from gpu_mcp_server.services.evaluation.candidate_device import versions_of
 from gpu_mcp_server.services.evaluation.trial import JudgeRequest
+from gpu_mcp_server.services.hosts.host_connections import device_name
 from gpu_mcp_server.services.jobs.call_context import is_left_running
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -49,7 +49,7 @@ class TrialRecords:
             source_artifact_id=await self._artifacts.put(data, name=trial.source.name, media_type=media_type),
             language=trial.language,
             host=trial.host,
-            device=device_name(trial.probe, 1 if trial.device == "cuda" else 0),
+            device=device_name(trial.probe, trial.device),
             driver=trial.probe.driver,
             level=trial.probe.level,
             note=note,

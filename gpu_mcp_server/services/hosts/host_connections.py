@@ -18,7 +18,8 @@ from pydantic import ConfigDict, Field
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostDrained, HostUnavailable, NotFound
-from gpu_mcp_server.hostd.protocol import BOXED
+from gpu_mcp_server.hostd.gpus.gpu_matching import matching_gpus
+from gpu_mcp_server.hostd.protocol import BOXED, GpuRequest
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import CompilerInfo, Toolchains
 from gpu_mcp_server.services.hosts.judge_pythons import OWN, local_judge_pythons
@@ -105,6 +106,10 @@ class HostProbe(Model):
     driver: str | None
     driver_library: str | None
     gpus: list[dict[str, Any]]
+    """NVIDIA's."""
+    amd_gpus: tuple[dict[str, Any], ...] = ()
+    rocm_libraries: str | None = None
+    """Folder of ROCm's runtime."""
     why_no_gpu: str
     setup: Setup = Setup()
     addresses: tuple[str, ...] = ()
@@ -116,7 +121,11 @@ class HostProbe(Model):
 
     def describe_gpus(self) -> str:
         """Return how many GPUs there are, and what keeps others from being seen."""
-        return f"{len(self.gpus)} GPUs" + (f" ({self.why_no_gpu})" if self.why_no_gpu else "")
+        return f"{len(self.all_gpus())} GPUs" + (f" ({self.why_no_gpu})" if self.why_no_gpu else "")
+
+    def all_gpus(self) -> list[dict[str, Any]]:
+        """Return the GPUs that a job can have, of any vendor."""
+        return [*self.gpus, *self.amd_gpus]
 
     def devices(self) -> list[str]:
         """Return what can be judged here."""
@@ -134,13 +143,21 @@ def roots_of(probe: HostProbe, more: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the folders that a job is shown read-only besides /usr."""
     roots = [*(probe.judge.roots if probe.judge else ()), *([probe.nvcc.root] if probe.nvcc else ())]
     linked = [r for library in probe.toolchains.libraries.found.values() for r in library.roots]
-    roots += [*linked, *probe.setup.roots, *more]
+    rocm = [probe.rocm_libraries.rpartition("/")[0]] if probe.amd_gpus and probe.rocm_libraries else []
+    roots += [*linked, *rocm, *probe.setup.roots, *more]
     return tuple(dict.fromkeys(r for r in roots if not r.startswith("/usr/")))
 
 
-def device_name(probe: HostProbe, gpus: int) -> str:
-    """Return what a job ran on, as records show it."""
-    return str(probe.gpus[0]["name"]) if gpus and probe.gpus else f"{probe.cpu} ({probe.cores} cores)"
+def device_name(probe: HostProbe, device: str) -> str:
+    """Return what a job runs on, as records show it; `device` is cpu, cuda or hip."""
+    gpus = {"cuda": probe.gpus, "hip": list(probe.amd_gpus)}.get(device, [])
+    return str(gpus[0]["name"]) if gpus else f"{probe.cpu} ({probe.cores} cores)"
+
+
+def leased_name(probe: HostProbe, want: GpuRequest) -> str:
+    """Return what a job with such a wish for GPUs runs on, as records show it."""
+    gpus = matching_gpus(probe.all_gpus(), want) if want.count else []
+    return str(gpus[0]["name"]) if gpus else device_name(probe, "cpu")
 
 
 def environment_of(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]:

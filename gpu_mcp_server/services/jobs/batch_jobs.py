@@ -112,7 +112,7 @@ class BatchJobs:
             files={"main": tuple(manifest)},
             outputs=("*",) if asked.workspace_id else tuple(asked.outputs),
             roots=tuple(ask.roots),
-            gpus=GpuRequest(count=each, mode="exclusive" if each else "none"),
+            gpus=GpuRequest(count=each, mode="exclusive" if each else "none", vendor=""),
             limits=Limits(wall_s=asked.time_s, output_bytes=KEPT_OUTPUT_BYTES),
             min_level=min_level(self._settings),
         )

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from gpu_mcp_server.errors import BadRequest, NoFreeGpu
-from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, has_memory
+from gpu_mcp_server.hostd.gpus.gpu_matching import matching_gpus, vendor_of
+from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec
 from gpu_mcp_server.models.job import GpuNeeds
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
@@ -21,6 +22,8 @@ class GpuNeed:
     arch: str = ""
     memory_bytes: int = 0
     nvlink: bool = False
+    vendor: str = "nvidia"
+    """Empty for those of any one vendor."""
 
     @classmethod
     def from_request(cls, count: int, needs: GpuNeeds | None) -> "GpuNeed":
@@ -30,10 +33,10 @@ class GpuNeed:
             BadRequest: If it says what GPUs must be, and wants none.
         """
         if needs is None:
-            return cls(count)
+            return cls(count, vendor="")
         if not count:
             raise BadRequest("`needs` says what GPUs must be, and none is asked for.", hint="Give gpus, or no needs.")
-        return cls(count, needs.arch, needs.memory_gb * 10**9, needs.nvlink)
+        return cls(count, needs.arch, needs.memory_gb * 10**9, needs.nvlink, needs.vendor)
 
     def check(self, probe: HostProbe, host: str) -> None:
         """Refuse a host that never had such GPUs.
@@ -43,7 +46,7 @@ class GpuNeed:
         """
         fitting = len(self.fitting(probe))
         if fitting < self.count:
-            such = f", {fitting} of them such" if fitting < len(probe.gpus) else ""
+            such = f", {fitting} of them such" if fitting < len(probe.all_gpus()) else ""
             raise NoFreeGpu(
                 f"Host {host!r} has {probe.describe_gpus()}{such}, {self.count} were asked for.",
                 hint="Name another host (gpu_status), or ask for fewer or others.",
@@ -51,12 +54,15 @@ class GpuNeed:
             )
 
     def fitting(self, probe: HostProbe) -> set[str]:
-        """Return the GPUs of a host that will do."""
-        return {
-            str(g["uuid"])
-            for g in probe.gpus
-            if (not self.arch or g.get("arch") == self.arch) and has_memory(g, self.memory_bytes)
-        }
+        """Return the GPUs of a host that will do, all of one vendor."""
+        return {str(g["uuid"]) for g in matching_gpus(probe.all_gpus(), self._request())}
+
+    def vendor_on(self, probe: HostProbe) -> str:
+        """Return whose GPUs it gets on a host that has them."""
+        return next((vendor_of(g) for g in matching_gpus(probe.all_gpus(), self._request())), self.vendor)
+
+    def _request(self) -> GpuRequest:
+        return GpuRequest(self.count, vendor=self.vendor, arch=self.arch, memory_bytes=self.memory_bytes)
 
 
 def exclusive_request(need: GpuNeed, *, detached: bool, priority: str = "interactive") -> GpuRequest:
@@ -65,6 +71,7 @@ def exclusive_request(need: GpuNeed, *, detached: bool, priority: str = "interac
         count=need.count,
         mode="exclusive" if need.count else "none",
         wait_s=DETACHED_QUEUE_S if detached else QUEUE_S,
+        vendor=need.vendor,
         arch=need.arch,
         memory_bytes=need.memory_bytes,
         nvlink=need.nvlink,

@@ -25,8 +25,8 @@ HasBuild = Callable[[str], Awaitable[bool | None]]
 """Whether a host has a build already; None where it cannot be built."""
 
 PURPOSE = "reserve"
-OWNER, USER = "owner", "user"
-"""In a reservation's context: the server whose jobs use it, and for whom."""
+OWNER, USER, VENDOR = "owner", "user", "vendor"
+"""In a reservation's context: the server whose jobs use it, for whom, and whose GPUs they are."""
 IDLE_S = 60.0
 """A reservation that was not used for so long gives way to who waits."""
 LONGEST_S = 8 * 3600.0
@@ -58,6 +58,11 @@ class _Held:
     host: str
     count: int
     user: str
+    vendor: str
+
+    def serves(self, user: str, count: int, vendor: str) -> bool:
+        """Say whether a job of a user finds what it wants in it."""
+        return self.user == user and self.count >= count > 0 and vendor in ("", self.vendor)
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,8 @@ class GpuScheduler:
         except (GpuMcpError, TimeoutError):
             return
         if record.state == "running" and await self._table.hand_over(row, {OWNER: self.owner.register()}):
-            self._held[row.job_id] = _Held(row.host, len(record.gpus), str(row.context.get(USER) or self.share().user))
+            user = str(row.context.get(USER) or self.share().user)
+            self._held[row.job_id] = _held(row, len(record.gpus), user)
 
     async def close(self) -> None:
         """Leave the reservations to the next server."""
@@ -132,11 +138,12 @@ class GpuScheduler:
         if want.mode == "none":
             return spec
         share = self.share()
-        ours = {i: h for i, h in self._held.items() if h.host == host and h.user == (want.user or share.user)}
-        lease = next((i for i, held in ours.items() if held.count >= want.count > 0), want.lease)
+        user, here = want.user or share.user, {i: h for i, h in self._held.items() if h.host == host}
+        lease = next((i for i, h in here.items() if h.serves(user, want.count, want.vendor)), want.lease)
         gpus = replace(
             want,
-            user=want.user or share.user,
+            vendor=here[lease].vendor if lease in here else want.vendor,
+            user=user,
             weight=share.weight,
             foreign=self._settings.hosts[host].foreign_processes,
             priority=priority_of(spec) if spec.purpose != PURPOSE else want.priority,
@@ -177,7 +184,7 @@ class GpuScheduler:
         if named or self._settings.default_host or len(hosts.names()) == 1 or need.count == 0:
             return hosts.choose(named)
         user = self.share().user
-        held = next((h.host for h in self._held.values() if h.user == user and h.count >= need.count), None)
+        held = next((h.host for h in self._held.values() if h.serves(user, need.count, need.vendor)), None)
         if held is not None:
             return held
         offers = await self._offers(need, files or {}, has_build)
@@ -245,6 +252,7 @@ class GpuScheduler:
         self,
         count: int = 1,
         *,
+        vendor: str = "",
         host: str | None = None,
         arch: str = "",
         memory_bytes: int = 0,
@@ -258,6 +266,7 @@ class GpuScheduler:
 
         Args:
             count: GPUs.
+            vendor: Whose; empty for those of any one vendor.
             host: Where; the best one if not given.
             arch: Only GPUs of this architecture.
             memory_bytes: Only GPUs with at least so much memory.
@@ -272,13 +281,15 @@ class GpuScheduler:
             NoFreeGpu: If no host has such GPUs.
         """
         if lease_id is not None:
-            where = await self._reservation(lease_id)
+            where = (await self._reservation(lease_id)).host
         else:
-            need = GpuNeed(count, arch, memory_bytes, nvlink)
+            need = GpuNeed(count, arch, memory_bytes, nvlink, vendor)
             where = await self.place(host, need)
-            need.check(await self._jobs.probe(where), where)
+            probe = await self._jobs.probe(where)
+            need.check(probe, where)
+            need = replace(need, vendor=need.vendor_on(probe))
             lease_id = f"l-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
-            about = {OWNER: self.owner.register(), USER: self.share().user}
+            about = {OWNER: self.owner.register(), USER: self.share().user, VENDOR: need.vendor}
             await self._jobs.submit(self._spec(lease_id, need, keep_s), host=where, blobs={}, context=about)
         try:
             record = await self._granted(lease_id, where, wait_s, progress)
@@ -286,7 +297,8 @@ class GpuScheduler:
             await self._jobs.end_quietly(lease_id, where)
             raise
         if record.state == "running":
-            self._held[lease_id] = _Held(where, len(record.gpus), self.share().user)
+            row = await self._reservation(lease_id)
+            self._held[lease_id] = _held(row, len(record.gpus), self.share().user)
         elif record.state == "finished":
             raise_if_not_run(record, where)
         return await self._lease(record, where)
@@ -300,6 +312,7 @@ class GpuScheduler:
                 count=need.count,
                 mode="exclusive",
                 wait_s=QUEUE_S,
+                vendor=need.vendor,
                 arch=need.arch,
                 memory_bytes=need.memory_bytes,
                 nvlink=need.nvlink,
@@ -328,13 +341,13 @@ class GpuScheduler:
         Raises:
             NotFound: If there is no such reservation.
         """
-        host = await self._reservation(lease_id)
+        host = (await self._reservation(lease_id)).host
         self._held.pop(lease_id, None)
         await self._jobs.cancel(lease_id, host)
         return await self._lease((await self._jobs.poll(lease_id, host, timeout_s=10.0)).record, host)
 
-    async def _reservation(self, lease_id: str) -> str:
-        """Return the host of a reservation."""
+    async def _reservation(self, lease_id: str) -> JobRow:
+        """Return a reservation as it was asked for."""
         absent = NotFound("reservation", lease_id, hint="lease_id comes from reserve_gpu.")
         try:
             row = await self._table.get_own(lease_id)
@@ -342,7 +355,7 @@ class GpuScheduler:
             raise absent from None
         if row.purpose != PURPOSE:
             raise absent
-        return row.host
+        return row
 
     async def _lease(self, record: JobRecord, host: str) -> GpuLease:
         def lease(state: Literal["held", "queued", "ended"], **more: Any) -> GpuLease:
@@ -355,6 +368,11 @@ class GpuScheduler:
         now, _ = await self._jobs.hosts.call(host, "pool")
         mine = next((ReservationInfo(**r) for r in now["reservations"] if r["lease_id"] == record.id), None)
         return lease("held", ends_in_s=mine.ends_in_s if mine else None)
+
+
+def _held(row: JobRow, count: int, user: str) -> _Held:
+    """Return what a reservation holds; those of servers before this version hold NVIDIA's GPUs."""
+    return _Held(row.host, count, user, str(row.context.get(VENDOR) or "nvidia"))
 
 
 def _local_name() -> str:

@@ -12,14 +12,8 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSp
 from gpu_mcp_server.models.attempt import AttemptKind
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services.commands.command_runner import (
-    Progress,
-    device_name,
-    environment_of,
-    last_line_to,
-    min_level,
-    roots_of,
-)
+from gpu_mcp_server.services.commands.command_runner import Progress, last_line_to
+from gpu_mcp_server.services.hosts.host_connections import device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.command_checks import job_files
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
@@ -138,7 +132,7 @@ class ToolJobs:
             host=target.host,
             job_id=spec.id,
             level=probe.level,
-            device=device_name(probe, 1),
+            device=device_name(probe, "cuda"),
             driver=probe.driver,
             evidence={"argv": [a[:200] for a in target.argv[:50]], "workspace_id": target.workspace_id},
         )

@@ -65,7 +65,7 @@ class StatusService:
             return HostStatus(host=name, kind=kind, reachable=False, problem=f"no answer within {PATIENCE_S:g} s")
         fields = set(Gpu.model_fields) - {"foreign_processes"}
         gpus = [Gpu(**{k: v for k, v in g.items() if k in fields}, foreign_processes=g["foreign"]) for g in now["gpus"]]
-        gpus += [Gpu(**{k: v for k, v in g.items() if k in fields}) for g in now.get("amd", ())]
+        gpus += [Gpu(**{k: v for k, v in g.items() if k in fields}, shown_only=True) for g in now.get("amd", ())]
         return HostStatus(
             host=name,
             kind=kind,

@@ -43,17 +43,26 @@ def refusing(*_: Any) -> Any:
     raise RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
 
 
+def lab_of(gpu: Gpu) -> LabStatus:
+    return LabStatus(hosts=[HostStatus(host="a", kind="local", reachable=True, gpus=[gpu])])
+
+
 def test_a_gpu_is_described_as_nvidias_are():
     (found,) = amd.AmdSmi(rebuilt()).gpus()
     gpu = Gpu(**{k: v for k, v in found.items() if k in FIELDS})
-    assert set(found) <= FIELDS and (gpu.vendor, gpu.name, gpu.arch) == ("amd", "AMD Instinct MI300X", "gfx942")
+    assert set(found) - {"bdf"} <= FIELDS and (gpu.vendor, gpu.name, gpu.arch) == (
+        "amd",
+        "AMD Instinct MI300X",
+        "gfx942",
+    )
     assert (gpu.memory_total_bytes, gpu.memory_used_bytes) == (196592 << 20, 283 << 20)
     assert (gpu.utilization_percent, gpu.temperature_c, gpu.power_w, gpu.power_limit_w) == (37, 47, 140, 750)
     assert (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, gpu.memory_clock_mhz) == (132, 2100, 900)
     assert gpu.throttle == ["power cap"] and gpu.mig is False
     assert [(p.pid, p.memory_bytes) for p in gpu.processes] == [(os.getpid(), 1 << 30)] and gpu.processes[0].user
-    said = LabStatus(hosts=[HostStatus(host="a", kind="local", reachable=True, gpus=[gpu])]).summary()
-    assert "MI300X gfx942 283/196592 MiB" in said and "140/750 W" in said and "shown only" in said
+    said = lab_of(gpu).summary()
+    assert "MI300X gfx942 283/196592 MiB" in said and "140/750 W" in said and ", free" in said
+    assert ", shown only" in lab_of(gpu.model_copy(update={"shown_only": True})).summary()
 
 
 def test_what_a_device_refuses_to_say_is_absent_and_the_rest_is_there():
@@ -62,7 +71,7 @@ def test_what_a_device_refuses_to_say_is_absent_and_the_rest_is_there():
     ]
     for name in [*names, "amdsmi_get_violation_status"]:
         (found,) = amd.AmdSmi(rebuilt(**{name: refusing})).gpus()
-        Gpu(**found)
+        Gpu(**{k: v for k, v in found.items() if k in FIELDS})
     (found,) = amd.AmdSmi(
         rebuilt(amdsmi_get_power_info=lambda _: {"average_socket_power": 90, "power_limit": 300})
     ).gpus()

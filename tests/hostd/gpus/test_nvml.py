@@ -165,7 +165,7 @@ def test_numbers_and_names_that_cannot_be_true_are_unknown(folder: Path):
 
 
 def test_a_gpu_that_does_not_say_how_much_memory_it_has_is_not_refused():
-    from gpu_mcp_server.hostd.jobs.lease import matches_request
+    from gpu_mcp_server.hostd.gpus.gpu_matching import matches_request
 
     want = GpuRequest(1, "exclusive", memory_bytes=80 << 30)
     assert matches_request({"uuid": "a", "memory_total_bytes": None}, want)

@@ -1,0 +1,24 @@
+"""Which GPUs a job could have of those that a host has. No I/O."""
+
+from typing import Any, Dict, List, Mapping, Sequence
+
+from ..protocol import VENDORS, GpuRequest, has_memory
+
+
+def vendor_of(gpu: Mapping[str, Any]) -> str:
+    """Return whose a GPU is."""
+    return str(gpu.get("vendor") or "nvidia")
+
+
+def matching_gpus(gpus: Sequence[Dict[str, Any]], want: GpuRequest) -> List[Dict[str, Any]]:
+    """Return the GPUs that a job could have, all of one vendor: where none is named, NVIDIA's if they are enough."""
+    fitting = [g for g in gpus if matches_request(g, want)]
+    by_vendor = [[g for g in fitting if vendor_of(g) == v] for v in ((want.vendor,) if want.vendor else VENDORS)]
+    return next((some for some in by_vendor if len(some) >= want.count), max(by_vendor, key=len))
+
+
+def matches_request(gpu: Mapping[str, Any], want: GpuRequest) -> bool:
+    """Say whether a GPU is what a job asks for."""
+    named = not want.uuids or gpu["uuid"] in want.uuids
+    known = not want.arch or gpu.get("arch") == want.arch
+    return want.vendor in ("", vendor_of(gpu)) and named and known and has_memory(gpu, want.memory_bytes)

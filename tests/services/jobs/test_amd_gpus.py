@@ -1,0 +1,111 @@
+"""A host with an NVIDIA GPU and two of AMD's, all pretended: which ones jobs, ranks, tests and reservations get."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import NoFreeGpu
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
+from gpu_mcp_server.models.job import GpuNeeds, RankOptions
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.settings.server_settings import LocalHost
+from tests.hostd.brokers import broker_pid
+from tests.hostd.conftest import needs_root
+from tests.hostd.kfd_trees import KFD, device_nodes, put_tree
+from tests.hostd.laboratory import wrapped
+from tests.laboratory import Folder, settings_for
+
+pytestmark = [
+    pytest.mark.anyio,
+    needs_root,
+    pytest.mark.skipif(KFD.exists(), reason="this machine has AMD's driver"),
+]
+MINORS, MISSING = (246, 247), 248
+IDS = ["GPU-00000000000000b1", "GPU-00000000000000b2"]
+AMD = GpuNeeds(vendor="amd")
+SHOW = ["sh", "-c", 'echo "[$ROCR_VISIBLE_DEVICES]" $(ls /dev/dri /dev/kfd 2>/dev/null)']
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    with Folder() as folder, device_nodes(*MINORS):
+        own, data = folder / "mixed", folder / "data"
+        for each in (own, data):
+            each.mkdir()
+            each.chmod(0o711)
+        (own / "gpus.json").write_text(json.dumps([{"uuid": "GPU-n", "name": "Pretended H100"}]))
+        gpus = [
+            {"minor": m, "unique_id": 0xB1 + n, "name": "AMD Instinct MI300X"} for n, m in enumerate((*MINORS, MISSING))
+        ]
+        put_tree(own / "sys", *gpus)
+        env = {"GPU_MCP_HOSTD_GPUS": str(own / "gpus.json"), "GPU_MCP_HOSTD_SYS": str(own / "sys")}
+        env["GPU_MCP_HOSTD_LOCKS"] = str(own / "locks")
+        host = LocalHost(python=str(wrapped(own / "state", env)), state_dir=str(own / "state"))
+        async with Lab.open(settings_for(data, hosts={"local": host})) as opened:
+            yield opened
+        end_broker(own / "locks")
+
+
+def end_broker(locks: Path) -> None:
+    pid = broker_pid(GpuLocks(str(locks)))
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_job_gets_the_vendor_that_it_needs_and_nothing_of_the_other(lab: Lab):
+    amd = await lab.commands.run(SHOW, gpus=1, needs=AMD)
+    assert (amd.status, amd.gpus) == ("ok", IDS[:1]) and amd.stdout.split() == [
+        f"[{IDS[0]}]",
+        "/dev/kfd",
+        "/dev/dri:",
+        "renderD246",
+    ]
+    assert (await lab.store.experience.get(amd.attempt_id or "")).device == "AMD Instinct MI300X"
+    by_arch = await lab.commands.run(SHOW, gpus=1, needs=GpuNeeds(arch="gfx942"))
+    assert by_arch.gpus == IDS[:1], "the architecture says whose it is"
+    usual = await lab.commands.run(SHOW, gpus=1)
+    assert usual.gpus == ["GPU-n"] and usual.stdout.split() == ["[]"]
+    two = await lab.commands.run(SHOW, gpus=2)
+    assert two.gpus == IDS and two.stdout.startswith(f"[{','.join(IDS)}]"), "one vendor has two, the other has not"
+    none = await lab.commands.run(SHOW)
+    assert none.stdout.split() == ["[]"]
+    with pytest.raises(NoFreeGpu, match=r"3 GPUs, 2 of them such, 3 were asked for"):
+        await lab.commands.run(SHOW, gpus=3, needs=AMD)
+
+
+async def test_tests_and_ranks_run_on_amds_gpus(lab: Lab):
+    ranks = await lab.commands.run(SHOW, gpus=2, needs=AMD, ranks=RankOptions(count=2))
+    assert ranks.status == "ok" and ranks.gpus == IDS
+    passing = {
+        "test_it.py": b"import os\ndef test_it(): assert os.environ['ROCR_VISIBLE_DEVICES'].startswith('GPU-')\n"
+    }
+    listing = await lab.store.workspaces.write(None, passing)
+    tested = await lab.commands.run(
+        ["python3", "-c", "import test_it; test_it.test_it(); print('passed')"],
+        workspace_id=listing.workspace_id, gpus=1, needs=AMD, tests=(),
+    )  # fmt: skip
+    assert (tested.status, tested.stdout.strip()) == ("ok", "passed")
+
+
+async def test_a_reservation_of_amds_gpus_is_used_by_jobs_that_name_no_vendor(lab: Lab):
+    lease = await lab.jobs.pool.reserve(1, vendor="amd")
+    assert (lease.state, lease.gpus) == ("held", IDS[:1])
+    inside = await lab.commands.run(SHOW, gpus=1)
+    assert (inside.status, inside.gpus) == ("ok", lease.gpus), "what was reserved comes first"
+    nvidia = await lab.commands.run(SHOW, gpus=1, needs=GpuNeeds(vendor="nvidia"))
+    assert nvidia.gpus == ["GPU-n"]
+    await lab.jobs.pool.release(lease.lease_id)
+    with pytest.raises(NoFreeGpu):
+        await lab.jobs.pool.reserve(1, vendor="nvidia", arch="gfx942")
+
+
+async def test_the_status_has_both_and_says_which_gpu_lacks_its_node(lab: Lab):
+    (host,) = (await lab.status.gpus.status()).hosts
+    assert [(g.uuid, g.vendor, g.arch, g.shown_only) for g in host.gpus] == [
+        ("GPU-n", "nvidia", "sm_90", False), *((uuid, "amd", "gfx942", False) for uuid in IDS),
+    ]  # fmt: skip
+    assert host.problem and "its render node /dev/dri/renderD248 is missing" in host.problem
