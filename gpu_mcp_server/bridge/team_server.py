@@ -96,15 +96,29 @@ class TeamServer:
             BadRequest: If the server refuses it.
             HostUnavailable: If there was no answer for too long.
         """
+        return await self._patiently(lambda: self._sent(method, path, content, query))
 
-        async def sent() -> Any:
-            answer = await self._client().request(
-                method, path, content=content, params=dict(query), headers=self._authorized({})
-            )
-            self._check(answer.status_code, answer.headers, answer.content)
-            return answer.json()
+    async def send_once(self, method: str, path: str, *, content: bytes = b"") -> Any:
+        """Send a request that must not be sent twice, and return its answer from JSON.
 
-        return await self._patiently(sent)
+        Raises:
+            BadRequest: If the server refuses it.
+            HostUnavailable: If there was no answer: whether it was done is not known.
+        """
+        try:
+            return await self._sent(method, path, content, {})
+        except _TokenRefused as refused:
+            raise BadRequest(f"{self.address} does not take the token: {refused}.") from None
+        except (httpx2.HTTPError, LineLost) as lost:
+            raise HostUnavailable(
+                f"{self.address} did not answer: {_why(lost)}.", hint="Look whether it was done before you repeat it."
+            ) from lost
+
+    async def _sent(self, method: str, path: str, content: bytes, query: Mapping[str, str | int]) -> Any:
+        headers = self._authorized({})
+        answer = await self._client().request(method, path, content=content, params=dict(query), headers=headers)
+        self._check(answer.status_code, answer.headers, answer.content)
+        return answer.json()
 
     async def fetch(self, path: str) -> bytes:
         """Return a content that is small enough for the memory."""

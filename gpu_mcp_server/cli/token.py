@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, print_result, table
+from gpu_mcp_server.cli.output import Json, announce, print_result, table
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.user import Scope
 
@@ -23,11 +23,17 @@ Expires = Annotated[str, typer.Option(help="From now: 12h, 30d, 52w; `never`.")]
 
 
 def with_team(work: Callable[[Any], Awaitable[T]]) -> T:
-    """Open the users of this machine's store and work with them."""
+    """Open the users of the team's server that an admin is logged in to, or of this machine's store."""
     from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.team.team_services import Team
 
     async def opened() -> T:
+        if address := in_process_client.remote_address():
+            from gpu_mcp_server.bridge.remote_team import RemoteTeam
+
+            announce(f"asking {address}")
+            async with in_process_client.remote_session(address) as there:
+                return await work(RemoteTeam(there.server.server))
         async with Team.open(load_settings()) as team:
             return await work(team)
 

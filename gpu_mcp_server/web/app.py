@@ -22,6 +22,7 @@ from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.team.token_verifier import Verifier
 from gpu_mcp_server.team.webhooks import Webhooks
+from gpu_mcp_server.web.admin_routes import admin_routes
 from gpu_mcp_server.web.authentication import Authentication
 from gpu_mcp_server.web.call_retries import RetriedCalls
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
@@ -116,8 +117,8 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
             await asyncio.gather(telling, return_exceptions=True)
 
     figures = Route("/metrics", metrics.page)
-    files = [*merging_routes(), *upload_routes(), *download_routes(), calls.route()]
-    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *files, *dashboard_routes()]
+    files = [*merging_routes(), *upload_routes(), *download_routes(), *admin_routes()]
+    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *files, calls.route(), *dashboard_routes()]
     app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
     draining = ShutdownMiddleware(app)
     app.state.site = SiteState(settings, team, server, draining, verifier is not None)

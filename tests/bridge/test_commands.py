@@ -164,3 +164,38 @@ def test_no_servers_file_lands_outside_of_its_folder(tmp_path: Path, path: str):
 
     with pytest.raises(PathRefused):
         target_in(tmp_path / "in", path)
+
+
+async def test_an_admin_looks_after_users_from_a_laptop_and_nobody_else_does(site: Served, tmp_path: Path):
+    boss = await site.token("boss", "admin")
+    laptop = Laptop(tmp_path, site.url, boss)
+    made = await laptop.told("token", "create", "new", "--project", "p", "--scope", "read")
+    await laptop.told("user", "set", "new", "--disk-bytes", "1000")
+    users = {user["name"]: user for user in await laptop.told("user", "list")}
+    revoked = await laptop.told("token", "revoke", made["token_id"])
+    elevated = await laptop.run("token", "create", "other", "--scope", "admin")
+
+    async def asked(token: str, call: str, *args: Any, **named: Any) -> int:
+        body = json.dumps({"call": call, "args": args, "named": named})
+        return (await site.ask("POST", "/admin/team", token, content=body)).status_code
+
+    run = await site.token("ada")
+    refused = [
+        await asked(run, "tokens.list"),
+        await asked(boss, "tokens.create", "boss", ["admin"]),
+        await asked(boss, "tokens.create", "boss", scopes=["admin"]),
+        await asked(boss, "tokens.create", "boss", ["run"], kind="session"),
+        await asked(boss, "users.put", "boss", webhook="http://127.0.0.1/"),
+        await asked(boss, "db.execute", "DELETE FROM users"),
+        await asked(boss, "users.__class__"),
+        await asked(boss, "users.get", "a", "b"),
+        await asked(boss, "users.put", "boss", weight="x"),
+    ]
+
+    assert users["new"]["project"] == "p" and users["new"]["quotas"]["disk_bytes"] == 1000
+    assert (
+        revoked["state"] == "revoked"
+        and (await site.ask("GET", "/data/jobs?limit=1", made["token"])).status_code == 401
+    )
+    assert elevated.returncode == 2 and "on the server's machine alone" in elevated.stderr
+    assert refused == [400] * 9

@@ -1,0 +1,88 @@
+"""Users and tokens for admins who are not on the server's machine: POST /admin/team, as `token` and `user` ask it.
+
+Admin tokens and webhooks are made on the machine alone: who steals an admin's token makes no other, and reaches no
+address behind the server.
+"""
+
+from dataclasses import asdict, is_dataclass
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError
+from gpu_mcp_server.models.user import User
+from gpu_mcp_server.web.upload_routes import refusal_of
+
+CALLS: dict[str, frozenset[str]] = {
+    "users.put": frozenset(("weight", "project", "sharing", "toolsets", "quotas")),
+    "users.get": frozenset(),
+    "users.names": frozenset(),
+    "tokens.create": frozenset(("expires_s", "note")),
+    "tokens.list": frozenset(),
+    "tokens.revoke": frozenset(),
+    "allowances.usage_of": frozenset(),
+    "audit.recent": frozenset(),
+}
+"""What may be asked from elsewhere, with the arguments that may be given by name."""
+
+
+class TeamCall(BaseModel):
+    """One call of what the team's users are kept in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    call: str
+    args: list[str | int | list[str] | None] = Field(default=[], max_length=2)
+    named: dict[str, Any] = Field(default={}, max_length=10)
+
+
+def admin_routes() -> list[BaseRoute]:
+    """Return the routes."""
+    return [Route("/admin/team", _team, methods=["POST"])]
+
+
+async def _team(request: Request) -> Response:
+    site, body = request.app.state.site, await request.body()
+    user: User = request.state.user
+    try:
+        asked = TeamCall.model_validate_json(body)
+        _check(user, asked)
+        part, _, method = asked.call.partition(".")
+        result = await getattr(getattr(site.team, part), method)(*asked.args, **asked.named)
+    except GpuMcpError as error:
+        return refusal_of(error)
+    except (ValidationError, TypeError, ValueError) as error:
+        return JSONResponse({"error": f"This is no call of a team's users: {type(error).__name__}."}, 400)
+    address = request.client.host if request.client else None
+    site.team.audit.note(user, asked.call, str(asked.args[0])[:80] if asked.args else None, "ok", address)
+    return JSONResponse({"result": _plain(result)})
+
+
+def _check(user: User, asked: TeamCall) -> None:
+    """Let admins go on, with what may be asked from elsewhere.
+
+    Raises:
+        BadRequest: If it is something else.
+    """
+    if not user.may("admin"):
+        raise BadRequest("It takes the scope 'admin'.", hint="Ask an admin, or say --local on the server's machine.")
+    if asked.call not in CALLS:
+        raise BadRequest(f"{asked.call[:80]!r} cannot be asked from elsewhere.")
+    local = asked.named.keys() - CALLS[asked.call]
+    scopes = asked.args[1] if asked.call == "tokens.create" and len(asked.args) > 1 else []
+    if local or not isinstance(scopes, list) or "admin" in scopes:
+        raise BadRequest(
+            f"{', '.join(sorted(local)) or 'A token with the scope admin'} is given on the server's machine alone.",
+            hint="Log in there.",
+        )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return [_plain(each) for each in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
