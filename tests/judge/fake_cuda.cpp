@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <dirent.h>
+#include <fcntl.h>
 #include <functional>
 #include <map>
 #include <signal.h>
 #include <string>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -114,6 +116,13 @@ static void await(volatile uint32_t *word, uint32_t value) {
     while ((int32_t)(*word - value) < 0) usleep(20);
 }
 static int hold(std::function<void()> work) { return held.push_back(work), OK; }
+// CUDA_FAKE_TURNS names a file: then the owner's kernels, what is held and who watches take turns on it, as contexts do
+// on a GPU. What a process does itself takes none, as it may be stopped meanwhile.
+struct Turn {
+    int file = getenv("CUDA_FAKE_TURNS") ? open(getenv("CUDA_FAKE_TURNS"), O_RDWR) : -1;
+    Turn() { if (file >= 0) flock(file, LOCK_EX); }
+    ~Turn() { if (file >= 0) close(file); }
+};
 static void hand_over() {
     if (!begun++) done = (uint32_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child = fork();
@@ -127,6 +136,25 @@ static void hand_over() {
     }
     waitpid(child, nullptr, 0);
     held.clear();
+}
+// A stream that nobody joins waits for a word to change, and works then, again and again; the next one takes its place.
+int fake_watch(volatile uint32_t *word, Host function, void *data) {
+    static uint32_t *latest = (uint32_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint32_t mine = ++*latest, seen = *word;
+    pid_t child = fork();
+    if (!child) {
+        setsid();
+        if (fork()) _exit(0);
+        alarm(20);
+        while (*(volatile uint32_t *)latest == mine)
+            if (seen != *word) {
+                Turn turn;
+                seen = *word, function(data);
+            } else
+                usleep(10);
+        _exit(0);
+    }
+    return waitpid(child, nullptr, 0), OK;
 }
 int cuMemHostRegister_v2(void *, size_t, unsigned flags) { return flags == 2 ? OK : INVALID; }
 int cuMemHostGetDevicePointer_v2(Pointer *at, void *host, unsigned) { return *at = (Pointer)host, OK; }
@@ -232,7 +260,11 @@ int cuMemFree_v2(Pointer at) {
 }
 int cuMemcpyHtoD_v2(Pointer to, const void *from, size_t size) { memcpy((void *)to, from, size); return OK; }
 int cuMemcpyDtoH_v2(void *to, Pointer from, size_t size) { if (!current) return INVALID; memcpy(to, (void *)from, size); return OK; }
-int cuMemcpyDtoD_v2(Pointer to, Pointer from, size_t size) { memcpy((void *)to, (void *)from, size); return OK; }
+int cuMemcpyDtoD_v2(Pointer to, Pointer from, size_t size) {
+    memcpy((void *)to, (void *)from, size);
+    if (getenv("CUDA_FAKE_TURNS")) usleep(10000);  // who watches has seen it by the time that the copy is done
+    return OK;
+}
 int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t size, void *stream) {
     behind = over;
     return stream ? INVALID : cuMemcpyDtoD_v2(to, from, size);
@@ -241,7 +273,7 @@ int cuMemsetD8_v2(Pointer at, unsigned char value, size_t size) { memset((void *
 // What a candidate of these tests launches: a function of the host, done at once, or recorded with its stream.
 int cuLaunchHostFunc(void *stream, Host function, void *data) {
     if (recording.count(stream)) recording[stream].push_back({function, data});
-    else if (!stream && !held.empty()) return hold([=] { function(data); });
+    else if (!stream && !held.empty()) return hold([=] { Turn turn; function(data); });
     else function(data);
     return OK;
 }
@@ -272,7 +304,9 @@ int cuModuleGetFunction(void **function, void *, const char *name) {
 int cuLaunchKernel(void *function, unsigned, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned, void *, void **arguments, void **) {
     if (!current) return INVALID;
     if (threads != 256) return INVALID;
-    if (!held.empty()) return hold([] {});  // of the judge's own the one that switches in
+    if (!held.empty()) return hold([] { Turn turn; });  // of the judge's own the one that switches in
+    if (function == (void *)kernels.at("touch") || function == (void *)kernels.at("spin")) return ((Call)function)(arguments), OK;
+    Turn turn;
     ((Call)function)(arguments);
     return OK;
 }

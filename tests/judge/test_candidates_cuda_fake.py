@@ -1,9 +1,11 @@
 """The judge's CUDA side without a GPU: the driver is a fake over memory files, everything else is real."""
 
 import hashlib
+import json
 import re
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -467,7 +469,7 @@ def test_a_launcher_that_cannot_be_recorded_has_its_plain_time_and_a_note(court,
 DEAR_GATE = ("SHARED, GATE_S = 0.1, 6e-6", "SHARED, GATE_S = 0.1, 6e-3")
 DEAR_GATES = {  # as each is a process of this driver's
     **edited("timing/gated_rounds.py", ("EMPTY_S = 10e-6", "EMPTY_S = 10e-3")),
-    **edited("owner/gated_series.py", DEAR_GATE),
+    **edited("owner/gated_series.py", DEAR_GATE, ("BUDGET_S = 1.5", "BUDGET_S = 60.0"), ("ROUNDS = 30", "ROUNDS = 9")),
 }
 GATED = {**GRAPH, "calls_as": "plain", "gated": True, "owner_files": DEAR_GATES}
 
@@ -518,7 +520,7 @@ def test_loops_are_doubted_where_gates_do_not_time_the_reference(court):
 
 
 def test_gated_rounds_go_on_to_the_half_width_that_is_asked_for(court):
-    task = {**GATED, "half_width": 1e-9, "max_rounds": 33, "budget_s": 60.0}
+    task = {**GATED, "half_width": 1e-9, "max_rounds": 33, "budget_s": 200.0}
     shape = court(on_stream(), **task).verdict["shapes"][0]
 
     assert (shape["candidate"]["rounds"], shape["stopped_by"]) == (33, "rounds"), shape["reason"]
@@ -540,6 +542,181 @@ def test_a_call_that_answers_later_ones_has_answered_the_inputs_they_had_at_firs
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "changed behind its gate" in got["reason"], got["reason"]
+
+
+def on_gates_worse(worse: str) -> str:
+    """Return a candidate that does worse behind closed gates alone, where it is timed: `worse` follows its right answer."""
+    source = on_gates_alone("run(work);").replace("push(stream, run, work)", "push(stream, run_worse, work)")
+    return source.replace(
+        "    int launch(",
+        """
+    static void run_worse(void *p) {
+        struct work *w = p;
+        const int64_t n = w->rows * w->cols;
+        const float *x = w->x;
+        float *y = w->y;
+        run(p);
+        WORSE
+    }
+    int launch(""".replace("WORSE", worse),
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("worse", "task", "reason"),
+    [
+        (
+            "for (int64_t i = 0; i < n; i++) y[i] *= 1 + 4e-6f;",
+            {"precision": "strict"},
+            "of a timed round, and the problem wants strict precision",
+        ),
+        (
+            "float least = 0; for (int64_t i = 0; i < n; i++) least = fminf(least, x[i]); if (least > -1 || least < -8) y[0] = 1;",
+            {"robust": "required"},
+            "right with inputs as declared, wrong with the distribution",
+        ),
+    ],
+    ids=["precision", "distribution"],
+)
+def test_what_gates_time_is_as_exact_and_as_robust_as_what_is_tried_elsewhere(court, worse, task, reason):
+    got = court(on_gates_worse(worse), **{**GATED, **task}).verdict
+
+    assert got["verdict"] == "incorrect", got["shapes"]
+    assert reason in got["reason"], got["reason"]
+
+
+KEPT = """
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+struct kept { const float *x; float *y; int64_t rows, cols; float of[800], answer[800]; };
+static struct kept *all;
+static int known;
+"""
+"""Answers that are made ahead, in memory of all processes of this driver, and handed out where the inputs are theirs."""
+
+
+def keeping(ahead: str, judge_patch: str = "") -> str:
+    """Return a candidate whose calls copy an answer that is there, as `ahead` says how it comes there; else they work."""
+    source = "#define _GNU_SOURCE\n" + on_stream().replace("struct work {", KEPT + "struct work {", 1)
+    source = source.replace(
+        "    int launch(",
+        """
+    static void answer(struct kept *one) {
+        memcpy(one->of, one->x, 4 * one->rows * one->cols), honest(one->of, one->answer, one->rows, one->cols);
+    }
+    static void answer_all(void *p) {
+        for (int i = 0; i < known; i++) answer(all + i);
+        usleep(20000);
+    }
+    static void hand_out(void *p) {
+        struct kept *one = p;
+        if (memcmp(one->of, one->x, 4 * one->rows * one->cols)) answer(one), usleep(100);
+        memcpy(one->y, one->answer, 4 * one->rows * one->cols);
+    }
+    PATCH
+    int launch(""".replace("PATCH", judge_patch),
+        1,
+    )
+    return source.replace(
+        "push(stream, run, work);",
+        """
+        int i = 0;
+        if (!all) all = mmap(0, 600 * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        while (i < known && (all[i].x != x || all[i].y != y)) i++;
+        if (i == known && i && (x <= all[i - 1].x || x > all[i - 1].x + 2 * rows * cols)) i = known = 0;  // other buffers
+        if (i == 600 || rows * cols > 800) return push(stream, run, work);
+        if (i == known) all[known++] = (struct kept){x, y, rows, cols};
+        AHEAD
+        push(stream, hand_out, all + i);
+        """.replace("AHEAD", ahead),
+    )
+
+
+@pytest.fixture
+def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Let processes take turns on the fake GPU."""
+    (tmp_path / "turns").touch()
+    monkeypatch.setenv("CUDA_FAKE_TURNS", str(tmp_path / "turns"))
+
+
+DEAR = ("EMPTY_S = 10e-6", "EMPTY_S = 10e-3")
+NEVER_BUSY = {**DEAR_GATES, **edited("timing/gated_rounds.py", DEAR, ("BUSY_S = 1e-3", "BUSY_S = 1e3"))}
+FEW = {**GATED, "shapes": [{"rows": 8, "cols": 100}], "round_ms": 2, "owner_files": NEVER_BUSY}
+
+
+def test_work_that_begins_when_inputs_change_is_seen_by_probes_right_behind_them(court, turns):
+    """It takes less than a probe's limit; answers are private until their calls, which look whether inputs are theirs."""
+    ahead = """
+        static int (*watch)(const void *, void (*)(void *), void *);
+        if (!watch) watch = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_watch");
+        if (!i) watch(x + rows * cols - 1, answer_all, 0);
+    """
+    shape = court(keeping(ahead), **FEW).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["gated_samples"]["later_us"]["behind new inputs"] > 10000
+    assert shape["unconfirmable"], shape
+
+
+PATCHED = """
+    static void patch(const char *python) {
+        void (*run_python)(const char *) = (void (*)(const char *))dlsym(RTLD_DEFAULT, "PyRun_SimpleString");
+        int (*take)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+        void (*leave)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
+        int state = take();
+        run_python(python);
+        leave(state);
+    }
+    __attribute__((constructor)) static void patch_all(void) { patch(PYTHON); }
+"""
+"""A candidate may change the judge's code in its own process."""
+
+
+def patching(source: str, python: str) -> str:
+    """Return a candidate's source that runs Python in its process as it is loaded."""
+    text = json.dumps(textwrap.dedent(python))
+    return source.replace("    int launch(", PATCHED.replace("PYTHON", text) + "    int launch(", 1)
+
+
+def test_work_between_the_first_gate_and_the_clocks_start_is_seen_by_its_time(court, turns):
+    """As on a stream that waits for the first gate alone, and leaves the GPU no room meanwhile."""
+    python = """
+        import ctypes
+        from gpu_mcp_judge.timing.stream_gate import StreamGate
+        enter, library = StreamGate.enter, ctypes.CDLL("libcuda.so.1")
+        def work_first(self, value):
+            self._wait("first", value)
+            library.cuLaunchHostFunc(None, ctypes.CDLL("./candidate.so").answer_all, None)
+            self.turns.launch_touch()
+            self._write("entered", value)
+        StreamGate.enter = work_first
+    """
+    source = keeping("").replace("static void answer_all", "void answer_all")
+    shape = court(patching(source, python), **FEW).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["gated_samples"]["later_us"]["at the first gate"] > 10000
+    assert shape["unconfirmable"], shape
+
+
+def test_who_waits_for_the_gpu_where_each_call_has_its_gate_has_no_confirmed_time(court):
+    """There it is seen what calls share: nobody may choose to have no such rounds."""
+    python = """
+        from gpu_mcp_judge.candidate.candidate_process import Candidate
+        launch = Candidate.launch_behind_gate
+        def wait_first(self, calls, value, *, each):
+            if each:
+                self.gate.enter(value)
+                self.memory.finish()
+            return launch(self, calls, value, each=each)
+        Candidate.launch_behind_gate = wait_first
+    """
+    shape = court(patching(on_stream(), python), **GATED).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert "calls with a gate behind each wait for the device" in shape["unconfirmable"], shape
 
 
 EARLY_WORD = """

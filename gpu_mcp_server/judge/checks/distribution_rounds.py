@@ -5,7 +5,7 @@ be right there and, once it is timed, only for inputs as declared: a softmax wit
 """
 
 from dataclasses import replace
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -65,17 +65,17 @@ class Elsewhere:
         """Draw behind which of so many first rounds one is played."""
         self.agenda.begin(first)
 
-    def after(self, buffers: Buffers, played: int) -> None:
+    def after(self, buffers: Buffers, played: int, play: Optional[Callable[[Buffers], Any]] = None) -> None:
         """Play what is due behind a round.
 
         Raises:
             Judged: If the candidate is wrong there.
         """
         for _ in range(self.agenda.due(played)):
-            self.play(buffers)
+            self.play(buffers, play)
 
-    def play(self, buffers: Buffers) -> None:
-        """Play one.
+    def play(self, buffers: Buffers, play: Optional[Callable[[Buffers], Any]] = None) -> None:
+        """Play one, in the plain way or as `play` does it.
 
         Raises:
             Judged: If the candidate is wrong there, and that decides.
@@ -91,7 +91,7 @@ class Elsewhere:
         rounds.forgives, rounds.twice = self.double.forgiven, self.robustness.required
         try:
             with CATCHES.during("timed, other inputs"):
-                rounds.play(buffers)
+                (play or rounds.play)(buffers)
             self.robustness.right[drawn] = None
         except ReferenceFailed as error:
             if rounds.reference.lost or "out of memory" in str(error):

@@ -10,13 +10,18 @@ import numpy as np
 
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.random_inputs import Well
+from ..numerics.stats import median
 from ..timing.gated_pass import Blocked
-from ..timing.gated_rounds import GatedRounds
+from ..timing.gated_rounds import AGREE, WAITS, GatedRounds
 from ..verdicts import Judged, cheat
 from .input_swap import Exchange
 
 ROUNDS, CALLS = 3, 24
 """So many rounds, of so many calls at most: each gate costs 5 to 6 us and the owner's look at its word."""
+TRIES = 6
+"""Launches that may not return behind their gates, each of half as many calls as the one before."""
+LATER_S = 2e-6, 30e-6
+"""Seconds a call, and of a round at least, by which the GPU may answer later behind the last word of one."""
 
 
 class Between(NamedTuple):
@@ -35,32 +40,52 @@ class IsolatedCalls:
     def __init__(self, gated: GatedRounds, well: Well) -> None:
         self.gated, self.rounds, self.well = gated, gated.rounds, well
         self.samples_s: List[float] = []
+        self.later_s: List[float] = []
+        """How much later than behind an empty pass the GPU answered behind a round's last word."""
+        self.calls = CALLS
+        self.why = ""
+        """Why there are no such rounds, or not enough: a candidate could choose to have none."""
 
     def play(self, buffers: Buffers) -> None:
-        """Play the rounds, as far as the queue holds their gates.
+        """Play the rounds, with as many calls as the queue holds with their gates.
 
         Raises:
             Judged: If the candidate did not pass.
         """
-        for _ in range(ROUNDS):
+        self.calls, played, blocked = min(buffers.sets, CALLS), 0, 0
+        while played < ROUNDS and not self.why:
             try:
                 self._play(buffers)
+                played += 1
             except Blocked:
-                return
+                self.calls, blocked = max(1, self.calls // 2), blocked + 1
+                self.why = WAITS % "calls with a gate behind each" if blocked == TRIES else ""
+
+    def doubt(self, device_s: float) -> str:
+        """Say what speaks against these rounds, where a call among others takes `device_s`; empty if nothing does."""
+        more_s, (each_s, least_s) = median(self.later_s or [0.0]), LATER_S
+        if more_s > max(least_s, self.calls * (each_s + AGREE * device_s)):
+            text = "the GPU answered %.0f us later behind the last of %d calls with a gate behind each than behind none"
+            return text % (more_s * 1e6, self.calls)
+        return self.why
 
     def _play(self, buffers: Buffers) -> None:
-        gated, calls = self.gated, min(buffers.sets, CALLS)
+        gated, calls = self.gated, self.calls
         reply = gated.launch(buffers, each=calls)
         gated.lay_inputs(buffers)
+        buffers.publish()
+        gated.look_ahead(buffers, "before the gate was opened")
         call = 1 + self.well.word() % (calls - 1) if calls > 1 else 0
         between = Between(call, Exchange(buffers, self.well, call) if call and buffers.changes else None, [])
         if between.exchange is not None:
             between.exchange.put(after=True)
         self.rounds.solve(buffers)
-        buffers.publish()
-        if between.exchange is not None:
-            between.exchange.hide()
         opened = gated.open(buffers, each=(call, lambda: self._look(buffers, between)))
+        if opened is None:
+            self.why = "calls with a gate behind each did not end in time"
+            gated.candidate.finish(reply)
+            return  # whatever inputs they had
+        self.later_s.append(gated.probe("behind the last word") - gated.empty.switch_s)
         reply = gated.candidate.finish(reply)
         check = buffers.check_first(calls)
         try:
@@ -74,9 +99,8 @@ class IsolatedCalls:
                     "put a call off: the gate behind call %d of %d was reached before its output was there; what "
                     "several calls share, none of them takes" % (int(late[0]) + 1, calls)
                 )
-        if opened is not None:
-            taken = [each for number, each in enumerate(opened.each_s) if number != call or not call]
-            self.samples_s += [each - gated.empty_s["candidate"] for each in taken]
+        taken = [each for number, each in enumerate(opened.each_s) if number != call or not call]
+        self.samples_s += [each - gated.empty_s["candidate"] for each in taken]
 
     def _look(self, buffers: Buffers, between: Between) -> None:
         between.seen.append(buffers.check_first(between.call))

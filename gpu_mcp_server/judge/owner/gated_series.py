@@ -10,7 +10,7 @@ from ..numerics.stats import half_width, median, speedup, timing
 from ..timing.clock_overhead import NO_COST
 from ..timing.gated_pass import NoGate
 from ..timing.gated_rounds import WAITS, GatedRounds
-from ..timing.rounds import Rounds
+from ..timing.rounds import Round, Rounds
 from ..timing.series import Goal, Progress, Series
 from ..timing.time_accounting import Ledger
 from ..verdicts import cheat
@@ -31,6 +31,8 @@ CERTAIN, SURE_S = 2.0, 30e-6
 """Times that, and so much more, from which on it is a cheat: a switch between contexts was seen to take 17 to 30 us.
 Below that the time is unconfirmable, as an honest kernel of few microseconds must never be called a cheat."""
 
+After = Callable[[Buffers, int], None]
+
 
 class GatedSeries:
     """Plays a shape's gated rounds."""
@@ -47,8 +49,16 @@ class GatedSeries:
         self.why = ""
         """Why there is no such time, if so."""
 
-    def measure(self, buffers: Buffers, open_buffers: Callable[[int], Buffers], progress: Progress) -> Buffers:
+    def measure(
+        self, buffers: Buffers, open_buffers: Callable[[int], Buffers], after: After, progress: Progress
+    ) -> Buffers:
         """Play the rounds; return the buffers that are open afterwards.
+
+        Args:
+            buffers: Of the shape.
+            open_buffers: Opens some for another number of calls.
+            after: Looks at each round that was played, and may play others.
+            progress: Told after each round.
 
         Raises:
             Judged: If the candidate did not pass one of them.
@@ -57,7 +67,13 @@ class GatedSeries:
             buffers = self._fit(buffers, open_buffers)
             costs = {"candidate": NO_COST, "reference": NO_COST}
             series = Series(self.goal, self.ledger, costs, buffers.sets, 1)
-            series.measure(buffers, lambda buffers_, played: self.gated.play(buffers_), progress)
+
+            def play(buffers_: Buffers, played: int) -> Round:
+                round_ = self.gated.play(buffers_)
+                after(buffers_, played)
+                return round_
+
+            series.measure(buffers, play, progress)
             self.gated.complete(buffers)
             self.series = series
             self.isolated.play(buffers)
@@ -128,7 +144,9 @@ class GatedSeries:
         """Say why the time is not confirmed; empty if it is."""
         if self.series is None:
             return self.why
-        return self._shared() if self._is_shared(1.0, 0.0) else self.gated.doubt()
+        if self._is_shared(1.0, 0.0):
+            return self._shared()
+        return self.isolated.doubt(median(self.series.samples_us()[0]) / 1e6) or self.gated.doubt()
 
     def result(self) -> Dict[str, Any]:
         """Return times with their intervals, what ended the rounds and what speaks against them.

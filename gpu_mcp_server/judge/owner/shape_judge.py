@@ -22,7 +22,7 @@ from ..timing.clock_overhead import Cost, empty_pass
 from ..timing.machine_state import Watch
 from ..timing.rounds import Round, Rounds
 from ..timing.serial_calls import OneByOne
-from ..timing.series import LEAST_ROUNDS, Goal, Progress, Series
+from ..timing.series import FEWEST_ROUNDS, LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..timing.time_accounting import Ledger
 from ..verdicts import Judged, TooLarge, megabytes, where_of
@@ -196,7 +196,7 @@ class Shape:
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
         """Play the rounds that count."""
         last = self.last or (self._play(buffers) if self.sets == 1 else None)
-        self.series = self._series(buffers, progress, last, beside=self._is_gated())
+        self.series = self._series(buffers, progress, last, advisory=self._is_gated())
         self.looking = self.watch.evidence()
         if self.rounds.passes > 1:
             self.notes["the reference is timed over %d passes of a round's inputs" % self.rounds.passes] = None
@@ -206,14 +206,14 @@ class Shape:
         if self.series.note:
             self.notes[self.series.note] = None
 
-    def _series(self, buffers: Buffers, progress: Progress, last: Optional[Round], *, beside: bool = False) -> Series:
+    def _series(self, buffers: Buffers, progress: Progress, last: Optional[Round], *, advisory: bool = False) -> Series:
         """Play rounds until there are enough; `last` counts as the first if the reference went once through it too.
 
-        Those `beside` times on the GPU alone are few, and nothing but their answers is held against the candidate.
+        Advisory ones stand beside times on the GPU alone: they are few, and nothing but their answers counts.
         """
         passes = round(self.round_s / (self.reference_call_s * buffers.sets))
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
-        goal = self.goal._replace(half_width=1.0, most_rounds=LEAST_ROUNDS) if beside else self.goal
+        goal = self.goal._replace(half_width=1.0, most_rounds=LEAST_ROUNDS) if advisory else self.goal
         series = Series(goal, self.ledger, self.costs, buffers.sets, self.rounds.passes)
         if last is not None and passes <= 1:
             series.played.append(last)
@@ -233,7 +233,7 @@ class Shape:
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
-        if not self.times.is_too_short(series) and not self.device.stops_calls and not beside:
+        if not self.times.is_too_short(series) and not self.device.stops_calls and not advisory:
             shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
             series.doubt = series.sharing.doubt(whole_s, shorten, again) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
@@ -277,11 +277,18 @@ class Shape:
     def _gate(self, buffers: Buffers, progress: Progress) -> Buffers:
         """Time the calls on the GPU alone, which ungated rounds need not do then; return the buffers that are open."""
         sets, last = self.sets, self.last
-        self.gated = GatedSeries(self.rounds, self.well, self.ledger, self.call_s, self.goal)
+        gated = self.gated = GatedSeries(self.rounds, self.well, self.ledger, self.call_s, self.goal)
+        strict = Strict(self.task, self.well, FEWEST_ROUNDS)
+        self.elsewhere.begin(FEWEST_ROUNDS)
+
+        def after(buffers_: Buffers, played: int) -> None:
+            strict.look(self.rounds, buffers_, played)
+            self.elsewhere.after(buffers_, played, gated.gated.play)
+
         try:
-            buffers = self.gated.measure(buffers, self._open, progress)
+            buffers = gated.measure(buffers, self._open, after, progress)
         finally:
-            self.gated.close()
+            gated.close()
         if buffers.sets == sets:
             return buffers
         self.rounds.close(buffers)

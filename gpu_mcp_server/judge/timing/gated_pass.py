@@ -33,8 +33,19 @@ class Opened(NamedTuple):
     """From the opening of the first timed gate to the last word."""
     each_s: Tuple[float, ...]
     """The same, gate by gate."""
-    begin_s: float
-    """When the first timed gate was opened, on the clock of `time.perf_counter`."""
+    entered_s: float
+    """From the opening of the first gate until the GPU had come to this process, before the clock started."""
+
+
+class Empty(NamedTuple):
+    """What a pass without a call takes."""
+
+    elapsed_s: float = 0.0
+    """The gate itself."""
+    switch_s: float = 0.0
+    """A probe right behind it, as the GPU changes from one process to another (137 us on an H100)."""
+    entered_s: float = 0.0
+    """Until the GPU has come to the process."""
 
 
 class GatedPlayer:
@@ -88,6 +99,7 @@ class GatedPlayer:
             TimeoutError: If the GPU does not come to this process's work, or not to its end; `finish` is still owed.
         """
         words = self.words
+        asked = time.perf_counter()
         words.open(FIRST)
         if words.wait(ENTERED, 0, LATE_S) is None:
             raise TimeoutError
@@ -102,7 +114,7 @@ class GatedPlayer:
             if end is None:
                 raise TimeoutError
             taken.append(end - begin)
-        return Opened(time.perf_counter() - first, tuple(taken), first)
+        return Opened(time.perf_counter() - first, tuple(taken), first - asked)
 
     def finish(self, launched: Dict[str, Any]) -> Dict[str, Any]:
         """Have it wait for what it launched, freeze it, and return its reply to the launch with an error that came."""
@@ -113,28 +125,28 @@ class GatedPlayer:
         error = launched.get("error") or reply.get("error")
         return dict(launched, error=error) if error else launched
 
-    def time_empty(self, probe: Callable[[], float]) -> Tuple[float, float]:
-        """Return what the gate itself takes, and what a probe right behind it: medians of passes without a call.
+    def time_empty(self, probe: Callable[[], float]) -> Empty:
+        """Return medians of passes without a call.
 
         Raises:
             NoGate: If the GPU does not come to them.
         """
         taken = [self._pass_empty(probe) for _ in range(EMPTY_PASSES + 1)][1:]  # the first warms up
-        return median([each for each, _ in taken]), median([each for _, each in taken])
+        return Empty(*(median(list(each)) for each in zip(*taken)))
 
-    def _pass_empty(self, probe: Callable[[], float]) -> Tuple[float, float]:
+    def _pass_empty(self, probe: Callable[[], float]) -> Empty:
         try:
             reply = self.launch(0, LATE_S)
         except Blocked:
             raise NoGate("an empty launch did not return in %.0f s" % LATE_S) from None
         try:
-            elapsed_s = self.open(LATE_S).elapsed_s
+            opened = self.open(LATE_S)
         except TimeoutError:
             self.finish(reply)
             raise NoGate("the GPU did not come to an empty launch in %.0f s" % LATE_S) from None
         probe_s = probe()
         self.finish(reply)
-        return elapsed_s, probe_s
+        return Empty(opened.elapsed_s, probe_s, opened.entered_s)
 
     def close(self) -> None:
         """Give the page back."""

@@ -3,17 +3,18 @@
 The candidate launches a round's calls behind a closed gate while old inputs lie there, and is stopped. Then the owner
 writes other draws of the inputs, the real ones last, and looks after each whether anything of the candidate ran. It
 opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
-word itself: in some rounds, drawn after the launch, the fence looks at once for the outputs, and in the others a probe
-whether the GPU is still busy.
+word itself: in some rounds, drawn in secret, the fence looks at once for the outputs, and in the others a probe
+whether the GPU is still busy. A stream of its own could wait for an input to change, or for the first gate, and work
+before the clock starts: probes right behind new inputs take longer then, and so does the GPU's coming to its process.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.random_inputs import Well
 from ..numerics.stats import median
 from ..verdicts import cheat
-from .gated_pass import Blocked, GatedPlayer, NoGate, Opened
+from .gated_pass import Blocked, Empty, GatedPlayer, NoGate, Opened
 from .rounds import Round, Rounds, named
 
 DECOYS = (2, 6)
@@ -24,7 +25,7 @@ FENCED = 3
 """In one of so many."""
 BUSY_S = 1e-3
 """A probe takes 20 to 300 us while nothing of the candidate runs, and a time slice of 2.4 ms as soon as one
-sleeping thread does (measured on an H100, driver 580)."""
+sleeping thread does (measured on an H100, driver 580). The next one does too, unless the host was busy."""
 BUSY_ROUNDS = 2
 """In so many rounds the GPU must be busy when it should not be, as another process may have been at work in one."""
 LEAST_LIMIT_S, SLOWER = 1.0, 20.0
@@ -35,9 +36,11 @@ for the device."""
 MOST_BLOCKED = 5
 WAITS = "%s wait for the device, or launch more than its queue holds"
 AGREE = 0.1
-"""Part of a round's time by which the GPU may answer later behind its last word."""
+"""Part of a round's time by which the GPU may answer later than around an empty pass."""
 EMPTY_S = 10e-6
 """What an empty pass takes, where no reference says so; 6 us on an H100."""
+SWITCH_S = 300e-6
+"""What a change from one process to another takes at most, where no reference says so; 155 us on an H100."""
 DEARER = 1.5
 """Times the reference's empty pass that the candidate's own may take off: its code could be slow in it."""
 
@@ -67,11 +70,14 @@ class GatedRounds:
         self.empty_s: Dict[str, float] = {}
         self.fenced = 0
         self.round_s: List[float] = []
-        self.switch_s = 0.0
-        """What a probe takes behind an empty pass, as the GPU changes from one process to another (137 us on an H100);
-        the reference's where it has gates, as a candidate could be slow in it."""
+        self.empty = Empty()
+        """What an empty pass takes: the reference's where it has gates, as a candidate could be slow in it."""
         self.behind_s: List[float] = []
         """What probes took behind the last words."""
+        self.laid_s: List[float] = []
+        """What they took right behind new inputs: less than behind an empty pass where nobody works on these."""
+        self.entered_s: List[float] = []
+        """How long the GPU took to come to the candidate, before its clock started."""
         self.ungated = ""
         """Why the reference is not timed behind gates, if so."""
         if self.reference is None:
@@ -81,8 +87,10 @@ class GatedRounds:
         """Whether the reference's last time is of that kind."""
         self.blocked = 0
         """Launches that did not return behind their gate though one had: the host was busy."""
-        self.busy: Dict[str, int] = {}
+        self.busy: Dict[str, Set[int]] = {}
         """Rounds in which the GPU was busy, by when."""
+        self.launched = 0
+        """Rounds that were launched."""
 
     def prepare(self) -> None:
         """Show both players their words and time the empty passes.
@@ -92,9 +100,13 @@ class GatedRounds:
         """
         for gated in self.pages:
             gated.prepare()
-        self.empty_s["candidate"], self.switch_s = self.candidate.time_empty(self.device.probe_s)
+        self.empty = self.candidate.time_empty(self.device.probe_s)
+        self.empty_s["candidate"] = self.empty.elapsed_s
         if self.reference is not None:
-            self.empty_s["reference"], self.switch_s = self.reference.time_empty(self.device.probe_s)
+            self.empty = self.reference.time_empty(self.device.probe_s)
+            self.empty_s["reference"] = self.empty.elapsed_s
+        else:
+            self.empty = Empty(*(min(each_s, SWITCH_S) for each_s in self.empty))
         most_s = DEARER * self.empty_s.get("reference", EMPTY_S)
         self.empty_s["candidate"] = min(self.empty_s["candidate"], most_s)
 
@@ -166,20 +178,19 @@ class GatedRounds:
         self.lay_inputs(buffers)
         reference_s = self._solve(buffers)
         buffers.publish()
-        if not buffers.untouched():
-            raise cheat("worked on calls before they were called: outputs changed while the gate was closed")
-        self._probe("before the gate was opened")
+        self.look_ahead(buffers, "before the gate was opened")
         self.device.sweep_cache()
         opened, finished = self.open(buffers), True
         if opened is not None and fenced:
             finished = buffers.stop(self.rounds.candidate)
             self.fenced += 1
         elif opened is not None:
-            self.behind_s.append(self._probe("behind the last word"))
+            self.behind_s.append(self.probe("behind the last word"))
         check = self._judge(buffers, self.candidate.finish(reply), finished)
         if opened is None:
             raise NoGate("calls behind a gate did not end in %.3g s" % self._limit_s(buffers.sets))
         self.round_s.append(opened.elapsed_s)
+        self.entered_s.append(opened.entered_s)
         return Round(max(opened.elapsed_s - self.empty_s["candidate"], 1e-9), reference_s, check)
 
     def launch(self, buffers: Buffers, *, each: int = 0) -> Dict[str, Any]:
@@ -191,6 +202,7 @@ class GatedRounds:
         with self.rounds.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
+        self.launched += 1
         calls = each or buffers.sets
         return self.candidate.launch(calls, self._patience_s(calls), each=bool(each))
 
@@ -200,8 +212,18 @@ class GatedRounds:
         for _ in range(least + self.well.word() % (most - least + 1)):
             self.rounds.draw(buffers)
             buffers.publish()
-            self._probe("while inputs were laid out")
+            self.look_ahead(buffers, "while inputs were laid out")
         self.rounds.draw(buffers)
+
+    def look_ahead(self, buffers: Buffers, when: str) -> None:
+        """Look right behind new inputs whether somebody works on them: whatever is waited for before would hide it.
+
+        Raises:
+            Judged: If an output changed.
+        """
+        self.laid_s.append(self.probe(when))
+        if not buffers.untouched():
+            raise cheat("worked on calls before they were called: outputs changed while the gate was closed")
 
     def _solve(self, buffers: Buffers) -> float:
         """Have the reference answer, behind its own gate where that can be; return its time."""
@@ -253,36 +275,47 @@ class GatedRounds:
     def _judge(self, buffers: Buffers, reply: Dict[str, Any], finished: bool) -> RoundCheck:
         with self.rounds.ledger.part("check"):
             check = buffers.check()
+            if self.rounds.picks is not None:
+                check = self.rounds.picks(check)
             self.rounds.judge(buffers, reply, check, finished, 0.0)
         self.rounds.calls_checked += buffers.sets
         return check
 
-    def _probe(self, when: str) -> float:
+    def probe(self, when: str) -> float:
         """Look whether the GPU is busy, by one kernel of the owner's, and return what it took."""
         taken_s: float = self.device.probe_s()
-        if taken_s >= BUSY_S:
-            self.busy[when] = self.busy.get(when, 0) + 1
+        if taken_s >= BUSY_S and self.device.probe_s() >= BUSY_S:
+            self.busy.setdefault(when, set()).add(self.launched)
         return taken_s
 
     def doubt(self) -> str:
         """Say why the times are not confirmed; empty if they are."""
         for when, rounds in self.busy.items():
-            if rounds >= BUSY_ROUNDS:
-                return "the GPU was busy %s, in %d rounds" % (when, rounds)
-        more_s, round_s = median(self.behind_s or [0.0]) - self.switch_s, median(self.round_s)
-        if more_s > AGREE * round_s:
-            text = "the GPU answered %.0f us later behind the last word than behind an empty pass, of rounds of %.0f us"
-            return text % (more_s * 1e6, round_s * 1e6)
+            if len(rounds) >= BUSY_ROUNDS:
+                return "the GPU was busy %s, in %d rounds" % (when, len(rounds))
+        for when, more_s in self.later_s().items():
+            if more_s > AGREE * median(self.round_s):
+                text = "the GPU answered %.0f us later %s than around an empty pass, of rounds of %.0f us"
+                return text % (more_s * 1e6, when, median(self.round_s) * 1e6)
         return ""
+
+    def later_s(self) -> Dict[str, float]:
+        """Return how much later than around an empty pass the GPU answered, by when."""
+        return {
+            "behind the last word": median(self.behind_s or [0.0]) - self.empty.switch_s,
+            "behind new inputs": median(self.laid_s or [0.0]) - self.empty.switch_s,
+            "at the first gate": median(self.entered_s or [0.0]) - self.empty.entered_s,
+        }
 
     def evidence(self) -> Dict[str, Any]:
         """Return what was taken off, and what was seen besides, in microseconds."""
         return {
             "empty_us": {role: round(each * 1e6, 2) for role, each in self.empty_s.items()},
-            "switch_us": round(self.switch_s * 1e6, 1),
+            "switch_us": round(self.empty.switch_s * 1e6, 1),
             "probes_behind_us": [round(each * 1e6, 1) for each in self.behind_s],
+            "later_us": {when: round(each * 1e6, 1) for when, each in self.later_s().items()},
             "fenced_rounds": self.fenced,
-            "busy": self.busy,
+            "busy": {when: len(rounds) for when, rounds in self.busy.items()},
             "ungated": self.ungated,
         }
 
