@@ -17,6 +17,7 @@
   + ToolMissing            a program (nvcc, gcc, ncu) is not there
     - MachineLacks         a candidate needs a module, library, program or GPU that is not there; it was not judged
   + QuotaExceeded          a user of a shared server has taken all they may for now
+  + ToolCallFailed         to a program that calls a server's tools: the server refused the call, or the tool failed
   + ProblemRefused         a problem that cannot be judged: its reference fails, or trivial answers pass
 
 A kernel that does not compile, computes the wrong answer or runs out of time is
@@ -146,6 +147,10 @@ class QuotaExceeded(GpuMcpError):
     """A user of a shared server has taken all they may for now; the message says of what, and until when."""
 
     retryable = True
+
+
+class ToolCallFailed(GpuMcpError):
+    """A server refused a call of `gpu_mcp_server.client`, or the tool failed; the message is the server's own."""
 
 
 class ProblemRefused(GpuMcpError):

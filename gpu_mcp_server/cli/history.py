@@ -103,9 +103,16 @@ def history_table(points: list[HistoryPoint]) -> list[str]:
         for p in points
     ]  # fmt: skip
     heading, *lines = table(["#", "ATTEMPT", "OUTCOME", "TIME", "SPEED-UP", "BEST", "USER", "AGE"], rows).splitlines()
-    under = [shorten_line(p.note or p.reason or "", terminal_width() - len(INDENT)) for p in points]
+    under = [shorten_line(_said(p), terminal_width() - len(INDENT)) for p in points]
     told = [[line, f"{INDENT}{said}"] if said else [line] for line, said in zip(lines, under, strict=True)]
     return [heading, *(line for both in told for line in both)]
+
+
+def _said(point: HistoryPoint) -> str:
+    """Return the interval of a speed-up, the trust of the time, and what its author or the judge said."""
+    ends = f"{point.speedup_low:.3g}-{point.speedup_high:.3g}" if point.speedup_low and point.speedup_high else ""
+    trust = (point.trust or "").partition(":")[0]
+    return "; ".join(filter(None, [" ".join(filter(None, [ends, trust])), point.note or point.reason]))
 
 
 def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, export: Path | None) -> list[str]:

@@ -29,6 +29,8 @@ class HistoryPoint(Model):
     """Greatest speed-up of a correct attempt until then."""
     robust: str | None = None
     """Whether it is right with other inputs than declared, and what is not."""
+    trust: str | None = None
+    """Of its time: confirmed, provisional, contradicted, or unconfirmable and why."""
     reason: str | None = None
     note: str | None = None
 

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.evaluation import format_range
 from gpu_mcp_server.models.run_plan import Point
 
 Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
@@ -140,7 +141,8 @@ class Verdict(Model):
     """None where nothing could be judged: no answer, or a change outside the EVOLVE-BLOCKs."""
     stage: Stage
     outcome: str
-    """correct, incorrect, cheat, compiles (nobody judged it), compile_failed, no_candidate, frozen_lines_changed."""
+    """correct, incorrect, cheat, voided (a confirmation run says otherwise), compiles (nobody judged it),
+    compile_failed, no_candidate, frozen_lines_changed."""
     reason: str = ""
     details: str = ""
     """Diagnostics, or times at each shape."""
@@ -148,6 +150,8 @@ class Verdict(Model):
     median_us: float | None = None
     speedup_range: tuple[float, float] | None = None
     """95 % interval, where every shape has one."""
+    trust: str = ""
+    """Of the time: confirmed, provisional, contradicted, or unconfirmable and why."""
     coarse: bool = False
     """Timed with a wide interval, to leave out what is dominated: it is no best, and reaches no target."""
     signature: str = ""
@@ -219,6 +223,8 @@ class TunedPoint(Model):
     """At the last shape."""
     median_range_us: tuple[float, float] | None = None
     """95 % interval."""
+    trust: str = ""
+    """Of the time; one that is unconfirmable dominates none that is not."""
     dominated_by: str | None = None
     """attempt_id of the point that is faster beyond both intervals: this one was timed coarsely alone."""
     coarse: bool = False
@@ -291,6 +297,7 @@ class RunStep(Model):
         "session",
         "reflect",
         "judge",
+        "confirm",
         "tune",
         "profile",
         "lookup",
@@ -357,5 +364,6 @@ class RunState(ResultModel):
     def _best_text(self) -> str:
         if self.best is None:
             return f"best: none is {'verified' if self.mode == 'nccl' else 'correct'}"
-        said = f"{self.best.speedup:.3g}" if self.best.speedup is not None else "not timed"
-        return f"best: {self.best.attempt_id}, speed-up {said}"
+        best = self.best
+        said = f"{best.speedup:.3g}{format_range(best.speedup_range)}" if best.speedup is not None else "not timed"
+        return f"best: {best.attempt_id}, speed-up {said}" + (f", {best.trust}" if best.trust else "")

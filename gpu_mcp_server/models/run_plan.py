@@ -178,6 +178,9 @@ class RunPlan(Model):
     either, for devices that are not here; the first candidate that compiles is."""
     fresh: bool = False
     """Judge what was judged before anew; else an identical request is answered by the verdict that it got."""
+    accept_provisional: bool = False
+    """Let times count for the target as a first look gives them, unconfirmable ones too; else the run has those that
+    reach it, and its best, confirmed first."""
     entry: str = "launch"
     """The launcher that a candidate defines."""
     roles: list[Literal["builder", "tester"]] = []

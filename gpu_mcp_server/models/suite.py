@@ -46,6 +46,8 @@ class SuiteRow(Model):
     why: str = ""
     speedup: float | None = None
     """Of the best, against the reference."""
+    trust: str = ""
+    """Of that time: only a confirmed one counts as fast, unless the plan accepts others."""
     correct: bool = False
     degenerate: bool = False
     """An answer without work is right for its problem: it was left out, or run and counts nowhere."""

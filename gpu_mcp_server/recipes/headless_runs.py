@@ -137,6 +137,7 @@ class Runs:
                 ground = Ground(self._lab, plan, problem, run_id, folder, journal, tell, agents, jobs=jobs)
                 ending = await recall(ground) or await MODES[plan.mode](ground)
                 ending = await tune_best(ground, ending)
+                await ground.confirm_best()
                 kept = await self._keep_best(ground)
                 journal.finish(END, stopped=ending.stopped, why=ending.why, **kept)
         return self.state(run_id)
@@ -217,13 +218,19 @@ def _sum(done: Mapping[str, Mapping[str, Any]], name: str) -> int | None:
 
 
 def verdicts_of(journal: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    """Return all verdicts in the order in which they came."""
-    return [
-        Verdict.model_validate(found)
+    """Return all verdicts in the order in which they came; one that was confirmed or voided is as it was left."""
+    found = [
+        Verdict.model_validate(each)
         for entry in journal
-        if entry["event"] == "done"
-        for found in [*([entry["verdict"]] if "verdict" in entry else []), *entry.get("verdicts", [])]
+        if entry["event"] == "done" and entry.get("kind") != "confirm"
+        for each in [*([entry["verdict"]] if "verdict" in entry else []), *entry.get("verdicts", [])]
     ]
+    settled = {
+        entry["verdict"]["attempt_id"]: Verdict.model_validate(entry["verdict"])
+        for entry in journal
+        if entry["event"] == "done" and entry.get("kind") == "confirm"
+    }
+    return [verdict if verdict.coarse else settled.get(verdict.attempt_id, verdict) for verdict in found]
 
 
 def _step(entry: Mapping[str, Any]) -> RunStep:

@@ -109,7 +109,8 @@ class Suites:
         ended = ""
 
         def report() -> SuiteReport:
-            return suite_report(suite, {n: states[n] for n in problems if n in states}, len(problems), ended)
+            found = {n: states[n] for n in problems if n in states}
+            return suite_report(suite, found, len(problems), ended, accept_provisional=plan.accept_provisional)
 
         async def one(name: str, path: Path) -> None:
             nonlocal ended
@@ -205,13 +206,19 @@ class Suites:
             new.replace(path)
 
 
-def suite_report(suite: str, states: Mapping[str, RunState], problems: int, ended: str = "") -> SuiteReport:
-    """Return what is done of a suite; a problem that is not done yet, or is degenerate, counts nowhere."""
+def suite_report(
+    suite: str, states: Mapping[str, RunState], problems: int, ended: str = "", *, accept_provisional: bool = False
+) -> SuiteReport:
+    """Return what is done of a suite; a problem that is not done yet, or is degenerate, counts nowhere.
+
+    A speed-up counts where its time is confirmed, or provisional ones are accepted.
+    """
     rows = [row_of(name, state) for name, state in states.items()]
     judged = [row for row in rows if row.stopped != "compiled" and not row.degenerate]
 
     def faster(row: SuiteRow, times: int) -> bool:
-        return row.correct and (times == 0 or (row.speedup is not None and row.speedup > times))
+        counts = row.speedup is not None and (accept_provisional or row.trust == "confirmed")
+        return row.correct and (times == 0 or (counts and (row.speedup or 0.0) > times))
 
     fast = {f"fast_{p}": Proportion.from_counts(sum(faster(row, p) for row in judged), len(judged)) for p in FAST}
     return SuiteReport(suite=suite, rows=rows, problems=problems, fast=fast, ended=ended)
@@ -225,6 +232,7 @@ def row_of(name: str, state: RunState) -> SuiteRow:
         degenerate=state.degenerate or state.stopped == "degenerate",
         correct=best is not None and best.outcome == "correct",
         speedup=best.speedup if best else None, attempt_id=best.attempt_id if best else None,
+        trust=best.trust if best else "",
         agent_calls=spent.agent_calls, wall_s=spent.wall_s, cost_usd=spent.cost_usd, tokens=spent.tokens,
     )  # fmt: skip
 

@@ -54,6 +54,7 @@ def begun(lab: Lab, registered: Callable[[], Awaitable[str]]) -> Begun:
         given = {"SCENARIO": scenario, "OUTSIDE": str(lab.settings.data_dir / "out")}
         agent = {**AGENT, "environment": given, **(agent or {})}
         values = {"name": scenario, "problem": await registered(), "language": "c", "agent": agent, "tier": "smoke"}
+        values["accept_provisional"] = True  # what a confirmation run changes has tests of its own
         return Runs(lab).create(plan_of({**values, **more}, HERE))
 
     return begin

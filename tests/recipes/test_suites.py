@@ -26,7 +26,11 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not 
 
 
 def state(name: str, speedup: float | None, outcome: str = "correct") -> RunState:
-    best = Verdict(stage="performance", outcome=outcome, speedup=speedup) if outcome == "correct" else None
+    best = (
+        Verdict(stage="performance", outcome=outcome, speedup=speedup, trust="confirmed")
+        if outcome == "correct"
+        else None
+    )
     return RunState(run_id=f"r-{name}", name=name, mode="structured", state="finished", stopped="iterations", best=best)
 
 

@@ -16,6 +16,7 @@ from gpu_mcp_server.models.recipe import Candidate, TunedPoint, TuningTable, Ver
 from gpu_mcp_server.models.run_plan import Point
 from gpu_mcp_server.recipes.run.batch_judging import judge_batch
 from gpu_mcp_server.recipes.run.parameter_sampling import check_sampler, propose_points
+from gpu_mcp_server.recipes.run.prompt_verdict import is_doubted
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 from gpu_mcp_server.recipes.run.tuning_space import MOST_LISTED, TuningSpace, with_parameters
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
@@ -177,7 +178,7 @@ def point_of(parameters: Point, verdict: Verdict, coarse: bool) -> TunedPoint:
     """Return a verdict as a point, without intervals."""
     return TunedPoint(
         parameters=parameters, outcome=verdict.outcome, attempt_id=verdict.attempt_id, speedup=verdict.speedup,
-        median_us=verdict.median_us, coarse=coarse, reason=verdict.reason[:300],
+        median_us=verdict.median_us, coarse=coarse, trust=verdict.trust, reason=verdict.reason[:300],
     )  # fmt: skip
 
 
@@ -202,6 +203,8 @@ def dominates(one: TunedPoint, other: TunedPoint) -> bool:
     """Say whether one correct point is faster than another beyond both intervals."""
     if "correct" not in (one.outcome, other.outcome) or one.outcome != other.outcome:
         return False
+    if is_doubted(one.trust) and not is_doubted(other.trust):
+        return False
     if one.speedup_range and other.speedup_range:
         return one.speedup_range[0] > other.speedup_range[1]
     if one.median_range_us and other.median_range_us and not (one.speedup_range or other.speedup_range):
@@ -210,11 +213,15 @@ def dominates(one: TunedPoint, other: TunedPoint) -> bool:
 
 
 def in_order(points: Iterable[TunedPoint]) -> list[TunedPoint]:
-    """Return points, the fastest first: exactly timed ones ahead of coarse ones, then those that are not correct."""
+    """Return points, the fastest first: exactly timed ones ahead of coarse ones, then those that are not correct.
 
-    def rank(point: TunedPoint) -> tuple[bool, bool, float, float]:
+    The speed-up that a point has at least counts; an unconfirmable one stands behind the others.
+    """
+
+    def rank(point: TunedPoint) -> tuple[bool, bool, bool, float, float]:
+        low = point.speedup_range[0] if point.speedup_range else point.speedup
         return (
-            point.outcome != "correct", point.dominated_by is not None, -(point.speedup or 0.0),
+            point.outcome != "correct", point.dominated_by is not None, is_doubted(point.trust), -(low or 0.0),
             point.median_us or float("inf"),
         )  # fmt: skip
 

@@ -6,10 +6,12 @@ from typing import Any, Literal
 from gpu_mcp_server.models.comparison import Comparison
 from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.recipes.run.compile_tier import source_for
+from gpu_mcp_server.recipes.run.prompt_verdict import worth
 from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.recipes.run.run_context import JUDGE_WAIT_S, Ground
 from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
 from gpu_mcp_server.services.experience.experience_search import signature
+from gpu_mcp_server.services.records.trust import as_first_judged
 
 Named = Sequence[tuple[str, Candidate]]
 
@@ -45,7 +47,7 @@ async def judge_batch(
         for attempt in await ground.earlier(batch_id):
             name = next((n for n, begins in noted.items() if (attempt.note or "").startswith(begins)), None)
             if name is not None:
-                known[name] = await recorded_verdict(ground.lab, attempt, ground.plan)
+                known[name] = await recorded_verdict(ground.lab, as_first_judged(attempt), ground.plan)
         rest = [(name, candidate) for name, candidate in children if name not in known]
         if rest:
             entrants = [_entrant(ground, name, candidate, noted[name], parent_id) for name, candidate in rest]
@@ -58,10 +60,20 @@ async def judge_batch(
         return _told([_coarse(known[name]) if half_width else known[name] for name, _ in children])
 
     done = await ground.step(step, kind, work, **begun)
-    verdicts = [Verdict.model_validate(found) for found in done["verdicts"]]
+    verdicts = await _with_target([Verdict.model_validate(found) for found in done["verdicts"]], ground)
     for (_, candidate), verdict in zip(children, verdicts, strict=True):
         ground.consider(verdict, candidate.source)
     return verdicts
+
+
+async def _with_target(verdicts: Sequence[Verdict], ground: Ground) -> list[Verdict]:
+    """Return verdicts after those that reach the target were confirmed: the best first, until one stays."""
+    found = list(verdicts)
+    for number in sorted(range(len(found)), key=lambda one: worth(found[one]), reverse=True):
+        if any(verdict.stage == "target" for verdict in found):
+            break
+        found[number] = await ground.confirm_target(found[number])
+    return found
 
 
 def _coarse(verdict: Verdict) -> Verdict:
@@ -106,4 +118,5 @@ async def _verdict(ground: Ground, table: Comparison, name: str) -> Verdict:
     row = next(row for row in table.rows if row.name == name)
     if row.attempt_id is None or row.status not in ("judged", "compile_failed"):
         return Verdict(stage="code", outcome=row.status, reason=row.reason, signature=signature(row.reason))
-    return await recorded_verdict(ground.lab, await ground.lab.store.experience.get(row.attempt_id), ground.plan)
+    attempt = as_first_judged(await ground.lab.store.experience.get(row.attempt_id))
+    return await recorded_verdict(ground.lab, attempt, ground.plan)

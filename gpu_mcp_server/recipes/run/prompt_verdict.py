@@ -10,6 +10,8 @@ from gpu_mcp_server.models.recipe import Stage, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.services.experience.experience_search import signature
 
+VOIDED = "voided"
+"""Outcome of an attempt that a confirmation run contradicts."""
 DETAILS = 2500
 DIAGNOSTICS = 8
 
@@ -27,10 +29,20 @@ def reached(plan: RunPlan, speedup: float | None, median_us: float | None) -> bo
     return bool(asked) and all(asked)
 
 
-def worth(verdict: Verdict) -> tuple[bool, bool, float, float]:
-    """Return what the better of two is greater by: the target, a narrow interval, the speed-up, without one a time."""
+def worth(verdict: Verdict) -> tuple[bool, bool, bool, float, float]:
+    """Return what the better of two is greater by.
+
+    That is the target, a narrow interval, a time that is not unconfirmable, the speed-up that it has at least, without
+    one a time.
+    """
     time_us = verdict.median_us if verdict.speedup is None and verdict.median_us else math.inf
-    return verdict.stage == "target", not verdict.coarse, verdict.speedup or 0.0, -time_us
+    low = verdict.speedup_range[0] if verdict.speedup_range else verdict.speedup
+    return verdict.stage == "target", not verdict.coarse, not is_doubted(verdict.trust), low or 0.0, -time_us
+
+
+def is_doubted(trust: str) -> bool:
+    """Say whether a time is unconfirmable."""
+    return trust.startswith("unconfirmable")
 
 
 def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
@@ -40,7 +52,7 @@ def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
     outcome = evaluation.verdict or evaluation.status
     return Verdict(
         attempt_id=evaluation.attempt_id,
-        stage=_stage(outcome, plan, evaluation.speedup, median_us),
+        stage=_stage(outcome, plan, evaluation.speedup, median_us, evaluation.trust),
         outcome=outcome,
         reason=evaluation.reason,
         details=details_text(
@@ -48,6 +60,7 @@ def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
         ),
         speedup=evaluation.speedup,
         speedup_range=evaluation.speedup_range(),
+        trust=evaluation.trust,
         median_us=median_us,
         signature=signature(evaluation.reason),
     )
@@ -69,23 +82,24 @@ def details_text(
 
 def verdict_of_attempt(attempt: Attempt, plan: RunPlan) -> Verdict:
     """Return the same of an attempt that is recorded, without lines: `recorded_verdict` has them."""
-    outcome = attempt.verdict or attempt.status
-    ends = (attempt.evidence or {}).get("speedup_range")
+    outcome = VOIDED if attempt.voided else attempt.verdict or attempt.status
     return Verdict(
         attempt_id=attempt.attempt_id,
-        stage=_stage(outcome, plan, attempt.speedup, attempt.median_us),
+        stage=_stage(outcome, plan, attempt.speedup, attempt.median_us, attempt.trust or ""),
         outcome=outcome,
-        reason=attempt.reason or "",
+        reason=attempt.voided or attempt.reason or "",
         speedup=attempt.speedup,
-        speedup_range=(ends[0], ends[1]) if ends else None,
+        speedup_range=attempt.speedup_range,
+        trust=attempt.trust or "",
         median_us=attempt.median_us,
         signature=signature(attempt.reason or ""),
     )
 
 
-def _stage(outcome: str, plan: RunPlan, speedup: float | None, median_us: float | None) -> Stage:
+def _stage(outcome: str, plan: RunPlan, speedup: float | None, median_us: float | None, trust: str) -> Stage:
     if outcome == "compile_failed":
         return "compile"
     if outcome != "correct":
         return "correctness"
-    return "target" if reached(plan, speedup, median_us) else "performance"
+    counts = plan.tier != "performance" or plan.accept_provisional or trust == "confirmed"
+    return "target" if counts and reached(plan, speedup, median_us) else "performance"

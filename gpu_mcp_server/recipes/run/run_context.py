@@ -16,12 +16,14 @@ from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents, Answer, Interrupted
 from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES, compiled, source_for
+from gpu_mcp_server.recipes.run.confirmation_step import confirmed_verdict, is_provisional
 from gpu_mcp_server.recipes.run.journal import Journal
-from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import reached, verdict_of, worth
 from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.records.trust import as_first_judged
 
 Tell = Callable[[str], Awaitable[None]]
 
@@ -59,6 +61,8 @@ class Ground:
     cost_usd: float | None = None
     best: Verdict | None = None
     best_source: str = ""
+    correct: list[tuple[Verdict, str]] = field(default_factory=list[tuple[Verdict, str]])
+    """All that were considered, with their sources: a voided best has a next one."""
     memory: str = ""
     """What earlier attempts at this problem and its kin teach, for the first prompt."""
     prompts: dict[str, str] = field(default_factory=dict[str, str])
@@ -159,7 +163,8 @@ class Ground:
 
         async def work() -> dict[str, Any]:
             earlier = await self.earlier(batch_id)
-            verdict = await recorded_verdict(self.lab, earlier[-1], self.plan) if earlier else None
+            first = as_first_judged(earlier[-1]) if earlier else None
+            verdict = await recorded_verdict(self.lab, first, self.plan) if first else None
             if verdict is None:
                 verdict = await self._evaluated(batch_id, candidate, parent_id)
             if verdict.attempt_id is not None:
@@ -168,9 +173,38 @@ class Ground:
             return {"outcome": verdict.outcome, "speedup": verdict.speedup, "verdict": verdict.model_dump(mode="json")}
 
         done = await self.step(step, "judge", work)
-        verdict = Verdict.model_validate(done["verdict"])
+        verdict = await self.confirm_target(Verdict.model_validate(done["verdict"]))
         self.consider(verdict, candidate.source)
         return verdict
+
+    async def confirm_target(self, verdict: Verdict) -> Verdict:
+        """Return a verdict that reaches the target as a confirmation run leaves it; others as they are."""
+        if is_provisional(verdict, self.plan) and reached(self.plan, verdict.speedup, verdict.median_us):
+            return await self.confirm(verdict)
+        return verdict
+
+    async def confirm(self, verdict: Verdict) -> Verdict:
+        """Have a verdict confirmed, as a step of its own, once."""
+        step = f"confirm-{verdict.attempt_id}"
+
+        async def work() -> dict[str, Any]:
+            outcome, now = await confirmed_verdict(self.lab, verdict, self.plan, self.tell)
+            self.hand_off(step, now)
+            return {"outcome": outcome, "speedup": now.speedup, "verdict": now.model_dump(mode="json")}
+
+        return Verdict.model_validate((await self.step(step, "confirm", work))["verdict"])
+
+    async def confirm_best(self) -> None:
+        """Have the best confirmed, and the next best where it is voided, until one stays."""
+        while self.best is not None and is_provisional(self.best, self.plan):
+            verdict = await self.confirm(self.best)
+            kept = [(v, s) for v, s in self.correct if v.attempt_id != verdict.attempt_id]
+            if verdict.outcome == "correct":
+                self.best = verdict
+                return
+            self.correct, self.best, self.best_source = [], None, ""
+            for other, source in kept:
+                self.consider(other, source)
 
     async def _evaluated(self, batch_id: str, candidate: Candidate, parent_id: str | None) -> Verdict:
         tier, note = self.plan.tier, " ".join(f"{self.run_id}: {candidate.idea}".split())[:500]
@@ -225,7 +259,7 @@ class Ground:
         for step in self.journal.steps():
             done = self.journal.done(step) or {}
             if step.startswith("judge-a-") and "verdict" in done:
-                verdict = Verdict.model_validate(done["verdict"])
+                verdict = await self.confirm_target(Verdict.model_validate(done["verdict"]))
                 await self.consider_attempt(verdict)
                 found.append(verdict)
         return found
@@ -252,6 +286,7 @@ class Ground:
         told = {"outcome": verdict.outcome, "speedup": verdict.speedup, "verdict": verdict.model_dump(mode="json")}
         self.journal.finish(step, kind="judge", seconds=0.0, **told)
         self.hand_off(step, verdict)
+        verdict = await self.confirm_target(verdict)
         await self.consider_attempt(verdict)
         speed = f", speed-up {verdict.speedup:.3g}" if verdict.speedup else ""
         await self.tell(f"{step}: {verdict.outcome}{speed}{self._so_far()}")
@@ -261,6 +296,7 @@ class Ground:
         """Keep a verdict as the best if it is: one that reaches the target before others, then by speed-up."""
         if verdict.outcome not in ("correct", COMPILES):
             return
+        self.correct.append((verdict, source))
         if self.best is None or worth(verdict) > worth(self.best):
             self.best, self.best_source = verdict, source
 

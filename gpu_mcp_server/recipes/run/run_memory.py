@@ -67,7 +67,12 @@ async def _earlier_best(ground: Ground) -> Attempt | None:
     host = lab.hosts.choose(plan.host)
     probe = await lab.jobs.runner.probe(host)
     found = await lab.memory.confirmed_best(
-        ground.problem.problem_id, host=host, language=plan.language, entry=plan.entry, generation=GENERATION
+        ground.problem.problem_id,
+        host=host,
+        language=plan.language,
+        entry=plan.entry,
+        generation=GENERATION,
+        accept_provisional=plan.accept_provisional,
     )
     for attempt_id in found[:CANDIDATES]:
         attempt = await lab.store.experience.get(attempt_id)

@@ -64,7 +64,7 @@ class CandidateRepository:
         Args:
             problem_id: Whose attempts.
             branch: Its name; one that is there must be an ancestor of what it becomes.
-            attempt_id: The tip; the best correct one if absent.
+            attempt_id: The tip; the best whose time is confirmed if absent.
             into: Another repository on this machine, pushed to.
 
         Raises:
@@ -95,8 +95,9 @@ class CandidateRepository:
 
     async def _best(self, problem_id: str) -> str:
         best = (await self._experience.list("best", problem_id=problem_id, limit=1)).attempts
-        if not best:
-            raise NotFound("correct attempt with a time", problem_id, hint="Name one with --attempt-id.")
+        if not best or best[0].trust != "confirmed":
+            hint = "audit_attempt confirms one; --attempt-id names any."
+            raise NotFound("correct attempt with a confirmed time", problem_id, hint=hint)
         return best[0].attempt_id
 
     async def _import(self, attempts: Sequence[Attempt], known: set[str]) -> None:
@@ -188,7 +189,9 @@ def _commit(attempt: Attempt, files: Tree, known: set[str]) -> bytes:
 
 def _message(attempt: Attempt) -> str:
     """Return what the records say of an attempt; the first line is ours."""
-    speed = f", speed-up {attempt.speedup:.3g}" if attempt.speedup is not None else ""
+    first = (attempt.evidence or {}).get("first") or {}
+    speedup = first.get("speedup", attempt.speedup)  # a commit keeps its hash when its attempt is confirmed
+    speed = f", speed-up {speedup:.3g}" if speedup is not None else ""
     about = {"device": attempt.device, "language": attempt.language, "flags": attempt.flags, "launcher": attempt.entry}
     said = [text for text in (attempt.note, attempt.reason) if text]
     lines = [f"{attempt.attempt_id}: {attempt.verdict or attempt.status}{speed}", ""]

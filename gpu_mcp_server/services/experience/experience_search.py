@@ -17,6 +17,7 @@ from gpu_mcp_server.models.attempt import NOBODYS
 from gpu_mcp_server.models.experience import FoundAttempt, FoundAttempts, Lesson, Lessons, NoteResult
 from gpu_mcp_server.services.experience.scored_lessons import find_fixes, hint_effects, score_summaries
 from gpu_mcp_server.services.experience.word_match import FAILURES, OPERATIONS, texts_that_match
+from gpu_mcp_server.services.records.trust import CONFIRMED_BY
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
 from gpu_mcp_server.store.problem_aliases import require_problem
@@ -26,6 +27,7 @@ SCANNED = 2000
 SHOWN = 240
 MAX_NOTE = 2000
 VERIFIED = "a.verdict = 'correct' AND a.voided IS NULL"
+CONFIRMED_TIME = f"(a.evidence ->> '{CONFIRMED_BY}' IS NOT NULL AND a.evidence ->> 'unconfirmable' IS NULL)"
 PROFILED = (
     "(SELECT p.reason FROM attempts p WHERE p.kind = 'profile' AND p.parent_id = a.attempt_id "
     "ORDER BY p.seq DESC LIMIT 1)"
@@ -178,13 +180,14 @@ class ExperienceSearch:
         own, values = _own(" AND problems.problem_id = ?", [problem_id])
         return [lesson for lesson in await self._failures(own, values, limit) if lesson.times > 1]
 
-    async def confirmed_best(self, problem_id: str, **alike: Value) -> list[str]:
+    async def confirmed_best(self, problem_id: str, *, accept_provisional: bool = False, **alike: Value) -> list[str]:
         """Return the correct attempts at a problem that a later run may start from, the fastest first.
 
-        None is voided or unconfirmable, and the current generation of the judge decided each.
+        None is voided or unconfirmable, and the current generation of the judge decided each. Times are confirmed.
 
         Args:
             problem_id: The problem; its content must be what it was.
+            accept_provisional: Whether times that no confirmation run has seen will do.
             alike: Columns of the attempt and their values: host, language, entry, generation ...
         """
         generation = alike.pop("generation", 0)
@@ -193,9 +196,11 @@ class ExperienceSearch:
         rows = await self._db.fetch_all(
             f"SELECT a.attempt_id {FROM} AND {VERIFIED} AND a.problem_id = ? "
             "AND a.problem_hash = problems.content_hash AND a.evidence ->> 'unconfirmable' IS NULL "
+            f"AND (? OR a.speedup IS NULL OR {CONFIRMED_TIME}) "
             f"AND coalesce(a.evidence ->> 'generation', 0) >= ? {own} "
-            "ORDER BY a.speedup IS NULL, a.speedup DESC, a.median_us IS NULL, a.median_us, a.seq LIMIT ?",
-            (problem_id, generation, *own_values, SCANNED),
+            "ORDER BY a.speedup IS NULL, coalesce(a.evidence ->> '$.speedup_range[0]', a.speedup) DESC, "
+            "a.median_us IS NULL, a.median_us, a.seq LIMIT ?",
+            (problem_id, accept_provisional, generation, *own_values, SCANNED),
         )
         return [row["attempt_id"] for row in rows]
 
@@ -233,11 +238,14 @@ class ExperienceSearch:
         return json.loads(row["found"]) if row is not None and row["found"] else []
 
     async def _techniques(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
-        """Return steps from parent to child, both verified on one device, by how much faster the child is."""
+        """Return steps from parent to child, both verified on one device, by how much faster the child is.
+
+        The child's time is confirmed.
+        """
         rows = await self._db.fetch_all(
             "SELECT a.attempt_id, a.note, a.speedup AS after, b.speedup AS before, "
             f"problems.json ->> 'name' AS problem {STEPS} "
-            f"{where} AND {VERIFIED} AND {TRIED} AND b.verdict = 'correct' AND b.voided IS NULL "
+            f"{where} AND {VERIFIED} AND {CONFIRMED_TIME} AND {TRIED} AND b.verdict = 'correct' AND b.voided IS NULL "
             "AND a.device = b.device AND a.problem_id = b.problem_id AND a.speedup > b.speedup AND a.note IS NOT NULL "
             "ORDER BY a.speedup / b.speedup DESC LIMIT ?",
             (*values, limit),

@@ -164,7 +164,7 @@ class AttemptStore:
             "AND source_artifact_id IS NOT NULL ORDER BY seq",
             (problem_id,),
         )
-        return [_attempt(row) for row in rows]
+        return [_attempt(row, whole=True) for row in rows]
 
     async def keep_prompt(self, attempt_id: str, run_id: str, step: str, prompt_artifact_id: str) -> None:
         """Keep with an attempt which step of which run asked for it, in what words."""

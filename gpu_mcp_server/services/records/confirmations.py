@@ -147,6 +147,7 @@ class Confirmations:
         before, now = dict(attempt.evidence or {}), dict(again.evidence or {})
         first = before.get("first") or {
             "speedup": attempt.speedup,
+            "median_us": attempt.median_us,
             **{name: before.get(name) for name in ("speedup_range", "time_range_us", "verdict_artifact")},
         }
         before.pop("unconfirmable", None)

@@ -1,7 +1,10 @@
 """The course of the work on a problem."""
 
+import json
+
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+from gpu_mcp_server.services.records.trust import trust_of
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import visibility_condition
 from gpu_mcp_server.store.problem_aliases import require_problem
@@ -44,7 +47,7 @@ class ProblemHistoryReader:
         device = device or (devices[0] if devices else None)
         rows = await self._db.fetch_all(
             "SELECT attempt_id, parent_id, created_at, status, verdict, voided, "  # noqa: S608 - conditions are our own
-            "speedup, median_us, reason, note, evidence ->> 'robust' AS robust, "
+            "speedup, median_us, reason, note, evidence, evidence ->> 'robust' AS robust, "
             "evidence ->> '$.speedup_range[0]' AS speedup_low, evidence ->> '$.speedup_range[1]' AS speedup_high, "
             "coalesce(evidence ->> 'ranked_by' = 'time', 0) AS by_time, "
             "(SELECT min(owner) FROM owners WHERE handle = attempts.attempt_id) AS user "
@@ -62,7 +65,10 @@ class ProblemHistoryReader:
                 "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time",
                 "speedup_low", "speedup_high", "user",
             )  # fmt: skip
-            points.append(HistoryPoint(number=number, outcome=outcome, best=best, **{name: row[name] for name in same}))
+            timed = row["speedup"] is not None or bool(row["by_time"])
+            word = trust_of(row["verdict"], row["voided"], json.loads(row["evidence"] or "{}"), timed=timed)
+            told = {name: row[name] for name in same}
+            points.append(HistoryPoint(number=number, outcome=outcome, best=best, trust=word, **told))
         return ProblemHistory(
             problem_id=problem_id,
             name=problem["name"] if problem else "",

@@ -45,6 +45,20 @@ def trust_of(verdict: str | None, voided: str | None, evidence: Mapping[str, Any
     return "confirmed" if evidence.get(CONFIRMED_BY) else "provisional"
 
 
+def as_first_judged(attempt: Attempt) -> Attempt:
+    """Return an attempt as its first look left it, before a confirmation run confirmed or voided it."""
+    evidence = dict(attempt.evidence or {})
+    if attempt.voided and evidence.pop(CONTRADICTED_BY, None):
+        attempt = attempt.model_copy(update={"voided": None, "trust": "provisional", "evidence": evidence})
+    first = evidence.get("first")
+    if not first:
+        return attempt
+    figures = {name: first.get(name) for name in ("speedup", "median_us", "speedup_range", "time_range_us")}
+    evidence["verdict_artifact"] = first.get("verdict_artifact")
+    told = {**attempt.model_dump(), **figures, "trust": "provisional", "evidence": evidence}
+    return Attempt.model_validate(told)
+
+
 def number_ranks(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Return a ranking with the rank of each: those whose intervals overlap the first one's of a rank share it.
 

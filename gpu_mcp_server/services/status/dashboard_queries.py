@@ -15,7 +15,7 @@ from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
 from gpu_mcp_server.services.records.attempts import AttemptStore
-from gpu_mcp_server.services.records.trust import BEST, RANKED
+from gpu_mcp_server.services.records.trust import BEST, RANKED, number_ranks
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visibility_condition
 from gpu_mcp_server.team.users import Users
@@ -62,14 +62,14 @@ class DashboardQueries:
         return [Ranking(**dict(row)) for row in rows]
 
     async def ranking(self, board: Ranking, problem_id: str, limit: int = 50) -> Sequence[Attempt]:
-        """Return the correct evaluations of one board, greatest speed-up first."""
+        """Return the correct evaluations of one board, by trust and the speed-up that each has at least."""
         seen, values = visibility_condition("attempt_id")
         rows = await self._db.fetch_all(
             f"SELECT attempt_id FROM attempts WHERE {BEST} AND problem_id = ? AND device = ? AND driver IS ? "  # noqa: S608
             f"AND problem_hash IS ? AND {seen} ORDER BY {RANKED} LIMIT ?",
             (problem_id, board.device, board.driver, board.problem_hash, *values, limit),
         )
-        return await self._attempts([row["attempt_id"] for row in rows])
+        return number_ranks(await self._attempts([row["attempt_id"] for row in rows]))
 
     async def attempt_context(self, attempt_id: str) -> AttemptContext:
         """Return profiles, checks and descendants of an attempt, and the run that it is from."""

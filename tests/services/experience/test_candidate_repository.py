@@ -48,7 +48,10 @@ async def tried(
         "evaluate", problem_id=problem_id, parent_id=parent, source_artifact_id=kept, language="cuda", note=note
     )
     verdict = "correct" if speedup else "incorrect"
-    await experience.finish(attempt_id, status="judged", verdict=verdict, speedup=speedup, device="H200")
+    evidence = {"confirmed_by": "itself"}
+    await experience.finish(
+        attempt_id, status="judged", verdict=verdict, speedup=speedup, device="H200", evidence=evidence
+    )
     return attempt_id
 
 

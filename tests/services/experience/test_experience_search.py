@@ -32,9 +32,11 @@ async def db(tmp_path: Path) -> AsyncIterator[Database]:
 async def tried(db: Database, problem_id: str, verdict: str | None, speedup: float | None = None, **more: Any) -> str:
     experience = AttemptStore(db)
     device = more.pop("device", "NVIDIA H200")
-    attempt = await experience.start("evaluate", problem_id=problem_id, **more)
+    shown = {name: value for name, value in more.items() if name != "evidence"}
+    attempt = await experience.start("evaluate", problem_id=problem_id, **shown)
     status = "judged" if verdict else "compile_failed"
-    await experience.finish(attempt, status=status, verdict=verdict, speedup=speedup, device=device)
+    evidence = {"confirmed_by": "itself", **more.pop("evidence", {})}
+    await experience.finish(attempt, status=status, verdict=verdict, speedup=speedup, device=device, evidence=evidence)
     return attempt
 
 
@@ -232,10 +234,14 @@ async def test_a_run_starts_only_from_what_is_confirmed_and_of_the_same_content(
     good = await tried(db, "p-1", "correct", 2.0, **made)
     await tried(db, "p-1", "correct", 3.0, **{**made, "evidence": {"generation": 0}})
     await tried(db, "p-1", "correct", 4.0, **{**made, "evidence": {"generation": 1, "unconfirmable": "busy"}})
+    unsure = {"generation": 1, "confirmed_by": None}
+    provisional = await tried(db, "p-1", "correct", 4.5, **{**made, "evidence": unsure})
     await tried(db, "p-1", "correct", 5.0, **{**made, "problem_hash": "another"})
     await tried(db, "p-1", "correct", 6.0, **{**made, "host": "far"})
     await tried(db, "p-1", "incorrect", 7.0, **made)
     voided = await tried(db, "p-1", "correct", 8.0, **made)
     await AttemptStore(db).void(voided, "not had twice")
 
-    assert await ExperienceSearch(db).confirmed_best("p-1", generation=1, **alike) == [good]
+    memory = ExperienceSearch(db)
+    assert await memory.confirmed_best("p-1", generation=1, **alike) == [good]
+    assert await memory.confirmed_best("p-1", accept_provisional=True, generation=1, **alike) == [provisional, good]

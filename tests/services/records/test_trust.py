@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.records.confirmations import MOST_TRIES, Confirmations
-from gpu_mcp_server.services.records.trust import trust_of
+from gpu_mcp_server.services.records.trust import as_first_judged, trust_of
 from gpu_mcp_server.store.database import Database
 
 
@@ -108,3 +108,17 @@ async def test_a_run_that_never_decides_fails_and_says_why(db: Database):
         assert await table.release(attempt_id, "the judge failed", counted=True) is (number == MOST_TRIES - 1)
     attempt = await AttemptStore(db).get(attempt_id)
     assert (attempt.trust, attempt.confirmation) == ("provisional", "failed 3 times: the judge failed")
+
+
+async def test_the_first_look_at_an_attempt_can_be_read_after_its_confirmation(db: Database):
+    experience, table = AttemptStore(db), Confirmations(db)
+    confirmed, again, voided = await correct(db, 3.0, 0.5), await correct(db, 2.8, 0.1), await correct(db, 9.0)
+    before = [await experience.get(each) for each in (confirmed, voided)]
+    await table.confirm(before[0], await experience.get(again))
+    await experience.void(voided, "wrong at n=7", again)
+    now = [await experience.get(each) for each in (confirmed, voided)]
+    assert [(a.trust, a.speedup) for a in now] == [("confirmed", 2.8), ("contradicted", 9.0)]
+    first = [as_first_judged(each) for each in now]
+    assert [(a.trust, a.speedup, a.speedup_range, a.voided) for a in first] == [
+        ("provisional", 3.0, (2.5, 3.5), None), ("provisional", 9.0, (9.0, 9.0), None),
+    ]  # fmt: skip

@@ -1,0 +1,89 @@
+"""A run whose best is voided goes on with the next one; resumed, it is the same run, and nothing is judged again."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.models.recipe import RunState, Verdict
+from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.recipes.agents.agent_jobs import Agents
+from gpu_mcp_server.recipes.headless_runs import silent, state_of
+from gpu_mcp_server.recipes.run.journal import Journal, entries
+from gpu_mcp_server.recipes.run.plan_loader import plan_of
+from gpu_mcp_server.recipes.run.prompt_verdict import worth
+from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
+from gpu_mcp_server.recipes.run.run_context import Ground
+from gpu_mcp_server.recipes.suites import suite_report
+from gpu_mcp_server.services.lab import Lab
+from tests.recipes.conftest import AGENT, HERE
+from tests.services.evaluation.test_confirmation_runs import RIGHT, WRONG, recorded, register
+
+
+def planned(problem_id: str, **more: object) -> RunPlan:
+    values = {"name": "r", "problem": problem_id, "language": "c", "agent": AGENT, "target": {"speedup": 100.0}}
+    return plan_of({**values, **more}, HERE)
+
+
+async def test_a_run_whose_best_is_voided_has_the_next_one_and_is_the_same_when_it_is_resumed(
+    own_lab: Lab, tmp_path: Path
+):
+    problem_id = await register(own_lab)
+    plan = planned(problem_id)
+    honest = await recorded(own_lab, problem_id, RIGHT, 50.0)
+    cheat = await recorded(own_lab, problem_id, WRONG, 900.0)
+    verdicts = [await recorded_verdict(own_lab, attempt, plan) for attempt in (honest, cheat)]
+    assert [v.stage for v in verdicts] == ["performance", "performance"], "no provisional time reaches a target"
+
+    async def run() -> Ground:
+        with Journal(tmp_path) as journal:
+            problem = await own_lab.store.problems.get(problem_id)
+            agents = Agents(own_lab, plan.agent)
+            ground = Ground(own_lab, plan, problem, "r-1", tmp_path, journal, silent, agents)
+            for number, verdict in enumerate(verdicts, 1):
+                step = f"judge-{number:03}"
+                if journal.done(step) is None:
+                    told = {"outcome": verdict.outcome, "verdict": verdict.model_dump(mode="json")}
+                    journal.finish(step, kind="judge", seconds=0.0, **told)
+                ground.consider(await ground.confirm_target(verdict), "text")
+            await ground.confirm_best()
+            return ground
+
+    first = await run()
+    assert first.best is not None and first.best.attempt_id == honest.attempt_id
+    seen = entries(tmp_path)
+    settled = {e["step"]: e["outcome"] for e in seen if e["event"] == "done" and e["kind"] == "confirm"}
+    assert settled[f"confirm-{cheat.attempt_id}"] == "voided" and len(settled) == 2
+    jobs = len(await own_lab.jobs.table.recent(100))
+
+    again = await run()
+    assert again.best == first.best and entries(tmp_path) == seen
+    assert len(await own_lab.jobs.table.recent(100)) == jobs, "nothing was judged again"
+    state = state_of("r-1", plan, seen)
+    assert state.best is not None and state.best.attempt_id == honest.attempt_id
+    assert [step.kind for step in state.steps].count("confirm") == 2
+
+
+@pytest.mark.parametrize(
+    ("trust", "accepts", "fast"), [("confirmed", False, 1), ("provisional", False, 0), ("provisional", True, 1)]
+)
+def test_a_suite_counts_confirmed_times_as_fast_unless_the_plan_accepts_others(trust: str, accepts: bool, fast: int):
+    best = Verdict(attempt_id="a", stage="performance", outcome="correct", speedup=3.0, trust=trust)
+    state = RunState(run_id="r", name="n", mode="structured", state="finished", stopped="iterations", best=best)
+    report = suite_report("s", {"p": state}, 1, accept_provisional=accepts)
+    assert (report.fast["fast_2"].hits, report.fast["fast_0"].hits) == (fast, 1)
+
+
+def test_a_run_s_best_is_no_unconfirmable_time_where_there_is_another():
+    def verdict(speedup: float, trust: str, ends: tuple[float, float] | None = None) -> Verdict:
+        return Verdict(stage="performance", outcome="correct", speedup=speedup, trust=trust, speedup_range=ends)
+
+    doubted, sure = verdict(9.0, "unconfirmable: busy"), verdict(2.0, "provisional", (1.9, 2.1))
+    wide = verdict(2.5, "provisional", (1.0, 4.0))
+    assert sorted([doubted, wide, sure], key=worth, reverse=True) == [sure, wide, doubted]
+
+
+async def test_a_plan_may_accept_provisional_times(own_lab: Lab):
+    problem_id = await register(own_lab)
+    attempt = await recorded(own_lab, problem_id, RIGHT, 900.0)
+    plan = planned(problem_id, accept_provisional=True)
+    assert (await recorded_verdict(own_lab, attempt, plan)).stage == "target"
