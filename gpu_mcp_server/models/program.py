@@ -90,7 +90,8 @@ class ProgramProblem(Model):
     """The file that a candidate of one file replaces."""
     run_timeout_s: float = Field(default=60.0, gt=0, le=600)
     """Of one run."""
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Literal["cpu", "cuda", "hip"] = "cpu"
+    """What its runs may use: no GPU, one of NVIDIA's, or one of AMD's. Either way it is timed from outside."""
 
     def secret(self) -> bool:
         """Say whether a run depends on a seed that nobody knows before."""

@@ -3,6 +3,7 @@
 Each run has a name of its own, so a suite that is killed goes on where it was.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.errors import BadRequest, HostError, NotFound
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan, SuiteBudget
 from gpu_mcp_server.models.suite import PlanComparison, Proportion, RepeatReport, SuiteReport, SuiteRow
@@ -73,20 +74,6 @@ async def hip_problems(instructions: Path, chosen: Sequence[str] = ()) -> dict[s
     return {name: source.folder / f"{source.name}#{name}" for name in names if not chosen or name in chosen}
 
 
-async def fitted(plan: RunPlan, path: Path | str) -> RunPlan:
-    """Return the plan for a problem: of tier compile for a HIP task, as nobody judges on AMD's devices yet.
-
-    A problem that is registered is given by its id.
-    """
-    plan = plan.model_copy(update={"problem": str(path)})
-    if isinstance(path, str):
-        return plan
-    source = await source_at(path)
-    if geak.recognizes(source) and geak.wants_hip(await geak.project(source)):
-        return plan.model_copy(update={"tier": "compile", "mode": "structured"})
-    return plan
-
-
 class Suites:
     """Runs a plan over many problems, or many times."""
 
@@ -147,7 +134,7 @@ class Suites:
     async def run_problem(self, plan: RunPlan, run_id: str, path: Path | str, tell: Tell) -> RunState:
         """Run one problem; what is no problem is a row that is refused, and is tried again by the next call."""
         try:
-            run_id = self._runs.create(await fitted(plan, path), run_id)
+            run_id = self._runs.create(await self._fitted(plan, path), run_id)
             return await self._runs.go(run_id, tell)
         except (BadRequest, NotFound) as error:
             if self._runs.begun(run_id):
@@ -156,6 +143,30 @@ class Suites:
                 run_id=run_id, name=plan.name, mode=plan.mode, state="unfinished", stopped="refused",
                 why=f"{error} {error.hint}".strip()[:500],
             )  # fmt: skip
+
+    async def _fitted(self, plan: RunPlan, path: Path | str) -> RunPlan:
+        """Return the plan for a problem, which is a file, or the id of one that is registered.
+
+        A HIP task is judged where a host has an AMD GPU and the task an extractor; otherwise it is of tier compile.
+        """
+        plan = plan.model_copy(update={"problem": str(path)})
+        if isinstance(path, str):
+            return plan
+        source = await source_at(path)
+        if not geak.recognizes(source) or not geak.wants_hip(await geak.project(source)):
+            return plan
+        host = await self._amd_host(plan.host) if await geak.has_extractor(source) else None
+        if host is None:
+            return plan.model_copy(update={"tier": "compile", "mode": "structured"})
+        return plan.model_copy(update={"host": host})
+
+    async def _amd_host(self, named: str | None) -> str | None:
+        """Return the host that is named, or the first, that has an AMD GPU; those that do not answer have none."""
+        for name in [named] if named else self._lab.hosts.names():
+            with contextlib.suppress(HostError):
+                if (await self._lab.hosts.probe(name)).amd_gpus:
+                    return name
+        return None
 
     async def repeat(self, plan: RunPlan, times: int, name: str, tell: Tell = silent) -> RepeatReport:
         """Run it so often, each from the beginning, and say how much it varies."""

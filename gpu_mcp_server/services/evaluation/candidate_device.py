@@ -10,6 +10,23 @@ from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
 PYTHON_KINDS: Mapping[str, JudgedKind] = {n: f.judged_as for n, f in LANGUAGES.items() if f.launcher == "python"}
 """Languages of candidates that are Python files, and how the judge calls them."""
+VENDOR_OF: Mapping[str, str] = {"cuda": "nvidia", "hip": "amd"}
+"""Devices that are GPUs, and whose."""
+
+
+def check_device(device: str, probe: HostProbe, host: str) -> None:
+    """Return if a host has the GPU of a device.
+
+    Raises:
+        ToolMissing: If it has none.
+    """
+    missing = {"cuda": not probe.gpus, "hip": not probe.amd_gpus}.get(device, False)
+    if missing:
+        raise ToolMissing(
+            "A CUDA device" if device == "cuda" else "An AMD device",
+            host,
+            hint="Name a host that has one (gpu_status), or use compile_kernel, which needs none.",
+        )
 
 
 def _named(problem: Problem, source: CandidateSource) -> str | None:
@@ -27,7 +44,7 @@ def _named(problem: Problem, source: CandidateSource) -> str | None:
 
 
 def device_of(device: str | None, problem: Problem, source: CandidateSource, probe: HostProbe, host: str) -> str:
-    """Return the device on which a candidate is judged: `cpu`, `cuda`, or `hip`, on which it is only compiled.
+    """Return the device on which a candidate is judged: `cpu`, `cuda` or `hip`; there a kernel is only compiled.
 
     Args:
         device: What was asked for, if anything.
@@ -54,12 +71,7 @@ def device_of(device: str | None, problem: Problem, source: CandidateSource, pro
         raise BadRequest(
             f"A {source.language} source cannot be judged on {chosen}.", hint="C and C++ run on cpu, CUDA on cuda."
         )
-    if chosen == "cuda" and not probe.gpus:
-        raise ToolMissing(
-            "A CUDA device",
-            host,
-            hint="Name a host that has one (gpu_status), or use compile_kernel, which needs none.",
-        )
+    check_device(chosen, probe, host)
     return chosen
 
 
@@ -69,5 +81,6 @@ def versions_of(probe: HostProbe, device: str) -> dict[str, str]:
     found["nvcc"] = probe.nvcc.version if probe.nvcc else None
     if probe.judge:
         found |= {"python": probe.judge.version, "numpy": probe.judge.numpy, "torch": probe.judge.torch}
-    found["arch"] = str(probe.gpus[0].get("arch") or "") if device == "cuda" and probe.gpus else probe.machine
+    gpus = {"cuda": probe.gpus, "hip": probe.amd_gpus}.get(device)
+    found["arch"] = str(gpus[0].get("arch") or "") if gpus else probe.machine
     return {name: version for name, version in found.items() if version}

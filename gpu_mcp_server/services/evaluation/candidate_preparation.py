@@ -7,7 +7,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
-from gpu_mcp_server.services.evaluation.candidate_device import PYTHON_KINDS
+from gpu_mcp_server.services.evaluation.candidate_device import PYTHON_KINDS, VENDOR_OF
 from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.extension_builds import ExtensionBuilder
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
@@ -38,17 +38,20 @@ class CandidatePreparation:
         self._announcements = announcements
         self._extensions = ExtensionBuilder(compiler, artifacts, announcements)
 
-    async def place(self, host: str | None, source: CandidateSource, device: str | None, flags: Sequence[str]) -> str:
+    async def place(
+        self, host: str | None, problem: Problem, source: CandidateSource, device: str | None, flags: Sequence[str]
+    ) -> str:
         """Choose where: for a GPU the host that is free soonest, and of those the one that has the build."""
+        device = device or (problem.program.device if problem.program else None)
+        vendor = "nvidia" if source.language == "cuda" else VENDOR_OF.get(device or "", "")
 
         async def has_build(name: str) -> bool | None:
-            if "cuda" not in (await self._jobs.runner.probe(name)).devices():
+            if vendor == "nvidia" and "cuda" not in (await self._jobs.runner.probe(name)).devices():
                 return None
-            return source.language in PYTHON_KINDS or await self._compiler.has(source, host=name, flags=flags)
+            ready = problem.program is not None or source.language in PYTHON_KINDS
+            return ready or await self._compiler.has(source, host=name, flags=flags)
 
-        return await self._jobs.pool.place(
-            host, GpuNeed(1 if "cuda" in (device, source.language) else 0), has_build=has_build
-        )
+        return await self._jobs.pool.place(host, GpuNeed(1 if vendor else 0, vendor=vendor), has_build=has_build)
 
     async def check(
         self, problem: Problem, source: CandidateSource, host: str, flags: Sequence[str], entry: str

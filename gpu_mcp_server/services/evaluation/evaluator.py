@@ -78,7 +78,7 @@ class Evaluator:
                 hint="Give the name of the launcher's function, or leave entry out.",
             )
         await self._records.check_parent(parent_id)
-        where = await self._preparation.place(host, source, device, flags)
+        where = await self._preparation.place(host, problem, source, device, flags)
         probe = await self._jobs.probe(where)
         chosen = device_of(device, problem, source, probe, where)
         await self._preparation.check(problem, source, where, flags, entry)
@@ -124,7 +124,7 @@ class Evaluator:
             advising.cancel()
         if ready.built is not None and ready.built.status != "ok":
             return await self._records.end_uncompiled(trial, ready.built, advice)
-        if trial.device == "hip":
+        if trial.device == "hip" and trial.program is None:
             return await self._records.refuse_hip(trial, ready.built, advice)
         async with trial.slots.judging() if trial.slots else contextlib.nullcontext():
             left_s = trial.slots.left_s() if trial.slots else wait_s

@@ -11,6 +11,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import ProgramProblem
 from gpu_mcp_server.services.builds.program_builds import file_refs
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
+from gpu_mcp_server.services.evaluation.candidate_device import VENDOR_OF, check_device
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.evaluation.judge_job import TURN_S
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
@@ -50,7 +51,7 @@ def program_spec(
         probe: The host.
         settings: For the sandbox level.
         host: Its name.
-        device: `cpu` or `cuda`.
+        device: `cpu`, `cuda` or `hip`.
         reference: The reference's project, built.
         candidate: The candidate's, built; none to try a problem before it is registered.
         tier: smoke, correctness or performance.
@@ -59,8 +60,9 @@ def program_spec(
         The job and the contents that it names.
 
     Raises:
-        ToolMissing: If the host has no Python that can judge.
+        ToolMissing: If the host has no Python that can judge, or not the GPU.
     """
+    check_device(device, probe, host)
     python = probe.judge
     if python is None or not python.numpy:
         raise ToolMissing("a Python with NumPy", host, hint=packages_hint(host, "numpy"))
@@ -122,8 +124,8 @@ def sandboxes(program: ProgramProblem, tier: str) -> int:
 
 
 def _turn(device: str, *, judge: bool) -> GpuRequest:
-    if device == "cuda":
-        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S)
+    if device in VENDOR_OF:
+        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S, vendor=VENDOR_OF[device])
     return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
 
 

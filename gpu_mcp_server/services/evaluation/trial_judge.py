@@ -50,7 +50,7 @@ class TrialJudge:
 
     async def _judged(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         context, until, cut = _context(trial, ready, advice), time.monotonic() + wait_s, ""
-        if trial.device == "cpu" or len(trial.probe.gpus) <= 1:
+        if trial.device == "cpu" or len(trial.probe.all_gpus()) <= 1:
             self._baselines.give_way(trial.host)
         for chance in (1, 2):
             spec, blobs = await self._spec(trial, ready)

@@ -82,11 +82,11 @@ class TrialRecords:
         await self._experience.finish(trial.attempt_id, status="cancelled" if gone else "error", reason=reason)
 
     async def refuse_hip(self, trial: JudgeRequest, built: CompileResult | None, advice: Sequence[str]) -> Evaluation:
-        """Say that a HIP candidate compiles and that nobody can run it: no device, and no judge for one.
+        """Say that a HIP kernel compiles and that nobody runs it: there is no judge in HIP, and often no device.
 
         It is no attempt: nothing was tried.
         """
-        reason = f"no AMD device on host {trial.host!r}"
+        reason = "HIP kernels are compiled only" if trial.probe.amd_gpus else f"no AMD device on host {trial.host!r}"
         await self._experience.forget(trial.attempt_id)
         arch = f" for {built.arch}" if built and built.arch else ""
         return replace(trial, attempt_id="").evaluation(
@@ -95,7 +95,8 @@ class TrialRecords:
             resources=built.resources if built else [],
             diagnostics=built.diagnostics if built else [],
             advice=advice,
-            note=f"it compiles{arch} and was not judged: the judge runs on processors and NVIDIA GPUs so far; "
+            note=f"it compiles{arch} and was not judged: the judge calls kernels on processors and NVIDIA GPUs; "
+            "a program problem (GEAK, program.toml) is judged on an AMD GPU; "
             "compile_kernel keeps what it says of HIP as an attempt",
             seconds={"compile": time.monotonic() - trial.began},
         )

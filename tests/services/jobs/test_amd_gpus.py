@@ -1,59 +1,23 @@
 """A host with an NVIDIA GPU and two of AMD's, all pretended: which ones jobs, ranks, tests and reservations get."""
 
-import json
-import os
-import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from gpu_mcp_server.errors import NoFreeGpu
-from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.models.job import GpuNeeds, RankOptions
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.settings.server_settings import LocalHost
-from tests.hostd.brokers import broker_pid
-from tests.hostd.conftest import needs_root
-from tests.hostd.kfd_trees import KFD, device_nodes, put_tree
-from tests.hostd.laboratory import wrapped
-from tests.laboratory import Folder, settings_for
+from tests.amd_laboratory import IDS, NAME, amd_laboratory, can_pretend
 
-pytestmark = [
-    pytest.mark.anyio,
-    needs_root,
-    pytest.mark.skipif(KFD.exists(), reason="this machine has AMD's driver"),
-]
-MINORS, MISSING = (246, 247), 248
-IDS = ["GPU-00000000000000b1", "GPU-00000000000000b2"]
+pytestmark = [pytest.mark.anyio, *can_pretend]
 AMD = GpuNeeds(vendor="amd")
 SHOW = ["sh", "-c", 'echo "[$ROCR_VISIBLE_DEVICES]" $(ls /dev/dri /dev/kfd 2>/dev/null)']
 
 
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
-    with Folder() as folder, device_nodes(*MINORS):
-        own, data = folder / "mixed", folder / "data"
-        for each in (own, data):
-            each.mkdir()
-            each.chmod(0o711)
-        (own / "gpus.json").write_text(json.dumps([{"uuid": "GPU-n", "name": "Pretended H100"}]))
-        gpus = [
-            {"minor": m, "unique_id": 0xB1 + n, "name": "AMD Instinct MI300X"} for n, m in enumerate((*MINORS, MISSING))
-        ]
-        put_tree(own / "sys", *gpus)
-        env = {"GPU_MCP_HOSTD_GPUS": str(own / "gpus.json"), "GPU_MCP_HOSTD_SYS": str(own / "sys")}
-        env["GPU_MCP_HOSTD_LOCKS"] = str(own / "locks")
-        host = LocalHost(python=str(wrapped(own / "state", env)), state_dir=str(own / "state"))
-        async with Lab.open(settings_for(data, hosts={"local": host})) as opened:
-            yield opened
-        end_broker(own / "locks")
-
-
-def end_broker(locks: Path) -> None:
-    pid = broker_pid(GpuLocks(str(locks)))
-    if pid is not None:
-        os.kill(pid, signal.SIGKILL)
+    async with amd_laboratory() as opened:
+        yield opened
 
 
 async def test_a_job_gets_the_vendor_that_it_needs_and_nothing_of_the_other(lab: Lab):
@@ -64,7 +28,7 @@ async def test_a_job_gets_the_vendor_that_it_needs_and_nothing_of_the_other(lab:
         "/dev/dri:",
         "renderD246",
     ]
-    assert (await lab.store.experience.get(amd.attempt_id or "")).device == "AMD Instinct MI300X"
+    assert (await lab.store.experience.get(amd.attempt_id or "")).device == NAME
     by_arch = await lab.commands.run(SHOW, gpus=1, needs=GpuNeeds(arch="gfx942"))
     assert by_arch.gpus == IDS[:1], "the architecture says whose it is"
     usual = await lab.commands.run(SHOW, gpus=1)

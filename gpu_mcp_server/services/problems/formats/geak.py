@@ -11,7 +11,7 @@ Source: AMD-AGI/GEAK-agent, branch GEAK-HIP, example_hip/README.md.
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest, NotFound
@@ -66,6 +66,8 @@ async def problem(source: ProblemSource) -> Problem:
     """
     task, files = await _read(source)
     given = {**_given(task, files, source.name), **_extractor(task, files)}
+    if _calls_hipcc(given.get("build", ())):
+        given.setdefault("device", "hip")
     if "run" not in given:
         raise BadRequest(
             f"How task {task['task']!r} is run is not to be seen from its Makefile.",
@@ -84,6 +86,16 @@ async def project(source: ProblemSource) -> Problem:
     return problem_from_table({"run": ["./task"], **_given(task, files, source.name), **UNJUDGED})
 
 
+async def has_extractor(source: ProblemSource) -> bool:
+    """Say whether a task says which numbers are its outputs, so that it can be judged.
+
+    Raises:
+        BadRequest, NotFound: If it is no task, or its extractor cannot be read.
+    """
+    task, files = await _read(source)
+    return isinstance(task.get("extractor"), dict) or EXTRACTOR in files
+
+
 def tasks_of(source: ProblemSource) -> list[str]:
     """Return the names of a file's tasks, in its order.
 
@@ -99,7 +111,10 @@ def tasks_of(source: ProblemSource) -> list[str]:
 
 def wants_hip(problem: Problem) -> bool:
     """Say whether a project is built for an AMD device: its build calls hipcc."""
-    build = problem.program.build if problem.program else []
+    return _calls_hipcc(problem.program.build if problem.program else [])
+
+
+def _calls_hipcc(build: Sequence[str]) -> bool:
     return any("hipcc" in word or word == "HIP_PLATFORM=amd" for word in build)
 
 
