@@ -8,6 +8,8 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.knowledge.index.index_schema import Counts, is_outdated, write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
+from gpu_mcp_server.knowledge.readers.entries import Entry
+from gpu_mcp_server.knowledge.readers.library_strings import without_explained
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition, read_place
 from gpu_mcp_server.knowledge.readers.sources import (
     DocSource,
@@ -67,12 +69,21 @@ def build(
             return BuiltIndex(Counts(), kept=[label(p) for p in places], unchanged=True)
         built = BuiltIndex(Counts())
         editions = [_edition(storage, place, prints[place], anew, built, tell) for place in places]
+        _drop_explained(editions)
         with storage.new_index() as folder:
             built.counts = write_index(folder / DATABASE, editions)
             (folder / "places").write_text("\n".join(sorted(prints.values())), encoding="utf-8")
         storage.forget_editions(set(prints.values()))
         built.seconds = time.monotonic() - begun
         return built
+
+
+def _drop_explained(editions: list[Edition]) -> None:
+    """Leave of what libraries name in their strings only what no text of any edition explains."""
+    before: list[Entry] = [e for each in editions if each.place.source.format != "strings" for e in each.entries]
+    for edition in (each for each in editions if each.place.source.format == "strings"):
+        edition.entries = without_explained(edition.entries, before)
+        before += edition.entries
 
 
 def is_stale(storage: Storage) -> bool:

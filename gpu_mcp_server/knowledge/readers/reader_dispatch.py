@@ -10,6 +10,7 @@ from gpu_mcp_server.knowledge.readers.c_headers import Headers
 from gpu_mcp_server.knowledge.readers.cpp_headers import Classes
 from gpu_mcp_server.knowledge.readers.docstrings import UnreadablePackage, package_entries
 from gpu_mcp_server.knowledge.readers.entries import Entry
+from gpu_mcp_server.knowledge.readers.library_strings import variable_entries
 from gpu_mcp_server.knowledge.readers.manpages import lapack_entries, page_entries
 from gpu_mcp_server.knowledge.readers.markup import document_entries
 from gpu_mcp_server.knowledge.readers.ptxdocs import instruction_entry
@@ -44,6 +45,9 @@ def read_place(place: InstalledSource) -> Edition:
         return Edition(place, reading.entries, [f"{source.library}: {note}" for note in reading.notes])
     if source.format == "manpages":
         return Edition(place, page_entries(place.files))
+    if source.format == "strings":
+        found = [variable_entries(p, p.relative_to(place.root).as_posix(), source.variables) for p in place.files]
+        return Edition(place, list({entry.name: entry for each in reversed(found) for entry in each}.values()))
     if source.format == "lapack":
         return Edition(place, lapack_entries(place.files))
     reading = DocumentReading()

@@ -20,7 +20,7 @@ from gpu_mcp_server.package_files import content_path
 
 FORMATS = (
     "headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages", "names",
-    "classes",
+    "classes", "strings",
 )  # fmt: skip
 MOST_FILES = 5_000
 """Of one source; the largest, Open MPI's pages, has about 1,000."""
@@ -61,7 +61,7 @@ class DocSource:
     apart: bool = False
     """Whether each section stands for itself: written as the answer to one question."""
     variables: str = ""
-    """Pattern of files whose sections in capitals are environment variables."""
+    """Pattern of files whose sections in capitals are environment variables; of strings, of the variables."""
     modules: tuple[str, ...] = ()
     """Of docstrings: MODULE=PREFIX; of classes: FOLDER=NAMESPACE, the first that fits."""
     undocumented: bool = False

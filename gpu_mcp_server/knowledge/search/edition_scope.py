@@ -28,6 +28,8 @@ FAMILY_WORDS = {
 GUIDES = ("guides", "messages")
 """Libraries of our own that answer questions; our others explain one name each, as a reference does."""
 BUILTINS = "builtins"
+STRINGS = "variables"
+"""Library of variables that no text explains."""
 OURS = (*GUIDES, "environment", BUILTINS)
 """Libraries of our own text."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from gpu_mcp_server.knowledge.index.identifiers import tokens
 from gpu_mcp_server.knowledge.readers.entries import SECTION_KINDS
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores, cited_entries
-from gpu_mcp_server.knowledge.search.edition_scope import BUILTINS, EditionRow, Scope
+from gpu_mcp_server.knowledge.search.edition_scope import BUILTINS, STRINGS, EditionRow, Scope
 from gpu_mcp_server.knowledge.search.excerpts import matched_place
 from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name, library_of
 from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, fuse_ranks, rank_by_bm25, sort_by_score, words_of
@@ -186,8 +186,8 @@ class Search:
         return {entry: why.get(entry, "cited") for entry in sort_by_score(scores) if entry not in by_name}
 
     def _found_by_name(self) -> frozenset[int]:
-        """Return the built-ins: their short texts have the words of a question, and crowded its answer out."""
-        editions = [each.id for each in self._editions.values() if each.library == BUILTINS]
+        """Return built-ins and strings: their short texts have the words of a question, and crowded its answer out."""
+        editions = [each.id for each in self._editions.values() if each.library in (BUILTINS, STRINGS)]
         marks = ", ".join("?" * len(editions))
         rows = self._db.execute(f"SELECT id FROM entry WHERE edition IN ({marks})", editions)  # noqa: S608
         return frozenset(number for (number,) in rows)
