@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import platform
 import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,18 @@ class Shard:
         if candidate.name != CONTROL:
             self._taken.append(taken)
         self.results.add({"id": candidate.name, "shard": self.results.shard, **row, "wall_s": round(taken, 1)})
+
+
+def write_table(text: str, into: Path | None, device: str, of: str = "") -> None:
+    """Write a table into a file or to the terminal, under the date, the device, the system and what it is of."""
+    heads = [f"{datetime.now(UTC):%Y-%m-%d}", device, f"Linux {platform.release()}", of]
+    whole = f"{', '.join(filter(None, heads))}\n\n{text}"
+    if into:
+        into.write_text(whole, encoding="utf-8")
+    else:
+        print(whole)
+
+
+def print_end(begin_s: float, left: Sequence[str]) -> None:
+    """Say how long a shard took, that began at a time of the monotonic clock, and which candidates are left."""
+    print(f"this shard took {time.monotonic() - begin_s:.0f} s; left: {', '.join(left) or 'nothing'}")

@@ -8,19 +8,17 @@ is written is not judged again. Needs a Python with torch; on a processor (--dev
 
 import argparse
 import asyncio
-import platform
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from candidate_shards import CONTROL, Candidate, Results, Shard  # noqa: E402
+from candidate_shards import CONTROL, Candidate, Results, Shard, print_end, write_table  # noqa: E402
 from corpus_cases import Case, cases_in  # noqa: E402
 from judge_side import JudgeSide  # noqa: E402
 from public_candidates import CONTROL_ELEMENTS, CONTROL_REFERENCE, CONTROL_SOURCE  # noqa: E402 - they lie beside this
@@ -131,13 +129,8 @@ def main() -> None:
     found = [case for case in cases_in(options.folder) if options.only in case.candidate.name and case.kind in kinds]
     cases = {case.candidate.name: case for case in found}
     left = asyncio.run(shard(options, cases, Results(options.json)))
-    text = f"{datetime.now(UTC):%Y-%m-%d}, {options.device}, Linux {platform.release()}\n\n"
-    text += table(cases, Results(options.json).rows)
-    if options.table:
-        options.table.write_text(text, encoding="utf-8")
-    else:
-        print(text)
-    print(f"this shard took {time.monotonic() - begin:.0f} s; left: {', '.join(left) or 'nothing'}")
+    write_table(table(cases, Results(options.json).rows), options.table, options.device)
+    print_end(begin, left)
 
 
 if __name__ == "__main__":

@@ -15,19 +15,26 @@ import asyncio
 import contextlib
 import json
 import os
-import platform
 import signal
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from candidate_shards import CONTROL, Candidate, Results, Shard, candidates_in, chosen  # noqa: E402
+from candidate_shards import (  # noqa: E402
+    CONTROL,
+    Candidate,
+    Results,
+    Shard,
+    candidates_in,
+    chosen,
+    print_end,
+    write_table,
+)
 from candidate_table import table  # noqa: E402
 from judge_side import JudgeSide, Turn  # noqa: E402 - they lie beside this file
 
@@ -185,13 +192,8 @@ def main() -> None:
     options = given()
     begin = time.monotonic()
     left = asyncio.run(shard(options))
-    text = f"{datetime.now(UTC):%Y-%m-%d}, {options.device}, Linux {platform.release()}, {options.file.name}\n\n"
-    text += table(Results(options.json).rows)
-    if options.table:
-        options.table.write_text(text, encoding="utf-8")
-    else:
-        print(text)
-    print(f"this shard took {time.monotonic() - begin:.0f} s; left: {', '.join(left) or 'nothing'}")
+    write_table(table(Results(options.json).rows), options.table, options.device, options.file.name)
+    print_end(begin, left)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.extension_builds import ExtensionBuilder
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
 from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, Kind
-from gpu_mcp_server.services.evaluation.machine_limits import check_one_file
+from gpu_mcp_server.services.evaluation.missing_equipment import check_one_file
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.program_candidates import Programs, files_of_candidate
 from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest

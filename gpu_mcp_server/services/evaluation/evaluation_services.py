@@ -20,7 +20,7 @@ from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.problem_registry import Registry
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
-from gpu_mcp_server.services.evaluation.trial_judge import TrialJudge
+from gpu_mcp_server.services.evaluation.trial_judge import FurtherRuns, TrialJudge
 from gpu_mcp_server.services.evaluation.trial_records import TrialRecords
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_services import JobServices
@@ -65,9 +65,11 @@ class EvaluationServices:
             verdicts,
             baselines,
             use,
-            InputWrites(settings, runner, verdicts, experience),
-            CrashDiagnosis(checker),
-            CrashStacks(settings, runner, compiler),
+            FurtherRuns(
+                InputWrites(settings, runner, verdicts, experience),
+                CrashDiagnosis(checker),
+                CrashStacks(settings, runner, compiler),
+            ),
         )
         records = TrialRecords(experience, artifacts)
         evaluator = Evaluator(runner, problems, preparation, judge, records, kept, confirmations)

@@ -16,7 +16,7 @@ from gpu_mcp_server.services.builds.build_plans import PlannedBuild, compiling_e
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.evaluation.judge_files import JUDGE
-from gpu_mcp_server.services.evaluation.machine_limits import program_error, program_missing_in
+from gpu_mcp_server.services.evaluation.missing_equipment import program_error, program_missing_in
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -10,7 +10,7 @@ from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import DEGENERATE, Problem
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
-from gpu_mcp_server.services.evaluation.machine_limits import error_of
+from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner

@@ -13,7 +13,7 @@ from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
 from gpu_mcp_server.services.evaluation.judge_job import Kind, judge_spec
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
-from gpu_mcp_server.services.evaluation.machine_limits import error_of
+from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.hosts.host_connections import HostProbe

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_mcp_server.hostd.protocol import JobSpec
@@ -22,6 +22,15 @@ from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.settings.server_settings import Settings
 
 
+@dataclass(frozen=True)
+class FurtherRuns:
+    """Runs of a candidate behind its verdict, which explain that and change none."""
+
+    writes: InputWrites
+    faults: CrashDiagnosis
+    stacks: CrashStacks
+
+
 class TrialJudge:
     """Has the judge run on a candidate that is ready, and settles what it says."""
 
@@ -33,13 +42,11 @@ class TrialJudge:
         verdicts: Verdicts,
         baselines: Baselines,
         use: HostUse,
-        writes: InputWrites,
-        faults: CrashDiagnosis,
-        stacks: CrashStacks,
+        further: FurtherRuns,
     ) -> None:
         self._settings, self._jobs, self._programs = settings, jobs, programs
-        self._verdicts, self._baselines, self._use = verdicts, baselines, use
-        self._writes, self._faults, self._stacks = writes, faults, stacks
+        self._verdicts, self._baselines = verdicts, baselines
+        self._use, self._further = use, further
 
     async def judge(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         """Judge a candidate; when its allocation ends meanwhile once more from the beginning, in a new one."""
@@ -68,7 +75,9 @@ class TrialJudge:
             await self._jobs.table.detach_attempt(spec.id)
             trial = replace(trial, probe=await self._jobs.runner.probe(trial.host))
         evaluation = await self._settled(trial, done)
-        evaluation = await self._writes.explain_writes(evaluation, trial, ready, left_s=until - time.monotonic())
+        evaluation = await self._further.writes.explain_writes(
+            evaluation, trial, ready, left_s=until - time.monotonic()
+        )
         evaluation = await self._beside(trial, ready, evaluation, wait_s)
         return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
 
@@ -116,9 +125,9 @@ class TrialJudge:
         """Add what stands beside a verdict: where a kernel broke, torch.compile's time."""
         left_s = 0.0 if trial.slots else wait_s - (time.monotonic() - trial.began)
         if not evaluation.reason.startswith("writes to input"):
-            evaluation = await self._faults.explain_crash(evaluation, left_s=left_s, tell=trial.tell)
+            evaluation = await self._further.faults.explain_crash(evaluation, left_s=left_s, tell=trial.tell)
         if trial.problem.program is None:
-            evaluation = await self._stacks.explain(evaluation, trial, ready, shape_of(evaluation), left_s)
+            evaluation = await self._further.stacks.explain(evaluation, trial, ready, shape_of(evaluation), left_s)
         return await self.add_compiled(evaluation, trial, left_s, later=trial.slots is None)
 
     async def add_compiled(

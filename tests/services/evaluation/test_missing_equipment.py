@@ -10,7 +10,7 @@ from gpu_mcp_server.errors import BadRequest, MachineLacks, ToolMissing
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.evaluation.machine_limits import check_one_file, program_missing_in
+from gpu_mcp_server.services.evaluation.missing_equipment import check_one_file, program_missing_in
 from gpu_mcp_server.services.lab import Lab
 from tests.judge.harness import torch_python
 from tests.laboratory import PROBLEM, laboratory
