@@ -485,6 +485,19 @@ def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
     assert shape["gated_samples"]["ungated"] == "the reference runs on the processor"
 
 
+def test_slow_calls_are_played_seldom_where_they_are_no_times(court):
+    """Else a call of seconds ends with its job's time."""
+    source = on_stream().replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
+    source = source.replace("struct work *w = p; honest(", "struct work *w = p; usleep(600000), honest(")
+    shape = court(source, **GATED).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["candidate"]["rounds"] >= 6 and shape["candidate"]["median_us"] > 500_000
+    assert shape["gated_samples"]["fenced_rounds"] >= 2
+    assert len(shape["gated_samples"]["isolated_us"]) == 1
+    assert shape["in_loop"]["candidate"]["rounds"] == 2
+
+
 def test_work_on_a_stream_that_no_gate_holds_back_sees_old_inputs(court):
     source = on_stream().replace("push(stream, run, work)", "push(calls++ > 400 ? (void *)1 : stream, run, work)")
     got = court(source.replace("struct work {", "static int calls; struct work {", 1), **GATED).verdict

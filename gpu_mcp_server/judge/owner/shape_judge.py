@@ -213,7 +213,10 @@ class Shape:
         """
         passes = round(self.round_s / (self.reference_call_s * buffers.sets))
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
-        goal = self.goal._replace(half_width=1.0, most_rounds=LEAST_ROUNDS) if advisory else self.goal
+        goal = self.goal
+        if advisory:
+            slow = self.gated is not None and self.gated.gated.is_slow()
+            goal = goal._replace(half_width=1.0, most_rounds=ADVICE_ROUNDS if slow else LEAST_ROUNDS)
         series = Series(goal, self.ledger, self.costs, buffers.sets, self.rounds.passes)
         if last is not None and passes <= 1:
             series.played.append(last)

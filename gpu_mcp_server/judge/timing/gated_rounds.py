@@ -23,6 +23,8 @@ FENCE_ROUNDS = 6
 """In so many rounds, at least, the fence looks for the outputs behind the last word."""
 FENCED = 3
 """In one of so many."""
+SLOW_S, SLOW_FENCE_ROUNDS = 0.5, 2
+"""A round that lasts so long is slow: of those, so many do. A job has minutes for all that it plays."""
 BUSY_S = 1e-3
 """A probe takes 20 to 300 us while nothing of the candidate runs, and a time slice of 2.4 ms as soon as one
 sleeping thread does (measured on an H100, driver 580). The next one does too, unless the host was busy."""
@@ -170,8 +172,12 @@ class GatedRounds:
             Judged: As `play`.
             NoGate: As `play`.
         """
-        while self.fenced < FENCE_ROUNDS:
+        while self.fenced < (SLOW_FENCE_ROUNDS if self.is_slow() else FENCE_ROUNDS):
             self._play(buffers, fenced=True)
+
+    def is_slow(self) -> bool:
+        """Say whether a round takes so long that a few must do where they are not times."""
+        return median(self.round_s) >= SLOW_S
 
     def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
         reply = self.launch(buffers)
