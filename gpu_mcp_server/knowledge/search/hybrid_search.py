@@ -22,7 +22,8 @@ SAME_FILE = 3
 """Hits from one file."""
 TOP = 5
 OURS_IN_TOP = 3
-"""Measured lexically: R@5 of forum questions .60 to .68 by their key, which knows no guides, and no less by ours."""
+"""Two raised R@5 of forum questions lexically from .60 to .68 by a key that knows no guides. Three raised that of our
+guides' questions from .88 to .90 by words, .90 to .92 with meaning; by that key main lost one question of 96."""
 CERTAIN = ("symbol", "code", "similar")
 """Reasons that a name gave."""
 SURE = 0.80

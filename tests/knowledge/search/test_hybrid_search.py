@@ -197,7 +197,7 @@ def test_our_own_texts_leave_room_for_the_reference_and_names_stand_where_they_a
     guide = replace(reference, match="words", edition=replace(reference.edition, library="guides"))
     entry = replace(reference, match="words")
 
-    assert limit_own_guides([guide] * 4 + [entry] * 4) == [*[guide] * 2, *[entry] * 3, *[guide] * 2, entry]
+    assert limit_own_guides([guide] * 4 + [entry] * 4) == [*[guide] * 3, *[entry] * 2, guide, *[entry] * 2]
     assert limit_own_guides([guide] * 4) == [guide] * 4
     sure = replace(guide, match="symbol")
     assert limit_own_guides([sure] * 4 + [entry]) == [*[sure] * 4, entry]
