@@ -176,13 +176,16 @@ def main(arguments: List[str]) -> None:
 
     Args:
         arguments: One JSON document: `argv`; `folder` for results; for ncu `report` and `ncu`, its path; for others
-            `collect`, patterns of files to keep.
+            `collect`, patterns of files to keep, and `more`, commands that are run after the first, whose exit
+            code alone counts.
     """
     plan = json.loads(arguments[0])
     folder = plan["folder"]
     os.makedirs(folder, exist_ok=True)
     began = time.monotonic()
     about: Dict[str, Any] = {"code": run(plan["argv"]), "seconds": time.monotonic() - began}
+    for argv in plan.get("more", []):
+        run(argv)
     report = plan.get("report")
     if report and os.path.exists(report):
         read = read_apart(report, plan.get("readers", []) + reader_folders(plan["ncu"]), folder + "/report.json")

@@ -7,7 +7,7 @@ from gpu_mcp_server.models.profile import ProfileLevel
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.package_files import WORKERS
-from gpu_mcp_server.profilers import ncu
+from gpu_mcp_server.profilers import ncu, rocprof_commands
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
 from gpu_mcp_server.services.profiles.profile_targets import ProfileTarget
 from gpu_mcp_server.services.profiles.tool_jobs import ToolJob, ToolJobs
@@ -16,6 +16,9 @@ FOLDER = f"{OURS}/profile"
 ABOUT, REPORT = f"{FOLDER}/about.json", f"{FOLDER}/report.ncu-rep"
 PAGES = ("report.json", "raw.csv", "details.csv", "source.csv", "ncu.log")
 COLLECTED = tuple(f"out-{n}.{kind}" for n in range(4) for kind in ("hatchet", "json", "sqlite", "csv", "db"))
+ROCPROF = "rocprofv3"
+MOST_TABLES = 12
+"""As many files as the worker keeps."""
 NO_COUNTERS = "hardware counters: level quick reads none; level standard does"
 
 
@@ -25,6 +28,8 @@ def plan_profile(level: ProfileLevel, target: ProfileTarget, tools: ToolJobs, wh
     Raises:
         ToolMissing: If the host has no profiler for it.
     """
+    if target.vendor == "amd":
+        return _amd(level, target, tools, what)
     if level == "quick":
         return _quick(target, tools, what.timeout_s)
     profiler = tools.tool(target, "ncu")
@@ -35,6 +40,27 @@ def plan_profile(level: ProfileLevel, target: ProfileTarget, tools: ToolJobs, wh
     outputs = (ABOUT, REPORT, *(f"{FOLDER}/{page}" for page in PAGES))
     context: dict[str, Any] = {"level": level, "profiler": f"ncu {profiler.version}"}
     return _job(plan, outputs, context, what.timeout_s, profiler)
+
+
+def _amd(level: ProfileLevel, target: ProfileTarget, tools: ToolJobs, what: RunTarget) -> ToolJob:
+    """Plan for rocprofv3: the program runs once for its kernels' times, and once more for each group of counters."""
+    found = target.probe.toolchains.tools.get(ROCPROF)
+    if found is None:
+        raise ToolMissing(ROCPROF, target.host, hint="It comes with ROCm (package rocprofiler-sdk), in /opt/rocm/bin.")
+    first, *more = rocprof_commands.commands(found.path, level, what.kernel, f"{FOLDER}/rocprof", target.argv)
+    collect = [f"{FOLDER}/rocprof/**/{name}" for name in rocprof_commands.FILES]
+    plan = {"argv": first, "more": more, "folder": FOLDER, "collect": collect}
+    missing = [NO_COUNTERS] if level == "quick" else []
+    if what.skip or what.count:
+        missing.append("skip and count: rocprofv3 is given all launches, on AMD's GPUs `kernel` alone chooses")
+    context: dict[str, Any] = {
+        "level": level,
+        "profiler": f"{ROCPROF} {found.version}",
+        "missing": missing,
+        "device": target.probe.amd_gpus[0]["name"],
+    }
+    outputs = (ABOUT, *(f"{FOLDER}/out-{n}.csv" for n in range(MOST_TABLES)))
+    return _job(plan, outputs, context, what.timeout_s, found)
 
 
 def _quick(target: ProfileTarget, tools: ToolJobs, timeout_s: float) -> ToolJob:

@@ -53,6 +53,8 @@ class ProfileTarget:
     files: Sequence[FileRef] = ()
     blobs: Mapping[str, bytes | Path] = field(default_factory=dict[str, "bytes | Path"])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    vendor: str = "nvidia"
+    """Whose GPU it runs on."""
 
     @property
     def is_python(self) -> bool:
@@ -80,17 +82,18 @@ class Targets:
         self._jobs, self.workspaces, self._artifacts = jobs, workspaces, artifacts
         self._experience, self._problems, self._compiler = experience, problems, compiler
 
-    async def resolve(self, what: RunTarget, calls: int = 1) -> ProfileTarget:
+    async def resolve(self, what: RunTarget, calls: int = 1, *, amd: bool = False) -> ProfileTarget:
         """Return what to run.
 
         Args:
             what: As it was asked for.
             calls: How often our driver calls the launcher of an attempt.
+            amd: Whether an AMD GPU will do, where the host has none of NVIDIA's.
 
         Raises:
             BadRequest: If there is neither command nor attempt, or the attempt cannot be called.
             NotFound: If a handle names nothing.
-            ToolMissing: If the host has no NVIDIA GPU.
+            ToolMissing: If the host has no such GPU.
         """
         command, workspace_id, attempt_id, shape = what.command, what.workspace_id, what.attempt_id, what.shape
         if (command is None) == (attempt_id is None):
@@ -98,15 +101,22 @@ class Targets:
         attempt = await self._experience.get(attempt_id) if attempt_id else None
         where = self._jobs.hosts.choose(what.host or (attempt.host if attempt else None))
         probe = await self._jobs.probe(where)
-        if len(probe.gpus) < GPUS:
-            raise ToolMissing("An NVIDIA GPU", where, hint=WITHOUT_GPU)
+        vendor = "amd" if amd and probe.amd_gpus and not probe.gpus else "nvidia"
+        if vendor == "nvidia" and len(probe.gpus) < GPUS:
+            raise ToolMissing("A GPU" if amd else "An NVIDIA GPU", where, hint=WITHOUT_GPU)
+        if attempt is not None and vendor == "amd":
+            raise BadRequest(
+                "Attempts are called alone on NVIDIA GPUs.",
+                hint="Give command and workspace_id of a program that runs it.",
+            )
         if attempt is not None:
             return await self._attempt(attempt, shape, where, probe, calls)
         check_command(command or (), {}, 1.0, "")
         files = await self.workspaces.manifest(workspace_id) if workspace_id else []
         blobs: dict[str, bytes | Path] = {f.sha256: self._artifacts.blob_path(f.sha256) for f in files}
         sources = await self.sources(workspace_id) if workspace_id else {}
-        return ProfileTarget(tuple(command or ()), where, probe, workspace_id, None, None, files, blobs, sources)
+        argv = tuple(command or ())
+        return ProfileTarget(argv, where, probe, workspace_id, None, None, files, blobs, sources, vendor)
 
     async def sources(self, workspace_id: str) -> dict[str, str]:
         """Return the texts of a workspace's sources, to show lines of."""

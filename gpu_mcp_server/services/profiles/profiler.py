@@ -8,14 +8,14 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, ProfileLevel, ProfileResult
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.plots import roofline_chart
-from gpu_mcp_server.profilers import bottleneck, ncu, report_detection, timeline
+from gpu_mcp_server.profilers import bottleneck, ncu, report_detection, rocprof_commands, timeline
 from gpu_mcp_server.profilers.roofline import Peaks
 from gpu_mcp_server.profilers.sanitizer import line_of
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.hosts.device_specs import spec_of
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
-from gpu_mcp_server.services.profiles.profile_plans import ABOUT, FOLDER, REPORT, plan_profile
+from gpu_mcp_server.services.profiles.profile_plans import ABOUT, FOLDER, REPORT, ROCPROF, plan_profile
 from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJobs
 
@@ -51,8 +51,8 @@ class Profiler:
         """
         if what.report is not None:
             return await self._read(what.report, what.workspace_id, what.host, level)
-        target = await self._targets.resolve(what, calls=3)
-        if level != "quick" and target.waits_for_peers:
+        target = await self._targets.resolve(what, calls=3, amd=True)
+        if level != "quick" and target.vendor == "nvidia" and target.waits_for_peers:
             raise BadRequest(
                 "ncu cannot replay kernels that wait for peers (NCCL's device interface): it hangs.",
                 hint="Use level quick, or profile with one rank.",
@@ -204,7 +204,9 @@ def with_text(readings: Sequence[KernelReading], sources: Mapping[str, str]) -> 
 def missing_of(context: Mapping[str, Any], readings: Sequence[KernelReading], said: str) -> list[str]:
     """Return what was not measured, why, and what to do."""
     found = list(context.get("missing", []))
-    if context["level"] != "quick":
+    if context["profiler"].startswith(ROCPROF):
+        found += rocprof_commands.missing_counters(context["level"], [n for r in readings for n in r.metrics])
+    elif context["level"] != "quick":
         found += [*ncu.unread_counters(readings), *ncu.denied_counters(said)] if readings else ncu.troubles(said)
     return found
 

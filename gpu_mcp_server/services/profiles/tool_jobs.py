@@ -132,7 +132,7 @@ class ToolJobs:
             host=target.host,
             job_id=spec.id,
             level=probe.level,
-            device=device_name(probe, "cuda"),
+            device=device_name(probe, "hip" if target.vendor == "amd" else "cuda"),
             driver=probe.driver,
             evidence={"argv": [a[:200] for a in target.argv[:50]], "workspace_id": target.workspace_id},
         )
@@ -145,9 +145,9 @@ class ToolJobs:
     def _spec(self, job: ToolJob, target: ProfileTarget) -> tuple[JobSpec, dict[str, bytes | Path]]:
         more, blobs = job_files(job.extra_files)
         own = self._settings.hosts[target.host].roots
-        gpus = (
-            GpuRequest(profile_targets.GPUS, "exclusive", wait_s=GPU_WAIT_S) if profile_targets.GPUS else GpuRequest()
-        )
+        gpus = GpuRequest()
+        if profile_targets.GPUS:
+            gpus = GpuRequest(profile_targets.GPUS, "exclusive", wait_s=GPU_WAIT_S, vendor=target.vendor)
         process = ProcessSpec(
             argv=("{python}", json.dumps(job.plan)),
             env=environment_of(target.probe, job.env),
