@@ -1,6 +1,6 @@
 """Toolset `evaluate`: problems, verdicts, history."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, WithJsonSchema
 
@@ -70,9 +70,11 @@ Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
 EXAMPLE_TENSORS = [[{"name": "x", "dtype": "float32", "shape": ["rows", "cols"]}]]
+Name = Annotated[str | None, WithJsonSchema({"type": "string"})]
+Sizes = Annotated[list[Any] | None, WithJsonSchema({"type": "array"})]
 Wished = Annotated[ImportOverrides | None, WithJsonSchema({"type": "object"})]
 Trials = Annotated[RegistrationOptions | None, WithJsonSchema(brief_schema(RegistrationOptions))]
-TIMING = "exact: for a record; compiled: wait for torch.compile; fresh: not from memory; confirm: judge again."
+TIMING = "exact: for a record; compiled: wait for torch.compile; fresh: anew; confirm: judge twice."
 Candidates = Annotated[
     tuple[CandidateSpec, ...],
     Field(max_length=32),
@@ -94,10 +96,7 @@ async def register_problem(
     ],
     outputs: Annotated[
         Outputs,
-        Field(
-            description="Tensors that the reference returns, likewise.",
-            examples=[[{**EXAMPLE_TENSORS[0][0], "name": "y"}]],
-        ),
+        Field(description="Tensors that the reference returns, likewise."),
     ],
     shapes: Annotated[
         list[dict[str, int]],
@@ -112,8 +111,8 @@ async def register_problem(
     trials: Annotated[
         Trials,
         Field(
-            description="Further rules: constraints, flops.",
-            examples=[{"constraints": ["n % 4 == 0"], "libraries": "forbidden", "flops": "2*m*n*k"}],
+            description="Further rules of the problem.",
+            examples=[{"constraints": ["n % 4 == 0"], "flops": "2*m*n*k"}],
         ),
     ] = None,
     host: Host = None,
@@ -144,16 +143,21 @@ async def import_problem(
     progress: ProgressDep,
     path: Annotated[str | None, Field(description="File or folder on this machine.")] = None,
     text: Annotated[str | None, Field(description="Or the file's text.", max_length=2**20)] = None,
+    torch: Annotated[Name, Field(description="Or a function: torch.nn.functional.gelu.")] = None,
+    shapes: Annotated[Sizes, Field(description="For torch: [[1024, 4096]].")] = None,
+    dtype: Annotated[Name, Field(description="For torch; else float32.")] = None,
     wish: Annotated[
         Wished,
         Field(
-            description="Keys to set otherwise; a wrong key's error lists all.",
-            examples=[{"rtol": 0.01, "distribution": "normal", "accept_degenerate": True}],
+            description="What is otherwise; a wrong key lists all.",
+            examples=[{"rtol": 0.01}],
         ),
     ] = None,
     host: Host = None,
 ) -> ProblemInfo:
     """Register a problem from its file: KernelBench, GPU MODE, SOL-ExecBench, GEAK, our own."""
+    if torch is not None:
+        return await registry.import_torch(torch, shapes or [], dtype or "float32", wish, host=host, progress=progress)
     async with sources.problem(text, path, wish) as source:
         return await registry.import_file(source, host=host, progress=progress)
 
@@ -171,7 +175,7 @@ async def evaluate_kernel(
     evaluator: EvaluatorDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    problem_id: Annotated[str, Field(description="Problem, as registered before.")],
+    problem_id: Annotated[str, Field(description="Its id, of list_problems.")],
     source: Source = None,
     path: SourcePath = None,
     workspace_id: SourceWorkspace = None,
@@ -211,7 +215,7 @@ async def evaluate_kernels(
     batches: BatchesDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    problem_id: Annotated[str, Field(description="Problem, as registered before.")],
+    problem_id: Annotated[str, Field(description="Its id, of list_problems.")],
     candidates: Annotated[
         Candidates,
         Field(

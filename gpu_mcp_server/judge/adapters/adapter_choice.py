@@ -36,6 +36,10 @@ def adapted_module(module: Any, task: Dict[str, Any]) -> Any:
         from .trace_definition import TraceDefinition
 
         made = TraceDefinition(module, task, files)
+    elif kind == "module":
+        from .kernel_book import KernelBook
+
+        made = KernelBook(module, task, files)
     else:
         from .shape_sweep import ShapeSweep
 

@@ -132,7 +132,9 @@ class _Names:
         plain = [case.get("axes") if isinstance(case.get("axes"), dict) else case for case in cases]
         self.offered: Dict[Tuple[Any, ...], str] = {}
         for name in plain[0]:  # type: ignore[union-attr]
-            self.offered.setdefault(tuple(case.get(name) for case in plain), str(name))  # type: ignore[union-attr]
+            sizes = tuple(case.get(name) for case in plain)  # type: ignore[union-attr]
+            if all(isinstance(size, int) for size in sizes):
+                self.offered.setdefault(sizes, str(name))
 
     def symbol(self, sizes: Tuple[int, ...], otherwise: str) -> str:
         """Return the symbol of some sizes, a case each."""

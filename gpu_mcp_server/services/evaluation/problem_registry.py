@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken, ProblemRefused, ToolMissing
 from gpu_mcp_server.models.evaluation import format_range
-from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
+from gpu_mcp_server.models.problem import ImportOverrides, Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.baselines import Baselines
@@ -22,6 +22,7 @@ from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.problems import reference_source
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem
+from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
 from gpu_mcp_server.services.problems.kernelbench_problems import resolved_problem
 from gpu_mcp_server.services.problems.problem_table import Problems, degenerate_problem
 from gpu_mcp_server.services.records.attempts import AttemptStore
@@ -110,6 +111,26 @@ class Registry:
         return await self.keep(
             problem, accept_degenerate=wish.accept_degenerate, max_bytes=wish.max_bytes, host=host, progress=progress
         )
+
+    async def import_torch(
+        self,
+        name: str,
+        shapes: Sequence[Any],
+        dtype: str,
+        wish: ImportOverrides | None = None,
+        *,
+        host: str | None = None,
+        progress: Progress | None = None,
+    ) -> ProblemInfo:
+        """Register a function of torch as a problem.
+
+        Raises:
+            ProblemRefused, BadRequest: As `register` does, and as `torch_problem` does.
+        """
+        wish = wish or ImportOverrides()
+        problem = torch_problem(name, shapes, dtype, wish)
+        accept, most = wish.accept_degenerate, wish.max_bytes
+        return await self.keep(problem, accept_degenerate=accept, max_bytes=most, host=host, progress=progress)
 
     async def keep(
         self,

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, HostError, NotFound, ToolMissing
 from gpu_mcp_server.models.attempt import Attempt
@@ -189,8 +190,8 @@ def _commit(attempt: Attempt, files: Tree, known: set[str]) -> bytes:
 
 def _message(attempt: Attempt) -> str:
     """Return what the records say of an attempt; the first line is ours."""
-    first = (attempt.evidence or {}).get("first") or {}
-    speedup = first.get("speedup", attempt.speedup)  # a commit keeps its hash when its attempt is confirmed
+    first: dict[str, Any] = (attempt.evidence or {}).get("first") or {}
+    speedup: float | None = first.get("speedup", attempt.speedup)  # a commit keeps its hash when that is confirmed
     speed = f", speed-up {speedup:.3g}" if speedup is not None else ""
     about = {"device": attempt.device, "language": attempt.language, "flags": attempt.flags, "launcher": attempt.entry}
     said = [text for text in (attempt.note, attempt.reason) if text]

@@ -73,7 +73,16 @@ class ProblemSource:
 
 
 class ProblemFormat(Protocol):
-    """A module of this package."""
+    """A format of problem files: a module of this package, or what another package adds.
+
+    A package adds one by an entry point of the group `gpu_mcp_server.problem_formats`, whose value is a subclass:
+
+        [project.entry-points."gpu_mcp_server.problem_formats"]
+        mine = "my_package.my_format:MyFormat"
+
+    It is asked after ours. Its problems are tried like all others: `problem` reads text and runs nothing of it.
+    `Problems.make_problem` makes a problem of arrays, `suite_problem` one of a suite with cases.
+    """
 
     TITLE: str
     """As errors name it."""

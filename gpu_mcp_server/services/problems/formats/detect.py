@@ -1,12 +1,15 @@
 """Decides by content which format a problem's file is of, and reads it."""
 
 import asyncio
+import functools
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import cast
 
-from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
+from gpu_mcp_server.errors import BadRequest, ConfigError, NotFound, PathRefused
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.services.problems.formats import (
+    agent_arena,
     geak,
     gpumode,
     kernelbench,
@@ -20,8 +23,30 @@ from gpu_mcp_server.services.workspaces.local_files import read_local
 
 WISHED = cast("tuple[ProblemFormat, ...]", (trace, gpumode, kernelbench_hard, kernelbench))
 """Those whose problems are what others published, and may be wished otherwise."""
-FORMATS = (*cast("tuple[ProblemFormat, ...]", (problem_toml, program, geak)), *WISHED)
+OWN = (*cast("tuple[ProblemFormat, ...]", (problem_toml, program, geak, agent_arena)), *WISHED)
 """In the order in which they are asked."""
+GROUP = "gpu_mcp_server.problem_formats"
+"""Entry points by which other packages add formats: each a subclass of `ProblemFormat`, or an object like one."""
+
+
+@functools.cache
+def known_formats() -> tuple[ProblemFormat, ...]:
+    """Return our own formats, then those of other packages.
+
+    Raises:
+        ConfigError: If one of these cannot be loaded, or is none.
+    """
+    found = list(OWN)
+    for entry in entry_points(group=GROUP):
+        try:
+            loaded = entry.load()
+            each = loaded() if isinstance(loaded, type) else loaded
+        except Exception as error:
+            raise ConfigError(f"The problem format {entry.value} cannot be loaded: {error}.") from error
+        if missing := [name for name in ("TITLE", "MAIN_FILES", "recognizes", "problem") if not hasattr(each, name)]:
+            raise ConfigError(f"The problem format {entry.value} has no {', '.join(missing)}.")
+        found.append(cast("ProblemFormat", each))
+    return tuple(found)
 
 
 async def source_at(path: Path) -> ProblemSource:
@@ -53,7 +78,7 @@ def _main_file(path: Path) -> Path:
         raise PathRefused(f"{str(path)!r} cannot be a path: {error}.", hint="Give an absolute path.") from error
     if not path.is_dir():
         return path
-    names = [name for each in FORMATS for name in each.MAIN_FILES]
+    names = [name for each in known_formats() for name in each.MAIN_FILES]
     found = next((path / name for name in names if (path / name).is_file()), None)
     if found is None:
         raise NotFound("problem file", str(path), hint=f"A folder is known by one of {', '.join(names)}.")
@@ -75,16 +100,16 @@ async def read_problem(source: ProblemSource) -> Problem:
     Raises:
         BadRequest: If no format knows it, or the one that does finds it wrong.
     """
-    known = next((each for each in FORMATS if each.recognizes(source)), None)
+    known = next((each for each in known_formats() if each.recognizes(source)), None)
     if known is None:
-        titles = ", ".join(each.TITLE for each in FORMATS)
+        titles = ", ".join(each.TITLE for each in known_formats())
         why = "; ".join(each for each in (kernelbench.lacks(source), problem_toml.why_not_toml(source)) if each)
         raise BadRequest(
             f"This is no problem file that is known here{f': {why}' if why else ''}.",
             hint=f"Known are: {titles}. Or use register_problem.",
         )
     only_accepts = ImportOverrides(accept_degenerate=source.wish.accept_degenerate)
-    if source.wish != only_accepts and known not in WISHED:
+    if source.wish != only_accepts and known in OWN and known not in WISHED:
         raise BadRequest(
             "Every wish but accept_degenerate goes with a problem of a suite.",
             hint="Other files say themselves what they want.",

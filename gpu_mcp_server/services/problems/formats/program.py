@@ -75,6 +75,18 @@ def problem_from_table(given: Mapping[str, Any]) -> Problem:
     )
 
 
+def table_of(text: str) -> dict[str, Any]:
+    """Return a TOML file's table.
+
+    Raises:
+        BadRequest: If it is none.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequest(f"The file is no TOML: {error}.", hint="Correct it.") from error
+
+
 async def _listed(source: ProblemSource, names: Any) -> dict[str, ProgramFile]:
     """Return files of the folder: those named, or all but the problem's own."""
     if source.folder is None:

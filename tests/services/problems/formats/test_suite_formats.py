@@ -1,6 +1,7 @@
 """Suites as they are published, in tasks of our own making: each imports unchanged, and judges a candidate of its form."""
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from gpu_mcp_server.models.problem import ImportOverrides, ProblemInfo
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource, python_kind
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
-from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
+from gpu_mcp_server.services.problems.formats.detect import GROUP, known_formats, read_problem, source_at
+from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
 from tests.laboratory import laboratory
 from tests.services.problems.test_kernelbench_problems import needs_torch
 
+pytestmark = pytest.mark.timeout(600)  # each judges several candidates, on a machine that others use too
 UNTIMED = TimingOptions(tier="correctness")
 TASK = """
 name: scaled sum
@@ -251,3 +254,101 @@ async def test_cases_that_take_more_than_the_wish_are_left_out_and_said(lab: Lab
     assert [shape["m"] for shape in info.shapes] == [16, 48] and "1 of 3 cases left out" in " ".join(info.notes)
     with pytest.raises(ProblemRefused, match="each of the 3 cases takes more"):
         await imported(lab, tmp_path, max_bytes=10)
+
+
+@needs_torch
+async def test_one_line_makes_a_problem_of_a_function_of_torch(lab: Lab):
+    registry = lab.evaluation.registry
+    info = await registry.import_torch("torch.nn.functional.gelu", [[8, 32], [4, 100]], "bfloat16")
+
+    assert (info.rtol, [(s["x_0"], s["x_1"]) for s in info.shapes]) == (1e-2, [(8, 32), (4, 100)])
+    right = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return {}\n"
+    exact = right.format("(0.5 * x.float() * (1 + torch.erf(x.float() / 2**0.5))).bfloat16()")
+    assert (await judged(lab, info.problem_id, exact)).verdict == "correct"
+    assert (await judged(lab, info.problem_id, right.format("torch.relu(x)"))).verdict == "incorrect"
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "dtype", "says"),
+    [
+        ("os.system", [[4]], "float32", "no function of torch"),
+        ("torch.exp(__import__('os'))", [[4]], "float32", "no function of torch"),
+        ("torch.exp", [[4], [[4], [4]]], "float32", "different numbers of inputs"),
+        ("torch.exp", [[0]], "float32", "gives no sizes"),
+        ("torch.exp", [], "float32", "different numbers"),
+        ("torch.exp", [[4]], "float8_e5m2", "cannot be drawn"),
+    ],
+)
+def test_a_line_that_makes_no_problem_says_why(name: str, shapes: list[Any], dtype: str, says: str):
+    with pytest.raises(BadRequest, match=says):
+        torch_problem(name, shapes, dtype, ImportOverrides())
+
+
+ARENA = """
+source_file_path: [pytorch_code_module/scaled.py]
+compile_command: [python3 eval_tools/compile.py]
+correctness_command: [python3 eval_tools/check.py]
+target_file_path: hip/scaled.hip
+task_type: torch2hip
+prompt: {instructions: Scale rows.}
+"""
+BOOK = """
+import torch
+class Scaled(torch.nn.Module):
+    def __init__(self, width, factor=1):
+        super().__init__()
+        self.factor = factor * width
+    def forward(self, x):
+        return x * self.factor
+def get_inputs():
+    for rows in (3, 40):
+        yield [torch.randn(rows, 8)]
+def get_init_inputs():
+    return [[], {"width": 8, "factor": 2}]
+"""
+
+
+@needs_torch
+async def test_a_task_of_the_arena_is_judged_by_its_pytorch_module(lab: Lab, tmp_path: Path):
+    (tmp_path / "config.yaml").write_text(ARENA)
+    with pytest.raises(BadRequest, match="its own command's PASS is not believed"):
+        await read_problem(await source_at(tmp_path))
+    (tmp_path / "pytorch_code_module").mkdir()
+    (tmp_path / "pytorch_code_module" / "scaled.py").write_text(BOOK)
+    info = await imported(lab, tmp_path)
+
+    assert [shape["x_0"] for shape in info.shapes] == [3, 40]
+    assert (await judged(lab, info.problem_id, BOOK.replace("x * self.factor", "self.factor * x"))).verdict == "correct"
+    assert (await judged(lab, info.problem_id, BOOK.replace("x * self", "x + self"))).verdict == "incorrect"
+
+
+PLUGIN = """
+from gpu_mcp_server.services.problems.formats.base import ProblemFormat
+from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
+
+class OneLine(ProblemFormat):
+    TITLE = "a line of ours"
+    MAIN_FILES = ("one.line",)
+    def recognizes(self, source):
+        return source.name.endswith(".line")
+    async def problem(self, source):
+        return torch_problem(source.text.strip(), [[4]], "float32", source.wish)
+"""
+
+
+async def test_another_package_adds_a_format_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    package = tmp_path / "installed"
+    facts = package / "one_line-1.0.dist-info"
+    facts.mkdir(parents=True)
+    (package / "one_line_format.py").write_text(PLUGIN)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: one-line\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(f"[{GROUP}]\nmine = one_line_format:OneLine\n")
+    (tmp_path / "one.line").write_text("torch.tanh\n")
+    monkeypatch.setattr(sys, "path", [str(package), *sys.path])
+    known_formats.cache_clear()
+    try:
+        found = await read_problem(await source_at(tmp_path))
+    finally:
+        known_formats.cache_clear()
+
+    assert found.name == "torch.tanh float32" and "torch.tanh(x)" in found.reference

@@ -1,0 +1,70 @@
+"""A PyTorch module as KernelBook and AgentKernelArena have it: named freely, made by keywords, inputs by `yield`."""
+
+import importlib
+import inspect
+import types
+from typing import Any, Dict, Iterable, List, Tuple, cast
+
+from .case_module import CaseModule
+
+torch: Any = importlib.import_module("torch")
+
+
+class KernelBook(CaseModule):
+    """Each of the input sets that `get_inputs` yields is a case."""
+
+    def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
+        super().__init__(module, task, files)
+        self.kind = _module_class(module)
+        book = self
+
+        def construct(*_: Any) -> Any:
+            arguments, names = book.construction()
+            return book.kind(*arguments, **names)
+
+        self.Model: Any = construct
+        construct.forward = self.kind.forward  # type: ignore[attr-defined]
+        if self.cases == [{}]:
+            self.cases = [{"set": number} for number in range(len(self._sets()))]
+
+    def construction(self) -> Tuple[List[Any], Dict[str, Any]]:
+        """Return positional and keyword arguments of the module."""
+        given = list(self.module.get_init_inputs())
+        if len(given) == 2 and isinstance(given[0], list) and isinstance(given[1], dict):
+            return cast("List[Any]", given[0]), cast("Dict[str, Any]", given[1])
+        return given, {}
+
+    def _sets(self) -> List[List[Any]]:
+        found: Any = self.module.get_inputs()
+        if isinstance(found, types.GeneratorType):
+            return [list(each) for each in cast("Iterable[List[Any]]", found)]
+        return [list(found)]
+
+    def get_inputs(self) -> List[Any]:
+        """Return the set of the case at hand."""
+        return self._sets()[int(self.case["set"])]
+
+    def candidate_model(self, module: Any) -> Any:
+        """Return the candidate's class of the same name, made as the problem's is."""
+        kind = getattr(module, self.kind.__name__, None)
+        if kind is None:
+            return None
+        book = self
+
+        def construct(*_: Any) -> Any:
+            arguments, names = book.construction()
+            return kind(*arguments, **names)
+
+        return construct
+
+
+def _module_class(module: Any) -> Any:
+    """Return the module that the file is about: Model, else the last by name that it defines."""
+    model = getattr(module, "Model", None)
+    if model is not None:
+        return model
+    kinds: List[Any] = [each for _, each in inspect.getmembers(module, inspect.isclass)]
+    own = [k for k in kinds if issubclass(k, torch.nn.Module) and k.__module__ == module.__name__]
+    if not own:
+        raise ValueError("the file defines no torch.nn.Module")
+    return own[-1]
