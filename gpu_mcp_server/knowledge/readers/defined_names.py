@@ -61,4 +61,4 @@ def _told(heads: Sequence[str], cells: Sequence[str]) -> str:
     if list(heads) == list(cells):
         return " | ".join(cells)
     named = [*heads, *[""] * len(cells)]
-    return ". ".join(f"{head}: {cell}" if head else cell for head, cell in zip(named, cells, strict=False) if cell)
+    return "; ".join(f"{head}: {cell}" if head else cell for head, cell in zip(named, cells, strict=False) if cell)

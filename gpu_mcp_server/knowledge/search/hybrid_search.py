@@ -31,6 +31,7 @@ SURE = 0.80
 NAMES_TOLD = 2
 """Of the names in a question that nothing here has."""
 SENTENCE_WORDS = 3
+NAMED_IN_TEXT = "the first hits have it in their text"
 NAMING_FEW = 6
 """Entries in whose text a name stands that no entry is called; of more of them it is a common word."""
 _CODE_NAME = re.compile(r"[A-Za-z0-9]_[A-Za-z0-9]|::|[a-z][A-Z]")
@@ -108,7 +109,9 @@ class Search:
         coded = self.symbols.entries_of_codes(query, scope)
         suggestions, similar, notes, missing = self._of_missed(missed, scope, bool(named or coded))
         asked = [] if named or coded or similar else [name for name in missed[:NAMES_TOLD] if _CODE_NAME.search(name)]
-        naming = [entry for name in asked for entry in self._naming(name, scope)]
+        texts = {name: self._naming(name, scope) for name in asked}
+        naming = [entry for found in texts.values() for entry in found]
+        missing = [f"{said}; {NAMED_IN_TEXT}" if _is_of_any(said, texts) else said for said in missing]
         second = self._instructions(named) if _is_sentence(query) else []
         first = dict.fromkeys(coded, "code") | dict.fromkeys((e for e in named if e not in second), "symbol")
         first |= dict.fromkeys(similar, "similar") | dict.fromkeys(naming, "words")
@@ -228,6 +231,11 @@ class Search:
         """Return the whole text of an entry."""
         (body,) = self._db.execute("SELECT body FROM entry WHERE id = ?", (entry,)).fetchone()
         return zlib.decompress(body).decode()
+
+
+def _is_of_any(said: str, texts: dict[str, list[int]]) -> bool:
+    """Return whether a sentence on a missing name is about one of which there are texts."""
+    return any(found and f" {name}" in said for name, found in texts.items())
 
 
 def _is_sentence(query: str) -> bool:

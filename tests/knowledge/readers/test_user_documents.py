@@ -173,7 +173,7 @@ def test_a_users_page_is_divided_at_every_heading_and_row_that_is_a_name(tmp_pat
     assert [*found] == ["Lathe", "latheStart", "Lathe > Care", "LATHE_ERR_HOT", "LATHE_ERR_OIL"]
     assert (found["latheStart"].kind, found["latheStart"].text) == ("term", "Starts it.")
     row = found["LATHE_ERR_HOT"]
-    assert row.text == "Error: `LATHE_ERR_HOT`. Meaning: the spindle is above 80 degrees"
+    assert row.text == "Error: `LATHE_ERR_HOT`; Meaning: the spindle is above 80 degrees"
     assert (row.title, row.first_line) == ("Lathe > Care > LATHE_ERR_HOT", 15)
     assert MANUAL_OF_A_USER.split("\n")[row.first_line - 1].startswith("| `LATHE_ERR_HOT`")
 
@@ -187,5 +187,5 @@ def test_a_table_in_html_and_the_pages_of_a_pdf_are_entries(tmp_path: Path):
 
     found = read_documents(tmp_path).entries
 
-    assert [entry.text for entry in found if entry.kind == "term"] == ["Code: ovenErrorCold. Sense: wait for heat"]
+    assert [entry.text for entry in found if entry.kind == "term"] == ["Code: ovenErrorCold; Sense: wait for heat"]
     assert [entry.title for entry in found if entry.place == "oven.pdf"] == ["oven.pdf > page 1", "oven.pdf > page 2"]
