@@ -1,7 +1,7 @@
 """What an agent hands in: text, a file of its workspace, or a file on the machine it shares with us."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from gpu_mcp_server.models.build import CandidateLanguage, Language
 
 if TYPE_CHECKING:
     from gpu_mcp_server.models.comparison import CandidateSpec
-    from gpu_mcp_server.models.problem import Implementation, ImportOverrides
+    from gpu_mcp_server.models.problem import Implementation, ImportOverrides, ProblemInfo
     from gpu_mcp_server.models.workspace import WorkspaceListing
     from gpu_mcp_server.services.builds.candidate_source import CandidateSource
     from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
@@ -174,6 +174,17 @@ class SourceResolver:
             workspace_id, _, below = path.removeprefix(IN_WORKSPACE).partition("/")
             async with self._workspaces.laid_out(workspace_id) as folder:
                 yield replace(await source_at(folder / (checked_path(below) if below else ".")), wish=wish)
+
+    async def import_from(
+        self,
+        text: str | None,
+        path: str | None,
+        wish: "ImportOverrides | None",
+        register: "Callable[[ProblemSource], Awaitable[ProblemInfo]]",
+    ) -> "ProblemInfo":
+        """Register the problem that a file is, while it is there."""
+        async with self.problem(text, path, wish) as source:
+            return await register(source)
 
     async def write(
         self, files: Mapping[str, str] | None, workspace_id: str | None, local_path: str | None

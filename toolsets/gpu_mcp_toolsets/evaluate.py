@@ -1,5 +1,6 @@
 """Toolset `evaluate`: problems, verdicts, history."""
 
+from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, WithJsonSchema
@@ -155,11 +156,10 @@ async def import_problem(
     ] = None,
     host: Host = None,
 ) -> ProblemInfo:
-    """Register a problem from its file: KernelBench, GPU MODE, SOL-ExecBench, GEAK, our own."""
+    """Register a problem from a file (KernelBench, GPU MODE, SOL-ExecBench, GEAK)."""
     if torch is not None:
         return await registry.import_torch(torch, shapes or [], dtype or "float32", wish, host=host, progress=progress)
-    async with sources.problem(text, path, wish) as source:
-        return await registry.import_file(source, host=host, progress=progress)
+    return await sources.import_from(text, path, wish, partial(registry.import_file, host=host, progress=progress))
 
 
 @TOOLSET.tool("List problems", effect="reads")
@@ -228,7 +228,7 @@ async def evaluate_kernels(
     ] = (),
     tier: Annotated[Tier, Field(description="smoke: one call; correctness: not timed.")] = "performance",
     host: Host = None,
-    wait_s: Annotated[float, Field(description="Seconds to wait; then what is known.", ge=0, le=240)] = 240,
+    wait_s: Annotated[float, Field(description="Seconds to wait at most.", ge=0, le=240)] = 240,
 ) -> Comparison:
     """Judge up to 32 candidates: one table, best first, an attempt each."""
     entrants = await sources.resolve_many(candidates)
@@ -244,14 +244,14 @@ async def list_attempts(
     problem_id: Annotated[str | None, Field(description="Attempts at this problem alone.")] = None,
     view: Annotated[
         Literal["best", "recent", "ancestors", "failures"],
-        Field(description="Which attempts; ancestors: of attempt_id."),
+        Field(description="Which; ancestors: of attempt_id."),
     ] = "best",
     attempt_id: Annotated[str | None, Field(description="This one with its evidence, or its ancestors.")] = None,
     device: Annotated[str | None, Field(description="Part of the device's name.")] = None,
     limit: Annotated[int, Field(description="Most attempts to show.", ge=1, le=100)] = 10,
     source: Annotated[bool, Field(description="With the sources too.")] = False,
 ) -> AttemptList:
-    """Show what was tried: best first, ancestors, or failures."""
+    """Show what was tried."""
     await runner.refresh_running_jobs()
     return await listing.list_attempts(
         view, attempt_id, problem_id=problem_id, device=device, limit=limit, with_sources=source
