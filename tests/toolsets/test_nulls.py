@@ -103,7 +103,7 @@ def test_an_object_has_an_example_that_is_accepted_and_shown_where_it_is_wrong(s
         ("register_problem", "trials", {"seed": 1}, "trials has no key 'seed'; its keys: constraints, fixed_shapes"),
         ("register_problem", "inputs", [{"dim": 1}], "inputs.0 has no key 'dim'; its keys: name, dtype, shape"),
         ("register_problem", "shapes", [7], "shapes.0 must be an object (got 7)"),
-        ("run_command", "needs", {"count": 1}, "needs has no key 'count'; its keys: arch, memory_gb"),
+        ("run_command", "needs", {"count": 1}, "needs has no key 'count'; its keys: vendor, arch, memory_gb"),
         ("run_command", "ranks", 4, "ranks must be an object with some of the keys count, launcher, hosts (got 4)"),
         ("check_memory", "target", {"id": "a-1"}, "target has no key 'id'; its keys: command, workspace_id"),
         ("import_problem", "wish", {"tol": 1}, "wish has no key 'tol'; its keys: rtol, atol, distribution"),

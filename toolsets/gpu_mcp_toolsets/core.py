@@ -57,7 +57,7 @@ async def gpu_status(
 ) -> LabStatus:
     """Show every host: GPUs, compilers, sandbox level, running jobs.
 
-    Call it first; it says what can be judged where (cpu, cuda).
+    Call it first: what can be judged where.
     """
     return await gpus.status(host)
 
@@ -87,7 +87,7 @@ async def read_file(
     first_line: FirstLine = 1,
     max_lines: MaxLines = 200,
 ) -> FileContent:
-    """Show lines of a workspace's file; jobs leave files there too."""
+    """Show lines of a workspace's file."""
     return await workspaces.read(workspace_id, path, first_line, max_lines)
 
 
@@ -116,7 +116,7 @@ async def compile_kernel(
     triton: Annotated[
         dict[str, Any] | None,
         Field(
-            description="How to specialize a Triton kernel: signature, constants, kernel (its name).",
+            description="Of Triton: signature, constants, kernel (its name).",
             examples=[{"signature": {"x": "*fp32:16", "n": "i32"}, "constants": {"BLOCK": 128}}],
         ),
     ] = None,

@@ -97,7 +97,10 @@ async def register_problem(
     ],
     outputs: Annotated[
         Outputs,
-        Field(description="Tensors that the reference returns, likewise."),
+        Field(
+            description="Tensors that the reference returns, likewise.",
+            examples=[[{"name": "y", "dtype": "float32", "shape": ["rows"]}]],
+        ),
     ],
     shapes: Annotated[
         list[dict[str, int]],
@@ -166,7 +169,7 @@ async def import_problem(
 async def list_problems(
     registry: RegistryDep, problem_id: Annotated[str | None, Field(description="Show this problem alone.")] = None
 ) -> ProblemList:
-    """List problems: launcher signatures, shapes, tolerances, best attempt."""
+    """List problems: launchers, shapes, tolerances, best attempt."""
     return await registry.problems(problem_id)
 
 

@@ -238,13 +238,17 @@ class Shape:
         series.doubt = self.device.doubt()
         if not self.times.is_too_short(series) and not self.device.stops_calls and not advisory:
             shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
-            series.doubt = series.sharing.doubt(whole_s, shorten, again) or series.doubt
+            series.doubt = series.sharing.doubt(whole_s, shorten, again, self._empty_s) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
                 alone, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
                 apart = self.separation.doubt(buffers, whole_s / buffers.sets)
                 series.doubt = alone or apart or series.doubt
         series.separated_s, series.exposed_s = self.separation.apart_s, self.separation.found.exposed_s
         return series
+
+    def _empty_s(self) -> float:
+        """Return what a pass without a call takes now, beyond what the clock was found to cost."""
+        return empty_pass(self.rounds.candidate, self.device) - self.costs["candidate"].low_s
 
     def _warm(self, progress: Progress) -> None:
         """Play rounds so small that all of their data fits the cache in which the owner has just written it.

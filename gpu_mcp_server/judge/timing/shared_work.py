@@ -26,6 +26,10 @@ SLOWER = 1.25
 """Times its time that a whole round takes by then, above which nothing is certain: the machine has become busy since. A
 delay of a quarter of a round seems to be no more than half of it that is shared, where half of its calls are made."""
 
+IDLE = 0.25
+"""Part of a whole round that a pass without a call takes by then, above which nothing is certain either: a busy machine
+delays every round alike, and one of few calls then takes as long as one of many."""
+
 
 class Short(NamedTuple):
     """A round that ended early."""
@@ -50,13 +54,16 @@ class Sharing:
         self.changed: List[int] = []
         """Of how many calls inputs were changed in time, in each round in which some were to be."""
 
-    def doubt(self, whole_s: float, shorten: Callable[[], None], again: Callable[[], float]) -> str:
+    def doubt(
+        self, whole_s: float, shorten: Callable[[], None], again: Callable[[], float], empty: Callable[[], float]
+    ) -> str:
         """Say what speaks against the times of these rounds; empty if nothing does.
 
         Args:
             whole_s: What a round of all calls takes.
             shorten: Plays one of fewer calls, and adds it where that can be done.
             again: Plays one of all calls, and returns what it took.
+            empty: Makes a pass without a call, and returns what it took beyond the clock's own cost.
 
         Raises:
             Judged: If it is certain.
@@ -64,16 +71,18 @@ class Sharing:
         if self._part(whole_s) < DOUBTED:
             return ""
         beside_s: List[float] = []
+        empty_s: List[float] = []
         for _ in range(MORE):
             shorten()
             beside_s.append(again())
+            empty_s.append(empty())
         part = self._part(whole_s)
         if part < DOUBTED:
             return ""
         one = min(self.short, key=lambda each: abs(each.shared(whole_s) - part))
         text = "%.0f %% of a round's time is spent however few of its calls are made: %d of %d took %.3g of %.3g ms"
         told = (100 * part, one.calls, one.sets, 1000 * one.seconds, 1000 * whole_s)
-        if part < CERTAIN or median(beside_s) > SLOWER * whole_s:
+        if part < CERTAIN or median(beside_s) > SLOWER * whole_s or median(empty_s) > IDLE * whole_s:
             return "no time: %s; what several calls share, none of them takes" % (text % told)
         text = "worked on a call before it was called: %s; what several calls share, none of them takes" % text
         raise cheat(text % told)

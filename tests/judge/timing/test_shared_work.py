@@ -8,10 +8,10 @@ SETS = 40
 CALL_S = 250e-6
 
 
-def rounds(shared_s, call_s=CALL_S, delays_s=(), later_s=0.0):
+def rounds(shared_s, call_s=CALL_S, delays_s=(), later_s=0.0, empty_s=0.0):
     """Return rounds of 5 and 20 calls of which some are delayed, and how to ask about them.
 
-    Whole ones that are played later are delayed by `later_s`.
+    Whole ones that are played later are delayed by `later_s`; passes without a call take `empty_s`.
     """
     one = shared_work.Sharing()
     delays, whole_s = iter(delays_s), shared_s + SETS * call_s
@@ -21,7 +21,7 @@ def rounds(shared_s, call_s=CALL_S, delays_s=(), later_s=0.0):
 
     shorten()
     shorten(20)
-    return one, lambda: one.doubt(whole_s, shorten, lambda: whole_s + later_s)
+    return one, lambda: one.doubt(whole_s, shorten, lambda: whole_s + later_s, lambda: empty_s)
 
 
 def test_calls_that_take_their_time_share_nothing():
@@ -56,6 +56,13 @@ def test_one_that_is_slow_where_whole_rounds_are_played_once_more_has_no_time():
     assert doubt().startswith("no time: ")
 
 
+def test_a_machine_that_delays_every_round_alike_makes_no_cheat():
+    """Even a pass without a call takes long on it."""
+    _, doubt = rounds(4e-3, call_s=15e-6, empty_s=3.8e-3)
+
+    assert doubt().startswith("no time: ")
+
+
 def test_one_that_is_honest_now_and_then_is_a_cheat_too():
     _, doubt = rounds(8e-3, call_s=10e-6, delays_s=[0.0, 0.0, *[-8e-3] * 4])
 
@@ -79,4 +86,4 @@ def test_a_third_of_a_round_that_is_shared_is_no_cheat_but_no_time_either():
 
 
 def test_nothing_is_said_where_no_round_was_shorter():
-    assert shared_work.Sharing().doubt(1e-3, lambda: None, lambda: 1e-3) == ""
+    assert shared_work.Sharing().doubt(1e-3, lambda: None, lambda: 1e-3, lambda: 0.0) == ""
