@@ -41,8 +41,9 @@ def registered(lab: Lab) -> Callable[[], Awaitable[str]]:
 
 
 async def register_anew(lab: Lab) -> str:
-    """Register the problem under a name of its own, of which no attempt is remembered; return its id."""
-    text = TWICE.replace("twice plus one", f"twice plus one {secrets.token_hex(4)}")
+    """Register a problem that nobody tried: a name is no part of what it is, its reference's text is; return its id."""
+    text = TWICE.replace("+ 1\\n", f"+ 1  # {secrets.token_hex(4)}\\n")
+    assert text != TWICE
     return (await lab.evaluation.registry.import_file(ProblemSource("p.toml", text))).problem_id
 
 
