@@ -130,7 +130,12 @@ class FileChange(Model):
 class ProjectChange(Model):
     """From a role of a project to the build."""
 
-    changes: list[FileChange] = Field(min_length=1, max_length=100)
+    changes: list[FileChange] = Field(default=[], max_length=100)
+    harmless: dict[str, str] = Field(default={}, max_length=20)
+    """Of the tester alone: why a planted mistake, as it is told of, breaks nothing that the specification promises."""
+    objection: str = Field(default="", max_length=1000)
+    """Where a test fails, in place of changes. Of the coder: how it contradicts the specification, for the tester; of
+    the tester: why it does not, for the coder."""
     idea: str = Field(default="", max_length=500)
 
 

@@ -1,7 +1,10 @@
 """How something stands, as the class of colour that pages and pictures give it."""
 
 GOOD = {"correct", "ok", "finished", "target", "held", "confirmed"}
-BAD = {"incorrect", "failed", "compile_failed", "timeout", "oom", "disk_quota", "broken", "no_candidate", "error"}
+BAD = {
+    "incorrect", "failed", "compile_failed", "timeout", "oom", "disk_quota", "broken", "no_candidate", "error",
+    "configure_failed", "link_failed", "tests_failed", "no_tests",
+}  # fmt: skip
 BUSY = {"running", "queued", "unfinished"}
 SHADES = {"cheat": "cheat", "note": "", "voided": "", "cancelled": "", "caller_lost": "", "abandoned": ""}
 

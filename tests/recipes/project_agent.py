@@ -39,6 +39,21 @@ int main() {
     }
 }
 """
+MISREAD_TEST = TEST.replace("long expected = std::count", "long expected = 0 < std::count")
+UNROLLED = """#include "histogram.h"
+#include <algorithm>
+void histogram(const unsigned char *x, long n, long *bins) {
+    std::fill(bins, bins + 256, 0L);
+    long i = 0, whole = n - n % 4;
+    for (; i < whole; i = i + 4) {
+        bins[x[i]] += 1;
+        bins[x[i + 1]] += 1;
+        bins[x[i + 2]] += 1;
+        bins[x[i + 3]] += 1;
+    }
+    for (; i < n; i++) bins[x[i]] += 1;
+}
+"""
 CMAKE = """cmake_minimum_required(VERSION 3.18)
 project(made LANGUAGES CXX)
 enable_testing()
@@ -178,6 +193,10 @@ if "You write the sources" in prompt:
         whole({"tests/check.cpp": "int main() {}"})  # not its own
     if first and scenario.endswith("-tail"):
         whole({path: text.replace("i < n;", "i + 1 < n;") for path, text in SOURCES[name].items()})
+    if not first and scenario.endswith("-disputed"):
+        say({"objection": "the specification counts how often a value is there, not whether it is"})
+    if scenario.endswith("-unrolled"):
+        whole({"histogram.cpp": UNROLLED, "histogram.h": HISTOGRAM_H})
     if first and scenario.endswith("-syntax"):
         whole({path: text.replace("+= 1;", "+= 1") for path, text in SOURCES[name].items()})
     if first and scenario.endswith("-undefined"):
@@ -188,6 +207,11 @@ if "You write the sources" in prompt:
 if "You write test programs" in prompt:
     if first and scenario.endswith("-weak"):
         whole({"tests/check.cpp": WEAK_TEST})
+    if first and scenario.endswith("-disputed"):
+        whole({"tests/check.cpp": MISREAD_TEST})
+    if not first and scenario.endswith("-unrolled"):
+        lines = [line for line in said.splitlines() if line.startswith("histogram.cpp:")]
+        say({"harmless": dict.fromkeys(lines, "the loop for the rest counts these values too")})
     whole(TESTS[name])
 if "You write CMakeLists.txt" in prompt:
     text = BUILDS[name]

@@ -28,6 +28,8 @@ FOLDER = "project"
 STEPS: Mapping[Role, str] = {"coder": "code", "tester": "test-files", "builder": "build-files"}
 KINDS: Mapping[Role, str] = {"coder": "code", "tester": "plan", "builder": "plan"}
 REASON_CHARACTERS = 1500
+DISPUTABLE = ("tests_failed", "tests_disputed")
+SAID_BEFORE = "\n\nThe test said:\n"
 
 
 @dataclass
@@ -41,10 +43,14 @@ class ProjectDraft:
     silent: Counter[Role] = field(default_factory=Counter[Role])
     """Answers in a row without a change that can be made."""
     checks: int = 0
+    harmless: dict[str, str] = field(default_factory=dict[str, str])
+    """Planted mistakes that break nothing, as the tester has it, with the reason."""
+    objection: str = ""
+    """What the role that was asked last has against a test, or for it."""
 
-    async def write(self, role: Role, said: str, found: Findings) -> Ending | None:
+    async def write(self, role: Role, said: str, found: Findings, disputable: bool = False) -> Ending | None:
         """Ask a role for changes until it gives some that can be made; an ending where it does not."""
-        refused = ""
+        refused, self.objection = "", ""
         while self.silent[role] < SILENT:
             if (over := self.ground.over()) is not None:
                 return over
@@ -56,14 +62,27 @@ class ProjectDraft:
             if answer.status != "ok":
                 refused = f"the agent's call ended as {answer.status}: {answer.why}"
             elif change is not None:
-                texts, refused = apply_change(self.files, change, role)
-                if texts is not None and texts != self.files:
+                refused = self._take(role, change, disputable)
+                if not refused:
                     self.ground.hand_off(step, change)
-                    self.files, self.silent[role] = texts, 0
+                    self.silent[role] = 0
                     return None
-                refused = refused or "it changes nothing"
             self.silent[role] += 1
         return Ending("agent", f"{SILENT} answers of the {role} in a row gave no change; the last: {refused}"[:500])
+
+    def _take(self, role: Role, change: ProjectChange, disputable: bool) -> str:
+        """Make a role's changes, or keep what it objects to; returns why that cannot be, empty if it can."""
+        if change.objection and not change.changes:
+            self.objection = change.objection if disputable else ""
+            return "" if disputable else "there is no failing test to object to"
+        texts, refused = apply_change(self.files, change, role)
+        if texts is None:
+            return refused
+        harmless = change.harmless if role == "tester" else {}
+        if texts == self.files and not harmless.keys() - self.harmless.keys():
+            return "it changes nothing"
+        self.files, self.harmless = texts, {**self.harmless, **harmless}
+        return ""
 
     async def check(self) -> ProjectCheck:
         """Build and test the project as it stands; where all is green, plant mistakes as well."""
@@ -86,15 +105,18 @@ class ProjectDraft:
 
     async def _with_mistakes(self, found: ProjectCheck) -> ProjectCheck:
         """Return what is green as tests_too_weak where they stay green on a planted mistake."""
-        caught, missed = 0, list[str]()
+        caught, missed, harmless = 0, list[str](), list[str]()
         for number, mistake in enumerate(choose_mistakes(self.files), 1):
             outcome = await self._planted(f"plant-{self.checks:03}-{number:02}", mistake)
             caught += outcome == "caught"
-            missed += [mistake.text()] if outcome == "missed" else []
-        if missed:
+            if outcome == "missed":
+                (harmless if mistake.text() in self.harmless else missed).append(mistake.text())
+        if missed or (harmless and not caught):
+            missed = missed or harmless
             told = "All tests stay green on these planted mistakes:\n" + "\n".join(missed)
             return ProjectCheck("tests_too_weak", "tester", told, found.tests)
         said = f"{found.text}; each of {caught} planted mistakes made one fail" if caught else found.text
+        said += "".join(f"; harmless as the tester has it: {each}: {self.harmless[each]}" for each in harmless)
         return ProjectCheck("green", None, said if caught else f"{said}; no mistake could be planted", found.tests)
 
     async def _planted(self, step: str, mistake: Mistake) -> str:
@@ -125,8 +147,9 @@ async def project(ground: Ground) -> Ending:
 async def _mended(state: ProjectDraft) -> Ending:
     """Build, test and route until it ends."""
     ground, response, failed = state.ground, FailureResponse(("compile", "correctness")), Counter[tuple[str, Role]]()
+    disputed: ProjectCheck | None = None
     while True:
-        found = await state.check()
+        found = disputed or await state.check()
         where = ground.folder / FOLDER
         await asyncio.to_thread(write_files, where, state.files)
         if found.role is None:
@@ -138,15 +161,27 @@ async def _mended(state: ProjectDraft) -> Ending:
         if failed[found.outcome, found.role] > most:
             why = f"{most} changes ended as {found.outcome}; the last: {' '.join(found.text.split())[:300]}"
             return Ending("iterations", f"{why}; files: {where}"[:500])
-        label = f"{state.checks:03}"
-        verdict = Verdict(
-            stage=found.stage, outcome=found.outcome, reason=found.text[:REASON_CHARACTERS],
-            signature=signature(found.text),
-        )  # fmt: skip
-        await response.score(ground, label, [verdict])
-        hints = await response.respond(ground, label, [verdict], ground.plan.request)
-        if (ending := await state.write(role, found.text, hints)) is not None:
+        hints = Findings() if disputed else await _find_out(state, response, found)
+        if (ending := await state.write(role, found.text, hints, found.outcome in DISPUTABLE)) is not None:
             return ending
+        disputed = _disputed(found, role, state.objection) if state.objection else None
+
+
+async def _find_out(state: ProjectDraft, response: FailureResponse, found: ProjectCheck) -> Findings:
+    """Return what the documentation and the reflector say of a failure."""
+    ground, label = state.ground, f"{state.checks:03}"
+    verdict = Verdict(
+        stage=found.stage, outcome=found.outcome, reason=found.text[:REASON_CHARACTERS], signature=signature(found.text)
+    )
+    await response.score(ground, label, [verdict])
+    return await response.respond(ground, label, [verdict], ground.plan.request)
+
+
+def _disputed(found: ProjectCheck, role: Role, objection: str) -> ProjectCheck:
+    """Return a failing test as the other side's turn: the tester's where the coder objects, and back."""
+    said = found.text.partition(SAID_BEFORE)[2] or found.text
+    other: Role = "coder" if role == "tester" else "tester"
+    return ProjectCheck("tests_disputed", other, f"the {role} objects: {objection}{SAID_BEFORE}{said}", found.tests)
 
 
 def _turn_of(found: ProjectCheck, failed: Mapping[tuple[str, Role], int]) -> Role:

@@ -14,6 +14,7 @@ from gpu_mcp_server.models.recipe import RunState, RunStep, TunedPoint
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.plots.roofline_plot import heat_map
 from gpu_mcp_server.recipes.headless_runs import Runs, verdicts_of
+from gpu_mcp_server.recipes.modes.project_mode import FOLDER
 from gpu_mcp_server.recipes.reports.html_page import (
     block,
     figures,
@@ -38,9 +39,9 @@ MAX_DIFF_LINES = 2000
 MAX_LINE = 400
 MAX_VERDICTS = 500
 MAX_MAPS = 24
-MAX_HANDOFFS = 200
+MAX_FILES = 200
 MAX_POINTS = 200
-HANDOFF_CHARS = 20_000
+FILE_CHARS = 20_000
 DEVICE = "this run"
 
 
@@ -57,13 +58,14 @@ async def report(lab: Lab, run_id: str) -> str:
     first = next((c for c in candidates if c.verdict.outcome == "correct"), None)
     best = next((c for c in candidates if state.best and c.verdict.attempt_id == state.best.attempt_id), None)
     ends = [end for end in (first, best) if end is not None]
+    timed = [c for c in candidates if plan.mode != "project"]
     parts = [
         heading(state.name, state.stopped or state.state, _shade(state), f"{state.run_id}, mode {state.mode}"),
         figures(_figures(state, best)),
         _notice(state),
-        section("Result", _best(state, best)),
+        section("Result", "" if plan.mode == "project" else _best(state, best)),
         section("Times at each shape", _shapes(first, best)),
-        section("Best so far", picture(history_plots.plot_history(_history(state, candidates))) if candidates else ""),
+        section("Best so far", picture(history_plots.plot_history(_history(state, timed))) if timed else ""),
         section("Course", run_picture(timeline_steps(journal)[-MAX_STEPS:])),
         section("Roofline, before and after", await _roofs(lab, state, ends)),
         section("From the first candidate to the best", _diff(candidates[0].source, best.source) if best else ""),
@@ -72,7 +74,8 @@ async def report(lab: Lab, run_id: str) -> str:
         section("Wrong elements", _maps(candidates)),
         section("Steps", _steps(state.steps)),
         section("Verdicts", _verdicts(candidates) or "<p>none</p>"),
-        section("Hand-offs", await asyncio.to_thread(_handoffs, folder / "handoffs")),
+        section("Files", await asyncio.to_thread(_files, folder / FOLDER, "**/*")),
+        section("Hand-offs", await asyncio.to_thread(_files, folder / "handoffs", "*.json")),
         section("Plan", folded("all", block(plan.model_dump_json(indent=1)))),
     ]
     return page(state.run_id, parts)
@@ -97,7 +100,10 @@ def _figures(state: RunState, best: Judged | None) -> list[tuple[str, str]]:
     ends = speedup_range(best.shapes) if best else None
     between = f", 95 % interval {ends[0]:.3g}\u2013{ends[1]:.3g}" if ends else ""
     spent = state.spent
-    found = [(result, f"best speed-up against the reference{between}"), (f"{len(state.steps)}", "steps")]
+    label = f"best speed-up against the reference{between}"
+    if state.mode == "project":
+        result, label = ("green" if state.stopped == "target" else "not green"), "build and tests"
+    found = [(result, label), (f"{len(state.steps)}", "steps")]
     found += [(f"{spent.agent_calls}", "calls of the agent"), (_seconds(spent.wall_s), "in steps")]
     found += [(f"{spent.tool_calls}", "calls of tools")] if spent.tool_calls is not None else []
     cost = f"{spent.cost_usd:.2f} USD" if spent.cost_usd is not None else "unknown"
@@ -282,8 +288,11 @@ def _verdicts(candidates: Sequence[Judged]) -> str:
     return "".join(parts)
 
 
-def _handoffs(folder: Path) -> str:
-    """Return what roles handed to each other, as the files have it."""
-    files = sorted(folder.glob("*.json"))[:MAX_HANDOFFS] if folder.is_dir() else []
-    contents = [(file.stem, file.read_text(encoding="utf-8", errors="replace")[:HANDOFF_CHARS]) for file in files]
-    return "".join(folded(step, block(content)) for step, content in contents)
+def _files(folder: Path, pattern: str) -> str:
+    """Return files as they are: what roles handed to each other, or a project."""
+    files = sorted(path for path in folder.glob(pattern) if path.is_file())[:MAX_FILES] if folder.is_dir() else []
+    contents = [
+        (file.relative_to(folder).as_posix(), file.read_text(encoding="utf-8", errors="replace")[:FILE_CHARS])
+        for file in files
+    ]
+    return "".join(folded(name.removesuffix(".json"), block(content)) for name, content in contents)

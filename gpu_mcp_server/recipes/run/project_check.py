@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpu_mcp_server.errors import LimitExceeded, NotFound
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.models.project import ProjectBuild
@@ -16,6 +17,9 @@ LINK = re.compile(
     r"collect2|nvlink error|Undefined reference|DSO missing"
 )
 """Messages of linkers: GNU ld, lld, nvlink."""
+NO_HEADER = re.compile(r"([^:\s]+): No such file or directory")
+COMMANDS, COMMANDS_BYTES = "build/compile_commands.json", 4 << 20
+SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu")
 CTEST = ["ctest", "--test-dir", "build", "--output-on-failure", "--timeout", "60"]
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -34,7 +38,7 @@ class ProjectCheck:
 
     outcome: str
     """green, untested (every test was skipped), configure_failed, compile_failed, link_failed, tests_failed, no_tests,
-    broken."""
+    tests_disputed, broken."""
     role: Role | None = None
     """Whose turn it is; nobody's where it is green."""
     text: str = ""
@@ -44,7 +48,7 @@ class ProjectCheck:
     @property
     def stage(self) -> Stage:
         """The stage at which it failed."""
-        return "target" if self.role is None else "correctness" if self.outcome == "tests_failed" else "compile"
+        return "target" if self.role is None else "correctness" if self.outcome.startswith("tests_") else "compile"
 
 
 async def check_project(ground: Ground, files: Mapping[str, str]) -> ProjectCheck:
@@ -66,15 +70,35 @@ async def check_project(ground: Ground, files: Mapping[str, str]) -> ProjectChec
         listing.workspace_id, system="cmake", arch="native" if gpus else None, timeout_s=BUILD_S, host=host
     )
     if build.status != "ok":
-        return judge_build(build)
+        return judge_build(build, files)
+    if untested := await _untested_sources(ground, listing.workspace_id, files):
+        return ProjectCheck("no_tests", "builder", f"no target compiles {', '.join(untested)}")
     result = await lab.commands.run(
         CTEST, workspace_id=listing.workspace_id, tests=(), gpus=gpus, timeout_s=TEST_S, host=host, env=ENVIRONMENT
     )
     return judge_tests(result)
 
 
-def judge_build(build: ProjectBuild) -> ProjectCheck:
-    """Say whose turn it is after a failed build: configure and link errors are the builder's, others their file's."""
+async def _untested_sources(ground: Ground, workspace_id: str, files: Mapping[str, str]) -> list[str]:
+    """Return the tester's sources that CMake compiles into nothing; none where it does not say what it compiles."""
+    try:
+        commands = await ground.lab.store.workspaces.read_bytes(workspace_id, COMMANDS, COMMANDS_BYTES)
+    except (NotFound, LimitExceeded):
+        return []
+    return missing_sources(commands.decode("utf-8", "replace"), files)
+
+
+def missing_sources(commands: str, files: Mapping[str, str]) -> list[str]:
+    """Return the tester's sources that are in none of CMake's commands: the text of compile_commands.json."""
+    tests = [path for path in files if owner_of_file(path) == "tester" and path.endswith(SOURCES)]
+    return [path for path in tests if f'/{path}"' not in commands]
+
+
+def judge_build(build: ProjectBuild, files: Mapping[str, str]) -> ProjectCheck:
+    """Say whose turn it is after a failed build: configure and link errors are the builder's, others their file's.
+
+    A header of the project that is not found where it is included is the builder's too, as are the system's.
+    """
     errors = [d for d in build.diagnostics if d.severity == "error"] or build.diagnostics
     text = "\n".join(d.line_text() for d in errors)[:TEXT] or f"{build.status}: {build.note or 'no message'}"
     if build.stage == "configure":
@@ -84,7 +108,15 @@ def judge_build(build: ProjectBuild) -> ProjectCheck:
     first = next((d for d in errors if not LINK.search(d.message)), None)
     if first is None:
         return ProjectCheck("link_failed", "builder", text)
+    header = NO_HEADER.match(first.message)
+    if header is not None and _is_includable(header[1], first, files):
+        return ProjectCheck("compile_failed", "builder", text)
     return ProjectCheck("compile_failed", _owner(first), text)
+
+
+def _is_includable(header: str, diagnostic: Diagnostic, files: Mapping[str, str]) -> bool:
+    name = header.rpartition("/")[2]
+    return any(path.rpartition("/")[2] == name for path in files) or f"<{header}>" in " ".join(diagnostic.context)
 
 
 def _owner(diagnostic: Diagnostic) -> Role:

@@ -28,13 +28,16 @@ ANALYST = (
 ROLES: Mapping[Role, str] = {
     "coder": (
         "You write the sources, no tests and no build files. Keep all that can be tested in a library, apart from "
-        "main(). Handle sizes that divide by nothing, and empty input. Use 64-bit indices where 2^31 can be passed."
+        "main(). Handle sizes that divide by nothing, and empty input. Use 64-bit indices where 2^31 can be passed. "
+        "Where a failing test contradicts the specification, answer with an `objection` in place of changes."
     ),
     "tester": (
         "You write test programs below tests/, one main() each; it returns 0 where all holds, and says which value was "
         "expected and found where not. Compute the expected answer another way than the sources do. Choose sizes "
         "at which code takes another path: 0, 1, a tile's edge, one beyond. Where a test needs a device that is not "
-        "there, it returns 77, which counts as skipped. A test that cannot fail is sent back: mistakes are planted."
+        "there, it returns 77, which counts as skipped. A test that cannot fail is sent back: mistakes are planted. "
+        "One that breaks nothing of the specification is `harmless`: give its line as it is told, and the reason. "
+        "Where the coder objects to a test that is right, answer with an `objection` in place of changes."
     ),
     "builder": (
         "You write CMakeLists.txt: a library of the sources, a program for each file below tests/, enable_testing(), "

@@ -1,17 +1,28 @@
 """Project mode: four roles write, the build and the tests decide whose turn it is, and planted mistakes who is weak."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_mcp_server.models.build import Diagnostic
+from gpu_mcp_server.models.project import ProjectBuild
 from gpu_mcp_server.models.recipe import ProjectChange, RunState
 from gpu_mcp_server.recipes.headless_runs import Runs
-from gpu_mcp_server.recipes.run.journal import FILE
+from gpu_mcp_server.recipes.reports.run_report import report
+from gpu_mcp_server.recipes.run.journal import FILE, entries
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.recipes.run.planted_mistakes import choose_mistakes
+from gpu_mcp_server.recipes.run.project_check import judge_build, missing_sources
 from gpu_mcp_server.recipes.run.project_files import apply_change
 from gpu_mcp_server.services.lab import Lab
+from tests.laboratory import Folder
 from tests.recipes.conftest import HERE
 
 AGENT = {"command": ["{python}", "agent.py"], "files": {"agent.py": str(HERE / "project_agent.py")}, "timeout_s": 60}
@@ -97,12 +108,109 @@ async def test_a_run_that_was_killed_in_any_step_goes_on_and_ends_the_same(lab: 
         assert {path.name: path.read_text() for path in (folder / "project").glob("*.*")} == made
 
 
+async def test_a_test_that_misreads_the_specification_is_the_testers_by_the_coders_objection(lab: Lab):
+    state, folder = await ran(lab, "histogram-disputed")
+
+    assert [(s.step, s.outcome) for s in state.steps][4:9] == [
+        ("build-files-001", "ok"), ("check-001", "tests_failed"), ("code-002", "ok"), ("test-files-002", "ok"),
+        ("check-002", "green"),
+    ], state.summary()  # fmt: skip
+    prompt = await prompt_of(lab, folder, "test-files-002")
+    assert state.stopped == "target" and "the coder objects: the specification counts how often" in prompt
+    assert "n=1001 bin 0: 4, expected 1" in prompt.partition("The test said:")[2]
+
+
+async def test_a_mistake_that_breaks_nothing_is_harmless_by_the_tester_and_said_at_the_end(lab: Lab):
+    state, folder = await ran(lab, "histogram-unrolled")
+
+    planted = [outcome for _, outcome in steps(state, "plant-001")]
+    assert state.stopped == "target" and sorted(planted) == ["caught", "caught", "missed"], state.summary()
+    assert "each of 2 planted mistakes made one fail; harmless as the tester has it: histogram.cpp:6" in state.why
+    assert (folder / "handoffs" / "test-files-002.json").exists()
+    page = await report(lab, state.run_id)
+    assert "best speed-up against" not in page and page.count("<svg") == 1
+    assert "for (; i &lt; n; i++) bins[x[i]] += 1;" in page.partition(">Files<")[2].partition(">Hand-offs<")[0]
+
+
+async def prompt_of(lab: Lab, folder: Path, step: str) -> str:
+    (done,) = [e for e in entries(folder) if e["event"] == "done" and e["step"] == step]
+    return (await lab.store.artifacts.read(done["prompt_artifact_id"])).decode()
+
+
+PLAN = """
+name = "killed"
+mode = "project"
+language = "cpp"
+request = "a histogram"
+[agent]
+command = ["{python}", "agent.py"]
+files = { "agent.py" = "AGENT" }
+environment = { SCENARIO = "histogram-disputed" }
+"""
+
+
+def test_a_run_that_is_killed_at_each_step_does_every_step_once(tmp_path: Path):
+    steps = [
+        "specification-001", "specification-002", "code-001", "test-files-001", "build-files-001", "check-001",
+        "code-002", "test-files-002", "check-002", "plant-002-01", "plant-002-02",
+    ]  # fmt: skip
+    (tmp_path / "plan.toml").write_text(PLAN.replace("AGENT", str(HERE / "project_agent.py")))
+    program = [sys.executable, "-m", "gpu_mcp_server", "recipe"]
+    with Folder() as data:
+        env = {**os.environ, "GPU_MCP_DATA_DIR": str(data), "GPU_MCP_INDEX_DOCUMENTATION": "false"}
+        journal = data / "recipes" / "r-killed"
+        command = [*program, "run", "plan.toml", "--run-id", "r-killed"]
+        within = 0
+        for step in steps:
+            running = subprocess.Popen(
+                command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            while not any(e["step"] == step for e in entries(journal)):
+                assert running.poll() is None
+                time.sleep(0.02)
+            running.send_signal(signal.SIGKILL)
+            assert running.wait() == -signal.SIGKILL
+            within += entries(journal)[-1]["step"] == step and entries(journal)[-1]["event"] == "begun"
+            command = [*program, "resume", "r-killed"]
+        done = subprocess.run([*command, "--json"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        state = json.loads(done.stdout)
+        assert state["stopped"] == "target", state["why"]
+        finished = [e["step"] for e in entries(journal) if e["event"] == "done"]
+        assert finished == [*steps, *finished[len(steps) :]] and len(finished) == len(set(finished))
+        assert within > len(steps) // 2, "on a busy machine a short step may be over before the signal comes"
+
+
 async def test_a_coder_that_repeats_a_mistake_uses_its_iterations_up(lab: Lab):
     state, folder = await ran(lab, "histogram-stubborn", iterations={"correctness": 2})
 
     assert state.stopped == "iterations" and "2 changes ended as tests_failed" in state.why, state.summary()
     assert (folder / "project" / "CMakeLists.txt").exists()
     assert "hints.correctness" in state.next_step
+
+
+@pytest.mark.parametrize(
+    ("file", "message", "line", "role"),
+    [
+        ("tests/t.cpp", "x.h: No such file or directory", '#include "x.h"', "builder"),
+        ("x.cpp", "mpi.h: No such file or directory", "#include <mpi.h>", "builder"),
+        ("x.cpp", "y.h: No such file or directory", '#include "y.h"', "coder"),
+        ("tests/t.cpp", "y.h: No such file or directory", '#include "y.h"', "tester"),
+        ("tests/t.cpp", "expected ';'", "x", "tester"),
+    ],
+)
+def test_a_header_that_only_cmake_can_bring_is_the_builders(file: str, message: str, line: str, role: str):
+    error = Diagnostic(severity="error", message=message, file=file, line=1, context=[line])
+    build = ProjectBuild(
+        status="failed", system="cmake", host="local", workspace_id="w", job_id="j", stage="build", diagnostics=[error]
+    )
+    assert judge_build(build, {"src/x.h": "", "x.cpp": "", "tests/t.cpp": ""}).role == role
+
+
+def test_a_test_program_that_no_target_compiles_is_found():
+    files = {"x.cpp": "", "tests/t.cpp": "", "tests/note.md": "", "tests/more/t.cu": ""}
+    commands = json.dumps([{"file": "/job/x.cpp"}, {"file": "/job/tests/more/t.cu"}])
+    assert missing_sources(commands, files) == ["tests/t.cpp"]
 
 
 def test_a_role_changes_its_own_files_alone():
