@@ -20,8 +20,12 @@ from tests.laboratory import Folder, settings_for
 MINORS, MISSING = (246, 247), 248
 IDS = ["GPU-00000000000000b1", "GPU-00000000000000b2"]
 NAME = "AMD Instinct MI300X"
-can_pretend = [needs_root, pytest.mark.skipif(KFD.exists(), reason="this machine has AMD's driver")]
-"""Marks of tests that make device nodes."""
+can_pretend = [
+    needs_root,
+    pytest.mark.skipif(KFD.exists(), reason="this machine has AMD's driver"),
+    pytest.mark.xdist_group("amd"),
+]
+"""Marks of tests that make device nodes, which have one place: one test after the other."""
 
 
 @asynccontextmanager

@@ -128,14 +128,17 @@ class _Sending:
         self._to_send = self._sent + sum(sizes[s] - begun.get(s, 0) for s in missing)
         small = [s for s in missing if sizes[s] <= min(SMALL_BYTES, part_bytes) and s not in begun]
         large = [s for s in missing if s not in set(small)]
+        failed: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 for pack in _packs(small, sizes, part_bytes):
                     group.create_task(self._send_pack(pack, files))
                 for s in large:
                     group.create_task(self._send_large(s, files[s], sizes[s], begun.get(s, 0), part_bytes))
-        except* (GpuMcpError, FileChanged) as group:
-            raise group.exceptions[0] from None
+        except* (GpuMcpError, FileChanged) as errors:
+            failed = errors.exceptions[0]  # what is raised here comes out as a group again
+        if failed is not None:
+            raise failed
 
     async def _send_pack(self, pack: Sequence[str], files: dict[str, ProjectFile]) -> None:
         async with self._turn:

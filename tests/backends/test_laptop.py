@@ -33,4 +33,4 @@ def test_nothing_that_only_linux_has_is_needed_for_hosts_over_ssh(tmp_path):
     found = json.loads(done.stdout)
     assert found["none"] == []
     assert (found["hosts"], found["default"], found["kind"]) == (["box"], "box", "ssh")
-    assert found["hostd"] == ["gpu_mcp_server.hostd.protocol"]
+    assert found["hostd"] == [f"gpu_mcp_server.hostd.{each}" for each in ("gpus", "gpus.gpu_matching", "protocol")]

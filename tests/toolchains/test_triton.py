@@ -124,7 +124,8 @@ async def test_a_kernel_becomes_a_binary_with_resources_listing_and_occupancy(la
     (of_binary,) = object_files.kernels_of(binary, arch)
     assert of_binary.registers_per_thread == kernel.registers_per_thread
     if arch.startswith("sm_"):
-        assert kernel.spill_store_bytes == 0, "ptxas says it"
+        unknown = kernel.spill_store_bytes is None  # an older Triton keeps the log of ptxas to itself
+        assert "spills unknown" in kernel.line_text() if unknown else kernel.spill_store_bytes == 0
         assert of_binary.spill_store_bytes is None and "spills unknown" in of_binary.line_text(), "a cubin does not"
 
 

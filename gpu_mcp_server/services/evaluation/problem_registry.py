@@ -203,11 +203,11 @@ class Registry:
         best = await self._experience.list("best", problem_id=problem.problem_id, limit=1)
         recent = await self._experience.list("recent", problem_id=problem.problem_id, limit=1)
         update: dict[str, Any] = {"attempts": len(recent.attempts) + (recent.left_out or 0)}
-        if best.attempts:
+        if best.attempts and best.attempts[0].trust:  # without a time it is nobody's best
             a = best.attempts[0]
             time = f" {format_time(a.median_us / 1e6)} on {a.device}" if a.median_us else ""
             speed = f" speed-up {a.speedup:.3g}{format_range(a.speedup_range)} on {a.device}" if a.speedup else ""
-            update["best"] = a.attempt_id + (speed or time) + (f", {a.trust}" if a.trust else ", not timed")
+            update["best"] = a.attempt_id + (speed or time) + f", {a.trust}"
             whole = (
                 await self._baselines.attempt_with_compiled(await self._experience.get(a.attempt_id)) if compiled else a
             )

@@ -19,7 +19,7 @@ from tests.hostd.conftest import needs_root
 from tests.hostd.gpus.test_gpu_waiting import Pool, end_broker
 from tests.hostd.kfd_trees import device_nodes, put_tree
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("amd")]
 no_kfd = pytest.mark.skipif(Path("/dev/kfd").exists(), reason="this machine has AMD's driver")
 FIRST, SECOND, MISSING = 241, 242, 243
 IDS = ("GPU-00000000000000a1", "GPU-00000000000000a2")

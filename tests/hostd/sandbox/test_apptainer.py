@@ -107,7 +107,7 @@ async def test_every_record_says_who_makes_the_sandbox_and_why(host: ContractHos
 async def test_a_job_sees_the_node_of_its_own_gpu_and_no_other(nodes: list[str], host: ContractHost):
     script = f"ls /dev | grep nvidia; cat {nodes[0]}; cat {nodes[1]}; ls /sys; true"
     done = await host.sh(script, gpus=GpuRequest(count=1, mode="exclusive", uuids=("GPU-92",)))
-    assert done.text.split() == ["nvidia92", "bus", "class", "devices", "module"]
+    assert done.text.split() == ["nvidia92", "bus", "class", "dev", "devices", "module"]
     assert b"nvidia91: No such file" in done.stderr
     assert b"nvidia92: No such device or address" in done.stderr
 
