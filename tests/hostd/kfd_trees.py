@@ -5,8 +5,10 @@ published data sheets where they have them. Opening one of the nodes fails with 
 """
 
 import contextlib
+import fcntl
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,8 @@ def device_nodes(*minors: int) -> Iterator[None]:
     """Make `/dev/kfd` and render nodes for as long as it lasts; root alone can."""
     made: list[Path] = []
     folder = Path("/dev/dri")
+    turn = os.open(tempfile.gettempdir() + "/gpu-mcp-test-nodes.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(turn, fcntl.LOCK_EX)  # there is one place for them, and tests run side by side
     was_there = folder.exists()
     folder.mkdir(exist_ok=True)
     try:
@@ -65,3 +69,4 @@ def device_nodes(*minors: int) -> Iterator[None]:
             path.unlink()
         if not was_there:
             folder.rmdir()
+        os.close(turn)

@@ -103,7 +103,8 @@ class Targets:
         probe = await self._jobs.probe(where)
         vendor = "amd" if amd and probe.amd_gpus and not probe.gpus else "nvidia"
         if vendor == "nvidia" and len(probe.gpus) < GPUS:
-            raise ToolMissing("A GPU" if amd else "An NVIDIA GPU", where, hint=WITHOUT_GPU)
+            named = "A GPU" if amd and attempt is None else "An NVIDIA GPU"
+            raise ToolMissing(named, where, hint=WITHOUT_GPU)
         if attempt is not None and vendor == "amd":
             raise BadRequest(
                 "Attempts are called alone on NVIDIA GPUs.",
