@@ -156,24 +156,24 @@ def _value(text: str, sizes: Mapping[str, int]) -> int | None:
     if len(text) > 400:
         return None
 
-    def of(node: ast.expr) -> float:
+    def evaluate_node(node: ast.expr) -> float:
         match node:
             case ast.BinOp(left=left, op=op, right=right):
-                return _operated(op, of(left), of(right))
+                return _operated(op, evaluate_node(left), evaluate_node(right))
             case ast.UnaryOp(op=ast.USub(), operand=one):
-                return -of(one)
+                return -evaluate_node(one)
             case ast.Constant(value=int() | float() as number):
                 return number
             case ast.Name(id=name) if name in sizes:
                 return sizes[name]
             case ast.Call(func=ast.Name(id=("min" | "max") as name), args=args, keywords=[]) if args:
-                values = [of(each) for each in args]
+                values = [evaluate_node(each) for each in args]
                 return min(values) if name == "min" else max(values)
             case _:
                 raise ValueError(ast.unparse(node)[:40])
 
     try:
-        return int(of(ast.parse(text.strip(), mode="eval").body))
+        return int(evaluate_node(ast.parse(text.strip(), mode="eval").body))
     except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError, MemoryError):
         return None
 
