@@ -42,19 +42,19 @@ async def test_every_point_is_judged_without_an_agent_and_the_dominated_are_time
         "REPEATS=20 OFFSET=1": "correct", "REPEATS=250 OFFSET=1": "correct", "REPEATS=20 OFFSET=1.5": "incorrect",
         "REPEATS=250 OFFSET=1.5": "incorrect", "REPEATS=20 OFFSET=nothing": "compile_failed",
     }  # fmt: skip
-    if any(p.trust.startswith("unconfirmable") for p in state.tuned):
-        pytest.skip("this machine is too busy for times: a point without a confirmable one stands behind the others")
-    fast, slow = state.tuned[:2]
-    assert (fast.parameters, fast.coarse, slow.coarse) == ({"REPEATS": 20, "OFFSET": 1}, False, True)
-    assert slow.dominated_by is not None and state.steps[1].outcome == "1 of 1 correct", state.summary()
-    assert state.best is not None and state.best.attempt_id == fast.attempt_id
-    folder = lab.settings.data_dir / "recipes" / run_id
-    assert (folder / "best.txt").read_text() == SOURCE.replace("250", "20")
+    folder, page = lab.settings.data_dir / "recipes" / run_id, await report(lab, run_id)
+    assert "<h2>Tuning</h2>" in page and "REPEATS=20 OFFSET=1: correct" in state.summary()
+    fast, slow = sorted(state.tuned[:2], key=lambda point: int(point.parameters["REPEATS"]))
     attempt = await lab.store.experience.get(slow.attempt_id or "")
     assert (attempt.evidence or {})["parameters"] == "REPEATS=250 OFFSET=1" and "REPEATS=250" in (attempt.note or "")
-    assert "REPEATS=20 OFFSET=1: correct, speed-up" in state.summary() and "1 dominated" in state.why
-    page = await report(lab, run_id)
-    assert "<h2>Tuning</h2>" in page and f"dominated by {fast.attempt_id[:2] if fast.attempt_id else ''}" in page
+    if not any(p.trust.startswith("unconfirmable") for p in state.tuned):  # such a point stands behind the others
+        assert [fast, slow] == state.tuned[:2]
+        assert (fast.parameters, fast.coarse, slow.coarse) == ({"REPEATS": 20, "OFFSET": 1}, False, True)
+        assert slow.dominated_by is not None and state.steps[1].outcome == "1 of 1 correct", state.summary()
+        assert state.best is not None and state.best.attempt_id == fast.attempt_id
+        assert (folder / "best.txt").read_text() == SOURCE.replace("250", "20")
+        assert "REPEATS=20 OFFSET=1: correct, speed-up" in state.summary() and "1 dominated" in state.why
+        assert f"dominated by {fast.attempt_id[:2] if fast.attempt_id else ''}" in page
     kept = json.loads((folder / "handoffs" / "tuning-001.json").read_text())
     assert (kept["space"], kept["sampled"], len(kept["points"])) == (6, False, 5)
 
