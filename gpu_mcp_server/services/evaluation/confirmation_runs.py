@@ -183,9 +183,9 @@ class ConfirmationRuns:
                 found, _ = await self._runner.hosts.call(owed.host, "gpus")
             except GpuMcpError:
                 continue
-            waiting = found["pool"]["broker"].get("waiting", [])
-            if run is not None and any(other["job"] != run.call.job_id for other in waiting):
-                self.give_way(owed.host)
+            own = None if run is None else run.call.job_id
+            if own is not None and any(e["job"] != own for e in found["pool"]["broker"].get("waiting", [])):
+                self.give_way(owed.host)  # not before its own job is known: that one may be who waits
 
     async def _user(self, attempt_id: str) -> User:
         owner = await owner_of(self._db, attempt_id)

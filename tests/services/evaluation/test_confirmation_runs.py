@@ -184,7 +184,8 @@ async def test_an_audit_whose_client_goes_is_made_by_the_server(quick: Lab):
     assert (await until(quick, cheat.attempt_id, lambda c: c.state == "void")).why == "audit"
 
 
-async def test_a_run_goes_on_when_its_host_side_is_killed(quick: Lab):
+async def test_a_run_goes_on_when_its_host_side_is_killed(quick: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(confirmation_runs, "PATIENT_S", 0.0)  # it gives way to no other test's job in the host's queue
     slow = await recorded(quick, await register(quick), SLOW, 50.0)
     await quick.evaluation.confirmations.owe_best(slow.attempt_id)
     job_id = await job_of(quick, slow.attempt_id)
@@ -219,7 +220,7 @@ from tests.laboratory import settings_for
 from tests.services.evaluation.test_confirmation_runs import SLOW, Lab, job_of, recorded, register
 
 async def main():
-    confirmation_runs.QUIET_S = 0.0
+    confirmation_runs.QUIET_S = confirmation_runs.PATIENT_S = 0.0
     async with Lab.open(settings_for(Path(sys.argv[1]))) as lab:
         slow = await recorded(lab, await register(lab), SLOW, 50.0)
         await lab.evaluation.confirmations.owe_best(slow.attempt_id)
@@ -245,7 +246,7 @@ async def test_the_next_server_finds_the_run_of_one_that_ended(how: signal.Signa
         finally:
             server.send_signal(how)
             await asyncio.to_thread(server.communicate)
-        async with Lab.open(settings_for(folder)) as lab:
+        async with Lab.open(settings_for(folder)) as lab:  # it only waits for the job: nothing gives way
             await until(lab, attempt_id, lambda c: c.state != "running")
             row = await lab.jobs.table.get(job_id)
             assert row.record is not None and row.record.status == "ok", "it went on without its server"
