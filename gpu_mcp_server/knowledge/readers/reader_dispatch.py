@@ -20,6 +20,8 @@ from gpu_mcp_server.knowledge.readers.user_documents import ReadResult as Docume
 
 KEYWORDS = 30
 _FRONT = re.compile(r"^---\n(.*?)\n---\n", re.DOTALL)
+_CODED = re.compile(r"(CUDA|HIP|NCCL) error (\d+)\b")
+"""How the meaning of a message with a number begins."""
 _INTERNAL = re.compile(r"\n## (?:Supported SM|Supported OSes|Supported CPU|Prerequisites)")
 
 
@@ -136,7 +138,10 @@ def message_entries(text: str, place: str) -> list[Entry]:
         said = str(each["text"])
         line = next((n for n, row in enumerate(lines, 1) if said[:30] in row), 1)
         body = f"{each['means']}\n\n{each.get('mends', '')}\n\nSee also: {', '.join(each.get('see', []))}".strip()
-        entries.append(Entry("error", tuple(each.get("symbols", [])), said, body, "", place, line, line))
+        coded = _CODED.match(body)
+        library, value = (coded[1].lower(), int(coded[2])) if coded else ("", None)
+        symbols = tuple(each.get("symbols", []))
+        entries.append(Entry("error", symbols, said, body, "", place, line, line, group=library, value=value))
     return entries
 
 

@@ -131,15 +131,22 @@ class Search:
         return [entry for entry in named if rows[entry][1] == "instruction" and rows[entry][7] in ours]
 
     def _naming(self, name: str, scope: Scope) -> list[int]:
-        """Return the entries whose text has a name that no entry is called, if they are few."""
+        """Return the entries whose text has a name that no symbol is called, if they are few.
+
+        Messages that are about it come first: their names are no symbols.
+        """
+        found = [*self._with_word(f'sym : "{name}"', scope), *self._with_word(f'"{name}"', scope)]
+        found = list(dict.fromkeys(found))
+        return found if len(found) <= NAMING_FEW else []
+
+    def _with_word(self, match: str, scope: Scope) -> list[int]:
         inside = " OR ".join("rowid BETWEEN ? AND ?" for _ in scope.ranges())
         rows = self._db.execute(
             "SELECT p.entry FROM (SELECT rowid AS number, bm25(words) AS score FROM words WHERE words MATCH ? "  # noqa: S608 - question marks
             f"AND ({inside or '0'}) ORDER BY score LIMIT ?) w JOIN piece p ON p.id = w.number ORDER BY w.score",
-            (f'"{name}"', *(bound for pair in scope.ranges() for bound in pair), NAMING_FEW + 1),
+            (match, *(bound for pair in scope.ranges() for bound in pair), NAMING_FEW + 1),
         )
-        found = list(dict.fromkeys(entry for (entry,) in rows))
-        return found if len(found) <= NAMING_FEW else []
+        return [entry for (entry,) in rows]
 
     def _at_matched_place(self, hit: Hit, query: str) -> Hit:
         """Return a section of somebody else's with the place that shares words with the question as its summary."""

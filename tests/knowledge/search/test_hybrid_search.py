@@ -10,7 +10,7 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
 from gpu_mcp_server.knowledge.readers.reader_dispatch import read_place
-from gpu_mcp_server.knowledge.readers.sources import InstalledSource, added_source, known_sources
+from gpu_mcp_server.knowledge.readers.sources import InstalledSource, added_source, known_sources, place_at
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores
 from gpu_mcp_server.knowledge.search.error_lookup import address_of, error_lines
 from gpu_mcp_server.knowledge.search.hybrid_search import limit_own_guides
@@ -18,6 +18,8 @@ from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.knowledge.search.missing_names import known_libraries, library_of
 from gpu_mcp_server.knowledge.search.ranking import sort_by_score, words_of
 from tests.knowledge.conftest import BOXES, HEADER, edition
+
+ROOT = Path(__file__).parents[3]
 
 
 def first(library: IndexReader, query: str, **options: str) -> tuple[str, str]:
@@ -271,6 +273,22 @@ def test_a_name_in_a_users_table_is_found_and_the_place_that_matches_is_shown(tm
     named = library.ask("latheOil(spindle)")
     assert named.hits[0].name == "Lathe"
     assert named.missing == ["nothing indexed is called latheOil; the first hits have it in their text"]
+    library.close()
+
+
+def test_a_message_is_found_first_by_its_number_and_by_each_of_its_names(tmp_path: Path):
+    ours = read_place(place_at(known_sources()["messages"], ROOT / "knowledge_base" / "messages"))  # type: ignore[arg-type]
+    write_index(tmp_path / DATABASE, [edition(tmp_path / "boxes", BOXES, {"boxes.h": HEADER}), ours])
+    library = IndexReader(tmp_path)
+    for asked in (
+        "cudaErrorIllegalAddress",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "CUDA error 700",
+        "cuda failure 700 at x.cu",
+    ):
+        assert library.ask(asked).hits[0].name == "cudaErrorIllegalAddress", asked
+    assert library.ask("CUDA error 209").hits[0].name == "cudaErrorNoKernelImageForDevice"
+    assert library.ask("boxes error 700").hits[0].name == "boxesErrorLocked", "a library that is named has its own"
     library.close()
 
 
