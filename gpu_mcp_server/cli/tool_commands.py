@@ -26,7 +26,7 @@ PHRASES = {
 """A tool with an argument, where the command has another word for it."""
 CALLED = (
     "compile_kernel", "read_artifact", "register_problem", "import_problem", "list_problems", "evaluate_kernel",
-    "evaluate_kernels", "check_memory", "profile_kernel", "query_profile", "read_doc", "inspect_code",
+    "evaluate_kernels", "check_memory", "profile_kernel", "query_profile", "find_hotspots", "read_doc", "inspect_code",
     "build_project", "run_tests", "port_source", "find_attempts", "add_note", "reserve_gpu", "release_gpu",
     "submit_batch", "analyze_nccl", "transform_nccl",
 )  # fmt: skip

@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 ERA = frozenset({"2026-07-28"})
-LASTING = frozenset({"run_command", "evaluate_kernel", "audit_attempt", "check_memory", "profile_kernel"})
+LASTING = frozenset(
+    {"run_command", "evaluate_kernel", "audit_attempt", "check_memory", "profile_kernel", "find_hotspots"}
+)
 """Tools whose work is one job."""
-PURPOSES = frozenset({"run", "fetch", "judge", "check", "profile"})
+PURPOSES = frozenset({"run", "fetch", "judge", "check", "profile", "hotspots"})
 """Of those jobs."""
 AFTER_S = 2.0
 """How long a call may still end by itself once its job has started, before it becomes a task."""

@@ -45,10 +45,10 @@ def with_torch(output: str) -> Optional[Callable[[], None]]:
 def play(arguments: List[str]) -> None:
     """Run the program as the interpreter would."""
     if arguments[0] == "-m":
-        sys.argv = arguments[1:]
+        sys.argv, sys.path[0] = arguments[1:], os.getcwd()
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     elif arguments[0] == "-c":
-        sys.argv = ["-c", *arguments[2:]]
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
         exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
     else:
         sys.argv = arguments

@@ -11,8 +11,7 @@ from gpu_mcp_server.backends.batch_jobs import HostBatchJobs
 from gpu_mcp_server.backends.schedulers import LongJob, Pbs, Slurm, long_script
 from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.hostd.jobs import batch_task
-from gpu_mcp_server.models.batch_job import BatchRequest
-from gpu_mcp_server.models.job import JobResult
+from gpu_mcp_server.models.job import BatchRequest, JobResult
 from gpu_mcp_server.services.jobs.batch_jobs import indices
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import BatchHost, Settings

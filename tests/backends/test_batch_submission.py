@@ -13,7 +13,7 @@ from gpu_mcp_server.backends.batch_jobs import HostBatchJobs, Task
 from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.schedulers import LongJob, Pbs, Slurm
 from gpu_mcp_server.errors import ConfigError, HostUnavailable, JobBroken
-from gpu_mcp_server.models.batch_job import BatchRequest
+from gpu_mcp_server.models.job import BatchRequest
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster

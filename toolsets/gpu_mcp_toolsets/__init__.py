@@ -4,12 +4,13 @@ A tool takes at most three statements, and calls a service. How a tool is declar
 gpu_mcp_server/mcp_api/toolset.
 """
 
-from gpu_mcp_toolsets import build, core, docs, evaluate, experience, nccl, pool, profile, team
+from gpu_mcp_toolsets import build, core, docs, evaluate, experience, nccl, pool, profile, program, team
 
 TOOLSETS = (
     core.TOOLSET,
     evaluate.TOOLSET,
     profile.TOOLSET,
+    program.TOOLSET,
     nccl.TOOLSET,
     docs.TOOLSET,
     build.TOOLSET,

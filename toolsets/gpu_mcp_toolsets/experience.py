@@ -16,7 +16,7 @@ TOOLSET = Toolset(
     title="Records",
     instructions=(
         "find_attempts, lessons: what was tried at any problem; add_note. set_implementation keeps one with its "
-        "problem. audit_attempt confirms or voids an attempt before you report a record."
+        "problem. audit_attempt before you report a record."
     ),
     default=False,
 )

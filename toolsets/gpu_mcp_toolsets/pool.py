@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gpu_mcp_server.mcp_api.dependencies import LongDep, PoolDep, ProgressDep
 from gpu_mcp_server.mcp_api.toolset import Toolset
-from gpu_mcp_server.models.batch_job import BatchRequest, BatchSubmission
+from gpu_mcp_server.models.job import BatchRequest, BatchSubmission
 from gpu_mcp_server.models.lease import GpuLease
 from gpu_mcp_toolsets.common_arguments import Host
 
@@ -14,8 +14,7 @@ TOOLSET = Toolset(
     id="pool",
     title="Pool",
     instructions=(
-        "Jobs queue for GPUs by themselves; reserve_gpu keeps some between jobs, release_gpu as soon as you are done. "
-        "submit_batch: jobs of hours."
+        "Jobs queue for GPUs; reserve_gpu keeps some between jobs, release_gpu when done. submit_batch: jobs of hours."
     ),
     default=False,
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpu_mcp_server.errors import BadRequest, HostUnavailable
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
-from gpu_mcp_server.models.batch_job import BatchRequest, BatchSubmission
+from gpu_mcp_server.models.job import BatchRequest, BatchSubmission
 from gpu_mcp_server.services.hosts.host_connections import Hosts, min_level
 from gpu_mcp_server.services.jobs.command_checks import check_command
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id

@@ -20,6 +20,8 @@ class ProfileServices:
     checker: Checker
     profiler: Profiler
     queries: Profiles
+    tools: ToolJobs
+    targets: Targets
 
     @classmethod
     def create(cls, settings: Settings, jobs: JobServices, store: Store, compiler: Compiler) -> "ProfileServices":
@@ -27,4 +29,4 @@ class ProfileServices:
         artifacts, experience = store.artifacts, store.experience
         tools = ToolJobs(settings, jobs.runner, jobs.table, artifacts, experience)
         targets = Targets(jobs.runner, store.workspaces, artifacts, experience, store.problems, compiler)
-        return cls(Checker(tools, targets), Profiler(tools, targets), Profiles(experience, artifacts))
+        return cls(Checker(tools, targets), Profiler(tools, targets), Profiles(experience, artifacts), tools, targets)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -112,12 +112,22 @@ class Targets:
             )
         if attempt is not None:
             return await self._attempt(attempt, shape, where, probe, calls)
-        check_command(command or (), {}, 1.0, "")
+        return replace(await self.program(command or (), workspace_id, where), vendor=vendor)
+
+    async def program(self, command: Sequence[str], workspace_id: str | None, host: str | None) -> ProfileTarget:
+        """Return a program of a workspace, on a host with or without a GPU.
+
+        Raises:
+            BadRequest: If the command is empty or too long.
+            NotFound: If a handle names nothing.
+        """
+        check_command(command, {}, 1.0, "")
+        where = self._jobs.hosts.choose(host)
         files = await self.workspaces.manifest(workspace_id) if workspace_id else []
         blobs: dict[str, bytes | Path] = {f.sha256: self._artifacts.blob_path(f.sha256) for f in files}
         sources = await self.sources(workspace_id) if workspace_id else {}
-        argv = tuple(command or ())
-        return ProfileTarget(argv, where, probe, workspace_id, None, None, files, blobs, sources, vendor)
+        probe = await self._jobs.probe(where)
+        return ProfileTarget(tuple(command), where, probe, workspace_id, None, None, files, blobs, sources)
 
     async def sources(self, workspace_id: str) -> dict[str, str]:
         """Return the texts of a workspace's sources, to show lines of."""

@@ -72,6 +72,8 @@ class ToolJob:
     extra_files: Mapping[str, bytes]
     context: Mapping[str, Any]
     """What whoever settles the job needs."""
+    gpus: int | None = None
+    """That it holds alone; as many as a profiler does unless given."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,8 @@ class ToolJobs:
         more, blobs = job_files(job.extra_files)
         own = self._settings.hosts[target.host].roots
         gpus = GpuRequest()
-        if profile_targets.GPUS:
-            gpus = GpuRequest(profile_targets.GPUS, "exclusive", wait_s=GPU_WAIT_S, vendor=target.vendor)
+        if count := profile_targets.GPUS if job.gpus is None else job.gpus:
+            gpus = GpuRequest(count, "exclusive", wait_s=GPU_WAIT_S, vendor=target.vendor)
         process = ProcessSpec(
             argv=("{python}", json.dumps(job.plan)),
             env=environment_of(target.probe, job.env),

@@ -1,0 +1,201 @@
+"""From what hotspot_trace wrote to hot spots: shares of the recorded time, bounds, least times of the data sheet.
+
+The file is the work of a hostile program as well: whatever does not fit its fields is refused as a whole.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+from pydantic import BaseModel, Field, ValidationError
+
+from gpu_mcp_server.models.device_spec import DeviceSpec
+from gpu_mcp_server.models.hotspots import HotModule, Hotspot, InputShape
+from gpu_mcp_server.profilers.kernel_names import short_name
+from gpu_mcp_server.text_safety import escape_controls
+
+MOST_HOTSPOTS, MOST_MODULES = 12, 8
+LEAST_SHARE = 0.01
+"""Of the whole, for an operator or a module to be listed; the longest operator always is."""
+TYPES = {
+    "double": ("float64", 8),
+    "float": ("float32", 4),
+    "c10::Half": ("float16", 2),
+    "c10::BFloat16": ("bfloat16", 2),
+    "long int": ("int64", 8),
+    "int": ("int32", 4),
+    "unsigned char": ("uint8", 1),
+    "signed char": ("int8", 1),
+    "bool": ("bool", 1),
+}
+"""Source: torch 2.13's names in a trace's "Input type", and bytes of an element."""
+_TENSOR = re.compile(r"(.+?)\[([\d, ]+)\]")
+Tensor = tuple[str, tuple[int, ...]]
+PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
+"""Which inputs of a matrix product are multiplied."""
+
+
+class RecordedCalls(BaseModel):
+    """Calls of an operator with the same inputs."""
+
+    inputs: list[str] = Field(max_length=12)
+    calls: int = Field(ge=0)
+    self_us: float = Field(ge=0, allow_inf_nan=False)
+    device_us: float = Field(ge=0, allow_inf_nan=False)
+
+
+class RecordedRow(BaseModel):
+    """Sums over the calls of one operator, module or kernel."""
+
+    name: str = Field(max_length=300)
+    calls: int = Field(ge=0)
+    self_us: float = Field(ge=0, allow_inf_nan=False)
+    device_us: float = Field(ge=0, allow_inf_nan=False)
+    unowned_us: float = Field(ge=0, allow_inf_nan=False)
+    """Of a kernel, where no operator of torch launched it."""
+    shapes: list[RecordedCalls] = Field(max_length=20)
+    kernels: dict[str, float] = Field(max_length=20)
+    modules: dict[str, float] = Field(max_length=20)
+
+
+class RecordedProgram(BaseModel):
+    """What hotspot_trace wrote down."""
+
+    torch: str = Field(max_length=80)
+    device: str | None = Field(max_length=120)
+    threads: int
+    wall_s: float = Field(gt=0, allow_inf_nan=False)
+    steps: int = Field(ge=0)
+    outer_calls: int = Field(ge=0)
+    compiled: int = Field(ge=0)
+    forks: int = Field(ge=0)
+    covered_us: float = Field(ge=0, allow_inf_nan=False)
+    device_busy_us: float = Field(ge=0, allow_inf_nan=False)
+    events: int = Field(ge=0)
+    events_left_out: bool
+    operators: list[RecordedRow] = Field(max_length=300)
+    modules: list[RecordedRow] = Field(max_length=300)
+    kernels: list[RecordedRow] = Field(max_length=300)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU did anything."""
+        return self.device_busy_us > 0
+
+
+class MissingTorch(BaseModel):
+    """What hotspot_trace writes where it cannot begin."""
+
+    missing: str = Field(max_length=500)
+    python: str = Field(max_length=500)
+
+
+def parse_recording(data: bytes) -> RecordedProgram | MissingTorch | None:
+    """Read the file; `None` for what is none, or was tampered with."""
+    for kind in (RecordedProgram, MissingTorch):
+        try:
+            return kind.model_validate_json(data)
+        except ValidationError:
+            continue
+    return None
+
+
+def rank_hotspots(found: RecordedProgram, spec: DeviceSpec | None) -> tuple[list[Hotspot], int]:
+    """Return the operators that take longest, and how many are left out.
+
+    On a GPU an operator's time is that of the kernels that it launched, and kernels that no operator launched stand
+    beside them; on a processor it is its own.
+    """
+    wall_us = found.wall_s * 1e6
+    rows: list[tuple[RecordedRow, float]]
+    kernels: list[tuple[RecordedRow, float]] = []
+    if found.on_gpu:
+        rows = [(r, r.device_us) for r in found.operators if r.device_us > 0]
+        kernels = [(r, r.unowned_us) for r in found.kernels if r.unowned_us > 0]
+    else:
+        rows = [(r, r.self_us) for r in found.operators if r.self_us > 0]
+    spots = [_hotspot(r, us, wall_us, found.on_gpu, spec) for r, us in rows]
+    spots += [
+        Hotspot(
+            name=escape_controls(short_name(r.name)), kind="kernel", share=_share(us, wall_us),
+            at_most_speedup=bound_speedup(_share(us, wall_us)), calls=r.calls, total_us=us,
+        )
+        for r, us in kernels
+    ]  # fmt: skip
+    spots.sort(key=lambda s: -s.total_us)
+    shown = [s for s in spots[:MOST_HOTSPOTS] if s.share >= LEAST_SHARE] or spots[:1]
+    return shown, len(spots) - len(shown)
+
+
+def rank_modules(found: RecordedProgram) -> list[HotModule]:
+    """Return the modules by place, numbers in their paths as `*`, the longest first."""
+    calls: dict[str, int] = {}
+    times: dict[str, float] = {}
+    for row in found.modules:
+        path = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", escape_controls(row.name))
+        calls[path] = calls.get(path, 0) + row.calls
+        times[path] = times.get(path, 0.0) + row.self_us
+    listed = [HotModule(path=p, calls=calls[p], share=_share(us, found.wall_s * 1e6)) for p, us in times.items()]
+    listed = [m for m in listed if m.share >= LEAST_SHARE]
+    return sorted(listed, key=lambda m: -m.share)[:MOST_MODULES]
+
+
+def bound_speedup(share: float) -> float:
+    """Return how many times as fast the whole becomes at most, were this part free (Amdahl)."""
+    return 1 / max(1 - share, 1e-3)
+
+
+def least_us(name: str, inputs: Sequence[str], spec: DeviceSpec) -> float | None:
+    """Return the least time of one call by the data sheet: bytes that must be read, or products; `None` if unknown.
+
+    What an operator writes is not in a trace but for matrix products: the bound is low, never high.
+    """
+    tensors = [t for t in map(parse_input, inputs) if t is not None]
+    if not tensors:
+        return None
+    read = sum(math.prod(dims) * TYPES[dtype][1] for dtype, dims in tensors)
+    least = read / (spec.dram_gb_s * 1e3)
+    factors = [parse_input(inputs[i]) for i in PRODUCTS.get(name, ()) if i < len(inputs)]
+    if len(factors) == 2 and factors[0] and factors[1]:
+        (dtype, left), (_, right) = factors[0], factors[1]
+        peak = spec.peak_of(TYPES[dtype][0], strict=False)
+        if peak is not None and len(left) == len(right) >= 2 and left[-1] == right[-2]:
+            least = max(least, 2 * math.prod(left) * right[-1] / (peak[1] * 1e6))
+    return least
+
+
+def parse_input(text: str) -> Tensor | None:
+    """Return type and sizes of a tensor in a trace's words; `None` for scalars and types that are not known."""
+    match = _TENSOR.fullmatch(text)
+    if match is None or match[1] not in TYPES:
+        return None
+    return match[1], tuple(int(n) for n in match[2].split(","))
+
+
+def _share(us: float, wall_us: float) -> float:
+    return min(1.0, us / wall_us)
+
+
+def _hotspot(row: RecordedRow, us: float, wall_us: float, on_gpu: bool, spec: DeviceSpec | None) -> Hotspot:
+    return Hotspot(
+        name=escape_controls(row.name),
+        kind="operator",
+        share=_share(us, wall_us),
+        at_most_speedup=bound_speedup(_share(us, wall_us)),
+        calls=row.calls,
+        total_us=us,
+        shapes=[_shape(row.name, p, on_gpu, spec) for p in row.shapes],
+        kernels=[escape_controls(short_name(k)) for k in sorted(row.kernels, key=lambda k: -row.kernels[k])],
+        modules=[escape_controls(m) for m in sorted(row.modules, key=lambda m: -row.modules[m])],
+    )
+
+
+def _shape(name: str, part: RecordedCalls, on_gpu: bool, spec: DeviceSpec | None) -> InputShape:
+    us = part.device_us if on_gpu else part.self_us
+    least = least_us(name, part.inputs, spec) if spec is not None and us else None
+    return InputShape(
+        inputs=[escape_controls(i) for i in part.inputs],
+        calls=part.calls,
+        total_us=us,
+        roofline_percent=100 * least * part.calls / us if least and us else None,
+    )

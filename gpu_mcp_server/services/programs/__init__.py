@@ -1,0 +1,5 @@
+"""A user's whole program: where its time goes.
+
+What belongs here runs a program of the user as it is and says something about the whole. Single kernels are judged in
+`evaluation` and profiled in `profiles`; commands without a question are `commands`.
+"""

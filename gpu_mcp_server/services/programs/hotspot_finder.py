@@ -1,0 +1,190 @@
+"""Runs a user's Python program under torch's profiler and says where its time goes."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.hotspots import HotspotOptions, HotspotReport
+from gpu_mcp_server.package_files import WORKERS
+from gpu_mcp_server.profilers.hotspots import (
+    MissingTorch,
+    RecordedProgram,
+    parse_recording,
+    rank_hotspots,
+    rank_modules,
+)
+from gpu_mcp_server.services.commands.command_runner import Progress
+from gpu_mcp_server.services.hosts.device_specs import spec_of
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob
+from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
+from gpu_mcp_server.services.profiles.profile_targets import PYTHON, Targets
+from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
+
+PURPOSE = "hotspots"
+FOLDER = f"{OURS}/hotspots"
+ABOUT, WRITTEN, COLLECTED = f"{FOLDER}/about.json", f"{FOLDER}/recording.json", f"{FOLDER}/out-0.json"
+OPTIONS_WITH_VALUE = ("-W", "-X")
+SLOW_EVENTS = 200_000
+"""A second. Beyond, what the profiler adds to each operator, some microseconds, is a good part of its time."""
+
+
+class HotspotFinder:
+    """Programs in, hot spots out."""
+
+    def __init__(self, tools: ToolJobs, targets: Targets) -> None:
+        self._tools, self._targets = tools, targets
+
+    async def find(
+        self,
+        command: Sequence[str],
+        workspace_id: str | None = None,
+        host: str | None = None,
+        options: HotspotOptions | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> HotspotReport:
+        """Run a program, record a part of it, and rank what took its time.
+
+        Args:
+            command: A Python interpreter, its options, and a script, -m or -c.
+            workspace_id: The program's files.
+            host: Where; the default host unless given. A GPU is leased where the host has one.
+            options: Which part is recorded.
+            progress: Told what happens meanwhile.
+
+        Raises:
+            BadRequest: If the command is no Python program.
+            NotFound: If a handle names nothing.
+        """
+        options = options or HotspotOptions()
+        python, rest = split_command(command)
+        target = await self._targets.program(command, workspace_id, host)
+        script = f"{OURS}/hotspot_trace.py"
+        plan = json.dumps(options.model_dump(include={"warm_s", "record_s", "steps"}))
+        argv = [*python, script, plan, WRITTEN, *rest]
+        modules = ("hotspot_trace.py", "python_profile.py")
+        job = ToolJob(
+            kind="run",
+            purpose=PURPOSE,
+            worker="run_profiler",
+            plan={"argv": argv, "folder": FOLDER, "collect": [WRITTEN]},
+            outputs=(ABOUT, COLLECTED),
+            limit_s=options.timeout_s,
+            env={},
+            tool=None,
+            extra_files={f"{OURS}/{name}": (WORKERS / name).read_bytes() for name in modules},
+            context={"options": options.model_dump()},
+            gpus=min(1, len(target.probe.gpus)),
+        )
+        job_id, attempt_id = await self._tools.start(job, target)
+        if progress is not None:
+            await progress(f"program under torch's profiler, job {job_id} on {target.host}")
+        done = await self._tools.wait(job_id, target.host, options.wait_s, progress)
+        if done is None:
+            return HotspotReport(status="running", host=target.host, job_id=job_id, attempt_id=attempt_id)
+        return await self.finish(done, await self._tools.row(job_id))
+
+    async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str:
+        """Settle a job that somebody asks about later; return its report."""
+        return (await self.finish(done, row)).summary()
+
+    async def finish(self, done: FinishedJob, row: JobRow) -> HotspotReport:
+        """Turn a finished job into its report; may be done twice."""
+        ended = await self._tools.fetch_results(done, row, ABOUT)
+        found = parse_recording(ended.files.get(COLLECTED, b""))
+        report = HotspotReport(
+            status="ok",
+            host=done.host,
+            job_id=row.job_id,
+            attempt_id=row.attempt_id,
+            seconds=ended.seconds,
+            sandbox=done.record.level,
+        )
+        if isinstance(found, RecordedProgram):
+            report = report.model_copy(update=_ranked(found, HotspotOptions(**row.context["options"]), ended))
+        else:
+            report = report.model_copy(update=_not_recorded(found, ended))
+        evidence = {"hotspots": [[h.name, h.share] for h in report.hotspots[:5]], "profiler": report.profiler}
+        reason = report.summary().partition("\n")[0][:300]
+        await self._tools.experience.finish(
+            row.attempt_id or "", status=report.status, reason=reason, evidence=evidence, median_us=None
+        )
+        return report
+
+
+def split_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the interpreter with its options, and what it runs.
+
+    Raises:
+        BadRequest: If it is no Python interpreter with a script, -m or -c.
+    """
+    hint = 'Give an interpreter and a script: ["python3", "train.py"]; profile_kernel times the kernels of others.'
+    if not command or not PYTHON.match(command[0].rpartition("/")[2]):
+        raise BadRequest("Hot spots are looked for in Python programs that use torch.", hint=hint)
+    at = 1
+    while at < len(command) and command[at].startswith("-") and command[at] not in ("-m", "-c", "-"):
+        at += 2 if command[at] in OPTIONS_WITH_VALUE else 1
+    if at >= len(command) or command[at] == "-" or (command[at] in ("-m", "-c") and at + 1 >= len(command)):
+        raise BadRequest("The interpreter has nothing to run.", hint=hint)
+    return [*command[:at]], [*command[at:]]
+
+
+def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJob) -> dict[str, Any]:
+    spots, left_out = rank_hotspots(found, spec_of(found.device) if found.device else None)
+    wall_us = found.wall_s * 1e6
+    return {
+        "device": found.device if found.on_gpu else None,
+        "profiler": f"torch {found.torch}",
+        "wall_s": found.wall_s,
+        "steps": found.steps or None,
+        "device_busy": min(1.0, found.device_busy_us / wall_us) if found.on_gpu else None,
+        "elsewhere": None if found.on_gpu else max(0.0, 1 - found.covered_us / wall_us),
+        "hotspots": spots,
+        "hotspots_left_out": left_out or None,
+        "modules": rank_modules(found),
+        "notes": _notes(found, options, ended),
+    }
+
+
+def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJob) -> list[str]:
+    notes: list[str] = []
+    if code := ended.about.get("code"):
+        notes.append(f"the program ended with {code}; what it did until then is shown. {_last_words(ended)}")
+    if found.wall_s >= options.record_s:
+        notes.append(f"the program was ended after record_s, {options.record_s:g} s; the rest was not run")
+    elif options.steps and found.steps >= options.steps:
+        notes.append(f"the program was ended after {found.steps} steps; the rest was not run")
+    if found.compiled:
+        notes.append("torch.compile was used: compiled regions stand as one operator, modules are not told apart")
+    if found.forks:
+        notes.append(f"{found.forks} child processes (workers that load data) were not recorded")
+    if found.device and not found.on_gpu:
+        notes.append(f"the program used no GPU, though {found.device} was there")
+    if found.events_left_out:
+        notes.append("the recording is longer than 2,000,000 events; the others are left out: lower record_s")
+    if found.events > SLOW_EVENTS * found.wall_s:
+        notes.append("operators are very short: part of each one's time is the profiler's own")
+    if not found.operators:
+        notes.append("no operator of torch ran in the recorded time")
+    return notes
+
+
+def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob) -> dict[str, Any]:
+    if found is not None:
+        note = (
+            f"{found.python} cannot import torch ({found.missing}): give the interpreter that has it as command's "
+            "first word, and name it as judge_python of the host so that jobs may read its folder"
+        )
+        return {"status": "failed", "notes": [note]}
+    status = ended.status if ended.status != "ok" else "failed"
+    notes = [n for n in (ended.done.record.note,) if n]
+    if status == "timeout":
+        notes.append("nothing was recorded before the limit: lower warm_s, or raise timeout_s")
+    return {"status": status, "notes": notes, "output": ended.output}
+
+
+def _last_words(ended: FinishedToolJob) -> str:
+    lines = [line for line in ended.output.strip().splitlines() if line.strip() and not line.startswith("USDT:")]
+    return "; ".join(lines[-2:])[:400]

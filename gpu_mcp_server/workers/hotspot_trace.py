@@ -1,0 +1,354 @@
+"""Runs a Python program under torch's profiler and writes down which operators, modules and kernels took its time.
+
+Laid into the job as a file, together with python_profile, and run by the program's own interpreter:
+`hotspot_trace.py PLAN OUTPUT SCRIPT|-m MODULE|-c TEXT ARGUMENTS`. PLAN is JSON: `warm_s`, `record_s`, `steps`.
+
+Source: torch 2.13's Chrome trace: categories cpu_op, user_annotation, kernel, gpu_memcpy, gpu_memset; args "Input
+Dims", "Input type", "External id", which a kernel shares with the operator that launched it. Times are microseconds.
+"""
+
+import functools
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+MARK = "gpu-mcp module: "
+MOST_EVENTS, MOST_ROWS, MOST_SHAPES, MOST_KERNELS = 2000000, 200, 8, 8
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+class ModuleNames:
+    """Marks each call of a module in the trace by the module's path, as `named_modules` of the outermost has it."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._names: Dict[int, str] = {}
+        self._open: List[Any] = []
+        nn = torch.nn.modules.module
+        self._hooks = [nn.register_module_forward_pre_hook(self._enter)]
+        try:
+            self._hooks.append(nn.register_module_forward_hook(self._leave, always_call=True))
+        except TypeError:  # torch before 2.1
+            self._hooks.append(nn.register_module_forward_hook(self._leave))
+        self.outer_calls = 0
+
+    def _enter(self, module: Any, _: Any) -> None:
+        if id(module) not in self._names:
+            outermost = type(module).__name__
+            for path, part in module.named_modules():
+                self._names.setdefault(id(part), "%s.%s" % (outermost, path) if path else outermost)
+        mark = self._torch.profiler.record_function(MARK + self._names[id(module)])
+        mark.__enter__()
+        self._open.append(mark)
+
+    def _leave(self, *_: Any) -> None:
+        if self._open:
+            self._open.pop().__exit__(None, None, None)
+        self.outer_calls += not self._open
+
+    def remove(self) -> None:
+        """Take the marks out: torch.compile would trace them."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+class ProgramRecorder:
+    """The part of the program's run that is recorded, begun and ended on the program's main thread."""
+
+    def __init__(self, torch: Any, plan: Dict[str, Any], output: str) -> None:
+        self._torch, self._plan, self._output = torch, plan, output
+        self._profiler: Any = None
+        self._began = self._end_s = 0.0
+        self._steps = self._forks = 0
+        self._step_began: Optional[float] = None
+        self.compiled = 0
+        self.names = ModuleNames(torch)
+
+    def prepare(self) -> None:
+        """Begin at once or after the warm-up; end after the recorded time."""
+        os.register_at_fork(after_in_parent=self._count_fork)
+        self._count_steps()
+        compiler = getattr(self._torch, "compile", None)
+        if compiler is not None:
+            self._torch.compile = self._watch_compiler(compiler)
+        if self._plan["warm_s"] > 0:
+            signal.signal(signal.SIGALRM, self._begin)
+            signal.setitimer(signal.ITIMER_REAL, self._plan["warm_s"])
+        else:
+            self._begin()
+
+    def _count_fork(self) -> None:
+        self._forks += 1
+
+    def _watch_compiler(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compiler)
+        def compile_without_marks(*args: Any, **kwargs: Any) -> Any:
+            self.compiled += 1
+            self.names.remove()
+            return compiler(*args, **kwargs)
+
+        return compile_without_marks
+
+    def _count_steps(self) -> None:
+        optimizer = importlib.import_module("torch.optim.optimizer")
+        register: Any = getattr(optimizer, "register_optimizer_step_post_hook", None)
+        if register is not None:
+            register(self._step)
+
+    def _step(self, *_: Any) -> None:
+        if self._profiler is None:
+            return
+        self._steps += 1
+        if self._plan["steps"] and self._steps >= self._plan["steps"]:
+            self.end()
+            leave()
+
+    def _begin(self, *_: Any) -> None:
+        profiler: Any = self._torch.profiler
+        activities = [profiler.ProfilerActivity.CPU]
+        if self._torch.cuda.is_available():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._profiler = profiler.profile(activities=activities, record_shapes=True)
+        self._profiler.__enter__()
+        self._began = time.perf_counter()
+        signal.signal(signal.SIGALRM, self._time_is_up)
+        signal.setitimer(signal.ITIMER_REAL, self._plan["record_s"])
+
+    def _time_is_up(self, *_: Any) -> None:
+        self.end()
+        leave()
+
+    def end(self) -> None:
+        """Stop and write what was seen; nothing the second time."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._profiler is None or self._end_s:
+            return
+        if self._torch.cuda.is_available():
+            self._torch.cuda.synchronize()
+        self._end_s = time.perf_counter() - self._began
+        self._profiler.__exit__(None, None, None)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            self._profiler.export_chrome_trace(path)
+            with open(path, encoding="utf-8", errors="replace") as file:
+                events = json.load(file).get("traceEvents", [])
+        found: Dict[str, Any] = summarize(events, self._end_s)
+        found.update(
+            {
+                "torch": str(self._torch.__version__),
+                "device": self._torch.cuda.get_device_name() if self._torch.cuda.is_available() else None,
+                "threads": self._torch.get_num_threads(),
+                "wall_s": self._end_s,
+                "steps": self._steps,
+                "outer_calls": self.names.outer_calls,
+                "compiled": self.compiled,
+                "forks": self._forks,
+            }
+        )
+        with open(self._output + ".part", "w", encoding="utf-8") as out:
+            json.dump(found, out)
+        os.rename(self._output + ".part", self._output)
+
+
+class OperatorSums:
+    """Sums over the calls of one operator, module or kernel."""
+
+    def __init__(self) -> None:
+        self.calls, self.self_us, self.device_us = 0, 0.0, 0.0
+        self.unowned_us = 0.0
+        """Of a kernel, where no operator launched it: a CUDA graph, another library."""
+        self.parts: Dict[Tuple[str, ...], List[float]] = {}
+        self.kernels: Dict[str, float] = {}
+        self.modules: Dict[str, float] = {}
+
+    def add(self, self_us: float, part: Tuple[str, ...] = ()) -> None:
+        """Count one call."""
+        self.calls += 1
+        self.self_us += self_us
+        own = self.parts.setdefault(part, [0, 0.0, 0.0])
+        own[0] += 1
+        own[1] += self_us
+
+    def add_kernel(self, name: str, us: float, part: Tuple[str, ...], module: str) -> None:
+        """Count a kernel that one of the calls launched."""
+        self.device_us += us
+        add_to(self.kernels, name[:300], us)
+        if part in self.parts:
+            self.parts[part][2] += us
+        if module:
+            add_to(self.modules, module, us)
+
+    def to_json(self, name: str) -> Dict[str, Any]:
+        """Return the row, its commonest parts alone."""
+        parts = sorted(self.parts.items(), key=lambda kv: (-kv[1][2], -kv[1][1]))[:MOST_SHAPES]
+        return {
+            "name": name[:300],
+            "calls": self.calls,
+            "self_us": self.self_us,
+            "device_us": self.device_us,
+            "unowned_us": self.unowned_us,
+            "shapes": [{"inputs": list(p), "calls": n, "self_us": us, "device_us": d} for p, (n, us, d) in parts if p],
+            "kernels": largest(self.kernels),
+            "modules": largest(self.modules),
+        }
+
+
+def summarize(events: Iterable[Dict[str, Any]], wall_s: float) -> Dict[str, Any]:
+    """Return sums by operator, module and kernel.
+
+    An operator's own time is its duration without the operators inside it; a module's is whole. What no operator of
+    any thread covers is the interpreter's or the host's, and waits.
+    """
+    on_host: Dict[Any, List[Dict[str, Any]]] = {}
+    on_device: List[Dict[str, Any]] = []
+    seen = 0
+    for event in events:
+        if event.get("ph") != "X" or not isinstance(event.get("dur"), (int, float)):
+            continue
+        seen += 1
+        if seen > MOST_EVENTS:
+            break
+        category = event.get("cat")
+        if category in ("cpu_op", "user_annotation"):
+            on_host.setdefault(event.get("tid"), []).append(event)
+        elif category in DEVICE:
+            on_device.append(event)
+    rows: Dict[str, OperatorSums] = {}
+    modules: Dict[str, OperatorSums] = {}
+    launched: Dict[Any, Tuple[str, str, Tuple[str, ...]]] = {}
+    covered: List[Tuple[float, float]] = []
+    for listed in on_host.values():
+        covered += add_thread(listed, rows, modules, launched, bool(on_device))
+    kernels: Dict[str, OperatorSums] = {}
+    for event in on_device:
+        name = str(event.get("name"))
+        kernels.setdefault(name, OperatorSums()).add(float(event["dur"]))
+        owner = launched.get(args_of(event).get("External id"))
+        if owner is None:
+            kernels[name].unowned_us += float(event["dur"])
+        else:
+            rows[owner[0]].add_kernel(name, float(event["dur"]), owner[2], owner[1])
+    busy = [(float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in on_device]
+    by_time: Callable[[Tuple[str, OperatorSums]], float] = lambda kv: -max(kv[1].self_us, kv[1].device_us)  # noqa: E731
+    return {
+        "operators": [r.to_json(n) for n, r in sorted(rows.items(), key=by_time)[:MOST_ROWS]],
+        "modules": [r.to_json(n) for n, r in sorted(modules.items(), key=by_time)[:MOST_ROWS]],
+        "kernels": [r.to_json(n) for n, r in sorted(kernels.items(), key=by_time)[:MOST_ROWS]],
+        "covered_us": union_us(covered),
+        "device_busy_us": union_us(busy),
+        "events": seen,
+        "events_left_out": seen > MOST_EVENTS,
+    }
+
+
+def add_thread(
+    listed: List[Dict[str, Any]],
+    rows: Dict[str, OperatorSums],
+    modules: Dict[str, OperatorSums],
+    launched: Dict[Any, Tuple[str, str, Tuple[str, ...]]],
+    on_gpu: bool,
+) -> List[Tuple[float, float]]:
+    """Add one thread's operators, which nest; return when its outermost ones ran."""
+    listed.sort(key=lambda e: (float(e["ts"]), -float(e["dur"])))
+    outermost: List[Tuple[float, float]] = []
+    stack: List[List[Any]] = []  # [end, event, time of children, module around it]
+
+    def close(top: List[Any]) -> None:
+        _, event, inner, module = top
+        name = str(event.get("name"))
+        own = max(0.0, float(event["dur"]) - inner)
+        if name.startswith(MARK):
+            modules.setdefault(name[len(MARK) :], OperatorSums()).add(float(event["dur"]))
+            return
+        args = args_of(event)
+        rows.setdefault(name, OperatorSums()).add(own, part_of(args))
+        if module and not on_gpu:
+            add_to(rows[name].modules, module, own)
+        if args.get("External id") is not None:
+            launched[args["External id"]] = (name, module, part_of(args))
+
+    for event in listed:
+        start, end = float(event["ts"]), float(event["ts"]) + float(event["dur"])
+        while stack and stack[-1][0] <= start:
+            close(stack.pop())
+        marked = str(event.get("name")).startswith(MARK)
+        module = str(event["name"])[len(MARK) :] if marked else stack[-1][3] if stack else ""
+        if not marked:
+            around = next((s for s in reversed(stack) if not str(s[1].get("name")).startswith(MARK)), None)
+            if around is not None:
+                around[2] += float(event["dur"])
+            else:
+                outermost.append((start, end))
+        stack.append([end, event, 0.0, module])
+    while stack:
+        close(stack.pop())
+    return outermost
+
+
+def add_to(sums: Dict[str, float], name: str, us: float) -> None:
+    """Add to one of the sums."""
+    sums[name] = sums.get(name, 0.0) + us
+
+
+def largest(sums: Dict[str, float]) -> Dict[str, float]:
+    """Return the largest sums by name."""
+    return dict(sorted(sums.items(), key=lambda kv: -kv[1])[:MOST_KERNELS])
+
+
+def args_of(event: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what is told of an event."""
+    found: Dict[str, Any] = event.get("args") or {}
+    return found
+
+
+def part_of(args: Dict[str, Any]) -> Tuple[str, ...]:
+    """Return an operator's inputs in words: `float[64, 128]`, scalars by their type alone."""
+    dims: Any = args.get("Input Dims") or []
+    types: Any = args.get("Input type") or []
+    found = ["%s%s" % (t, list(d)) if d else str(t) for d, t in zip(dims, types) if t]
+    return tuple(text[:120] for text in found[:12])
+
+
+def union_us(spans: List[Tuple[float, float]]) -> float:
+    """Return how long at least one of the spans lasts."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def leave() -> None:
+    """End the program: the rest of it is not run."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def main(arguments: List[str]) -> None:
+    """Record the program, and write what was seen whatever came of it."""
+    plan, output, rest = json.loads(arguments[0]), os.path.abspath(arguments[1]), arguments[2:]
+    play: Any = importlib.import_module("python_profile").play  # it lies beside this file
+    try:
+        torch: Any = importlib.import_module("torch")
+        importlib.import_module("torch.profiler")
+    except ImportError as error:
+        with open(output, "w", encoding="utf-8") as out:
+            json.dump({"missing": str(error), "python": sys.executable}, out)
+        sys.exit(3)
+    recording = ProgramRecorder(torch, plan, output)
+    recording.prepare()
+    try:
+        play(rest)
+    finally:
+        sys.stdout.flush()
+        recording.end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
