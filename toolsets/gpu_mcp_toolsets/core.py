@@ -41,7 +41,7 @@ TOOLSET = Toolset(
     instructions=(
         "gpu_status first: hosts, GPUs, compilers. compile_kernel: errors, registers, spills. write_files makes a "
         "workspace (list_files, read_file), run_command runs any program in it, sandboxed. Calls that outlast wait_s "
-        "return a job_id: job_status, cancel_job. Long outputs: read_artifact. Files that you have on disk: pass path."
+        "return a job_id: job_status, cancel_job. Long outputs: read_artifact. Files on your disk: pass path."
     ),
 )
 

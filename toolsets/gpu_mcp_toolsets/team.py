@@ -11,7 +11,7 @@ from gpu_mcp_server.models.sharing import ShareResult
 TOOLSET = Toolset(
     id="team",
     title="Team",
-    instructions=("What you make is yours alone; share shows it to your project or everybody."),
+    instructions=("What you make is yours; share shows it to your project or everybody."),
     default=False,
 )
 
