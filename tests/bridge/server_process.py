@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx2
@@ -14,8 +15,9 @@ import httpx2
 class ServerProcess:
     """A server as a process of its own, at one address whatever happens to it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, inside: Sequence[str] = ()) -> None:
+        self.folder, self._inside = folder, inside
+        """What starts it elsewhere, such as in a network of its own."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -29,10 +31,10 @@ class ServerProcess:
         return [sys.executable, "-m", "gpu_mcp_server", *words]
 
     def start(self) -> None:
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command("serve", "--http", f"127.0.0.1:{self.port}"),
-                env=self.environment, cwd=self._folder, stderr=log, stdout=log,
+                [*self._inside, *self.command("serve", "--http", f"127.0.0.1:{self.port}")],
+                env=self.environment, cwd=self.folder, stderr=log, stdout=log,
             )  # fmt: skip
 
     def kill(self) -> None:
@@ -53,13 +55,13 @@ class ServerProcess:
     def token(self) -> str:
         done = subprocess.run(
             self.command("token", "create", "ada", "--scope", "run"),
-            env=self.environment, cwd=self._folder, capture_output=True, text=True, check=True,
+            env=self.environment, cwd=self.folder, capture_output=True, text=True, check=True,
         )  # fmt: skip
         return next(word for word in done.stdout.split() if word.startswith("gpumcp_"))
 
     def runs_of(self, mark: str) -> int:
         """Return how many jobs with a mark in their command ran to their end."""
-        with sqlite3.connect(f"file:{self._folder}/data/lab.db?mode=ro", uri=True) as db:
+        with sqlite3.connect(f"file:{self.folder}/data/lab.db?mode=ro", uri=True) as db:
             rows = db.execute(
                 "SELECT record ->> 'status' FROM jobs WHERE purpose = 'run' AND instr(context, ?)", (mark,)
             ).fetchall()
