@@ -2,8 +2,9 @@
 
 Starts `serve --http` with users and tokens, keeps its processes to one core and its jobs to another, opens real MCP
 clients of both eras, each with its stream for notifications, and lets some of them work: look, write and read files,
-search, compile, run, judge C kernels, cancel. Says how long each tool took, what failed that was not asked for, whether
-every job came to its end, how the server's memory went, and what wrong tokens cost.
+search, compile, run, judge C kernels, cancel. Some of them work through a bridge, and push their files. Says how long
+each tool took, what failed that was not asked for, whether every job came to its end, how the server's memory went, and
+what wrong tokens cost.
 
     python benchmarks/team/load.py                                  # 200 clients, 50 active, 10 minutes
     python benchmarks/team/load.py --clients 40 --active 10 --seconds 60 --markdown -
@@ -195,9 +196,12 @@ async def measured(server: Server, options: argparse.Namespace) -> dict[str, Any
         async with person.connected():
             problems.append((await person.call("register_problem", **PROBLEM))["problem_id"])
     async with contextlib.AsyncExitStack() as stack:
+        step = max(1, options.clients // options.active)
+        bridged = range(0, options.clients, step)[: options.bridges]
         for number in range(options.clients):
             user = number % USERS
-            person = Person(url, tokens[user], number, tally, problems[user])
+            laptop = server.folder / "laptops" / str(number) if number in bridged else None
+            person = Person(url, tokens[user], number, tally, problems[user], laptop)
             await stack.enter_async_context(person.connected())
             people.append(person)
         print(f"{len(people)} clients are connected", file=sys.stderr)
@@ -207,7 +211,7 @@ async def measured(server: Server, options: argparse.Namespace) -> dict[str, Any
         began = time.monotonic()
         watcher = asyncio.create_task(watched(server, tally, began))
         until = began + options.seconds
-        chosen = people[:: max(1, len(people) // options.active)][: options.active]
+        chosen = people[::step][: options.active]
         await asyncio.gather(*(person.work(until, options.think_s) for person in chosen))
         lasted_s = time.monotonic() - began
         watcher.cancel()
@@ -216,7 +220,8 @@ async def measured(server: Server, options: argparse.Namespace) -> dict[str, Any
     half = [sample for sample in tally.memory if sample[0] > lasted_s / 2]
     calls = sum(len(times) for times in tally.took.values())
     return {
-        "clients": len(people), "active": len(chosen), "seconds": lasted_s, "think_s": options.think_s, "calls": calls,
+        "clients": len(people), "bridges": len(bridged), "active": len(chosen), "seconds": lasted_s,
+        "think_s": options.think_s, "calls": calls,
         "tools": {
             tool: {
                 "calls": len(t), "p50_ms": quantile(t, 0.5) * 1e3, "p95_ms": quantile(t, 0.95) * 1e3,
@@ -250,7 +255,8 @@ def page(found: dict[str, Any]) -> str:
     about = [
         f"`python benchmarks/team/load.py {' '.join(sys.argv[1:])}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()}",
         f"cores, {platform.machine()}, Python {platform.python_version()}. {found['clients']} clients connected",
-        f"(half of each era), {found['active']} active for {found['seconds']:.0f} s with {found['think_s']:g} s",
+        f"(half of each era), {found['active']} active, {found['bridges']} of them through a bridge, for",
+        f"{found['seconds']:.0f} s with {found['think_s']:g} s",
         f"between things to do, {found['calls']} calls ({rate:.1f}/s). The server keeps to one core; the host",
         "side, its jobs and the clients themselves share the other, so clients' own waiting is in the times.",
     ]
@@ -294,6 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--active", type=int, default=50)
+    parser.add_argument("--bridges", type=int, default=20, help="of the active ones that work through `connect`")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--think-s", type=float, default=2.0, help="mean pause between two things to do")
     parser.add_argument("--wrong-tokens", type=int, default=10_000)

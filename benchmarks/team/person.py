@@ -2,15 +2,20 @@
 
 import asyncio
 import contextlib
+import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx2
 from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.laboratory import HONEST
@@ -33,7 +38,11 @@ class Tally:
 class Person:
     """One client, its era, and what it does."""
 
-    def __init__(self, url: str, token: str, number: int, tally: Tally, problem_id: str) -> None:
+    def __init__(
+        self, url: str, token: str, number: int, tally: Tally, problem_id: str, laptop: Path | None = None
+    ) -> None:
+        """With a folder as `laptop` it works through a bridge there, and its files travel by hash."""
+        self.laptop = laptop
         self.url, self.token, self.number, self.tally, self.problem_id = url, token, number, tally, problem_id
         self.mode: Any = "legacy" if number % 2 else "auto"
         self.random = random.Random(number)
@@ -46,6 +55,12 @@ class Person:
         """Connect, with a stream for notifications where the era has it; the SDK opens the legacy one itself."""
         headers = {"Authorization": f"Bearer {self.token}"}
         async with contextlib.AsyncExitStack() as stack:
+            if self.laptop is not None:
+                transport = stdio_client(await asyncio.to_thread(logged_in, self.laptop, self.url, self.token))
+                self.client = await stack.enter_async_context(Client(transport, mode=self.mode))
+                await self.client.list_tools()
+                yield
+                return
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=300))
             transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
             self.client = await stack.enter_async_context(Client(transport, mode=self.mode))
@@ -78,13 +93,16 @@ class Person:
     async def files(self) -> None:
         """Write, list and read; now and then ask for one that is not there."""
         self.count += 1
-        wrote = await self.call(
-            "write_files", files={f"k{self.count % 20}.c": f"int a{self.count};\n" * 50}, workspace_id=self.workspace
-        )
+        name, text = f"k{self.count % 20}.c", f"int a{self.count};\n" * 50
+        if self.laptop is None:
+            wrote = await self.call("write_files", files={name: text}, workspace_id=self.workspace)
+        else:
+            (self.laptop / name).write_text(text)
+            wrote = await self.call("write_files", local_path=".", workspace_id=self.workspace)
         self.workspace = wrote.get("workspace_id", self.workspace)
         if self.workspace:
             await self.call("list_files", workspace_id=self.workspace)
-            await self.call("read_file", workspace_id=self.workspace, path=f"k{self.count % 20}.c")
+            await self.call("read_file", workspace_id=self.workspace, path=name)
             await self.call("read_file", fails=True, workspace_id=self.workspace, path="missing.c")
 
     async def documents(self) -> None:
@@ -142,3 +160,15 @@ class Person:
             (_, thing), *_ = self.random.choices(mixture, [share for share, _ in mixture])
             await thing()
             await asyncio.sleep(self.random.expovariate(1 / think_s))
+
+
+def logged_in(laptop: Path, url: str, token: str) -> StdioServerParameters:
+    """Log in at a server from a folder of one's own; return how a client starts the bridge there."""
+    laptop.mkdir(parents=True)
+    home = str(laptop.with_suffix(".home"))
+    known = {"PATH": os.environ["PATH"], "HOME": home, "XDG_CONFIG_HOME": f"{home}/config"}
+    ours = [sys.executable, "-m", "gpu_mcp_server"]
+    subprocess.run(
+        [*ours, "login", url, "--no-clients"], input=token, text=True, env=known, check=True, capture_output=True
+    )
+    return StdioServerParameters(command=ours[0], args=[*ours[1:], "connect", url], env=known, cwd=laptop)

@@ -1,4 +1,4 @@
-"""The users and tokens of a team's server, as commands ask for them on the server's own machine."""
+"""Users, tokens and hosts of a team's server, as commands ask for them on the server's own machine."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -6,6 +6,7 @@ from typing import Any
 
 from gpu_mcp_server.bridge.team_server import TeamServer
 from gpu_mcp_server.models.user import User
+from gpu_mcp_server.services.hosts.host_connections import DrainState
 from gpu_mcp_server.team.audit import AuditEntry
 from gpu_mcp_server.team.quotas import QuotaUsage
 from gpu_mcp_server.team.tokens import Token
@@ -22,16 +23,19 @@ READ: dict[str, Callable[[Any], Any]] = {
     "tokens.revoke": _token,
     "allowances.usage_of": lambda row: QuotaUsage(**row),
     "audit.recent": lambda rows: [AuditEntry(**row) for row in rows],
+    "hosts.drain": lambda row: DrainState(**row),
+    "hosts.resume": lambda row: DrainState(**row),
 }
 """What comes of a call, from JSON."""
 
 
 class RemoteTeam:
-    """Looks as `Team` does to the commands `token` and `user`."""
+    """Looks as `Team` does to the commands `token` and `user`; its hosts can be drained."""
 
     def __init__(self, server: TeamServer) -> None:
         self.users, self.tokens = RemotePart(server, "users"), RemotePart(server, "tokens")
         self.allowances, self.audit = RemotePart(server, "allowances"), RemotePart(server, "audit")
+        self.hosts = RemotePart(server, "hosts")
 
 
 class RemotePart:

@@ -39,7 +39,21 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError
 
 OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel", "implementations")
 """Commands that offer tools, or call one: those that options before the command are for."""
-REMOTE = ("call", "status", "history", "run", "push", "pull", "jobs", "logs", "cancel", "artifact", "token", "user")
+REMOTE = (
+    "call",
+    "status",
+    "history",
+    "run",
+    "push",
+    "pull",
+    "jobs",
+    "logs",
+    "cancel",
+    "artifact",
+    "token",
+    "user",
+    "hosts",
+)
 """Commands that act on the team's server after `login`, unless --local says otherwise; all others on this machine."""
 
 

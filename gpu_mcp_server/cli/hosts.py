@@ -10,6 +10,7 @@ from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.host_arguments import connection_settings, given_settings
 from gpu_mcp_server.cli.judge_packages import With, install_packages, installed_line, parsed_packages
 from gpu_mcp_server.cli.output import Json, announce, fail, print_result, say, table
+from gpu_mcp_server.cli.token import with_team
 from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostError
 from gpu_mcp_server.settings.config_edit import given_hosts, with_host, without_host, write_private
 
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.hosts.host_connections import DrainState
 
 app = typer.Typer(help="Add, list, check and remove the machines that jobs run on.", no_args_is_help=True)
+
+HERE_ALONE = ("add", "set", "remove", "login")
+"""What changes settings, or logs in: on the machine itself alone."""
+
+
+@app.callback()
+def refuse_elsewhere(context: typer.Context) -> None:
+    """Add, list, check and remove the machines that jobs run on."""
+    address = in_process_client.remote_address()
+    if address and context.invoked_subcommand in HERE_ALONE:
+        raise BadRequest(
+            f"The hosts of {address} stand in the settings of its machine: they are changed there.",
+            hint=f"`gpu-mcp-server --local hosts {context.invoked_subcommand}` changes those of this machine.",
+        )
 
 
 def read_config(path: Path) -> str:
@@ -182,7 +197,14 @@ def set_values(
 
 @app.command("list")
 def list_hosts(as_json: Json = False) -> None:
-    """List the hosts in the settings."""
+    """List the hosts in the settings, or those of the team's server that you are logged in to."""
+    if in_process_client.remote_address():
+        listed = in_process_client.answer_of("gpu_status", {}, as_json=as_json).data.get("hosts", [])
+        rows = [[h["host"], str(h.get("kind", "-")), "-"] for h in listed]
+        print_result(
+            {"hosts": {h["host"]: h for h in listed}}, table(["HOST", "KIND", "TARGET"], rows), as_json=as_json
+        )
+        return
     from gpu_mcp_server.settings.server_settings import load_settings
 
     settings = load_settings()
@@ -261,7 +283,10 @@ def drain(
             announce(f"asking {in_process_client.describe_host(name)} to take nothing new")
             return await host_connections.drain(lab.hosts, name, why, lab.jobs.pool.share().user)
 
-    _drained(in_process_client.run(work), as_json=as_json)
+    if in_process_client.remote_address():
+        _drained(with_team(lambda team: team.hosts.drain(name, why)), as_json=as_json)
+    else:
+        _drained(in_process_client.run(work), as_json=as_json)
 
 
 @app.command()
@@ -274,7 +299,8 @@ def resume(name: Annotated[str, typer.Argument(help="Host.")], as_json: Json = F
             announce(f"asking {in_process_client.describe_host(name)} to take jobs again")
             return await host_connections.resume(lab.hosts, name)
 
-    found = in_process_client.run(work)
+    there = in_process_client.remote_address() is not None
+    found = with_team(lambda team: team.hosts.resume(name)) if there else in_process_client.run(work)
     _drained(found, as_json=as_json)
     if found.words:
         raise typer.Exit(1)

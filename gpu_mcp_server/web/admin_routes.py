@@ -1,11 +1,11 @@
-"""Users and tokens for admins who are not on the server's machine: POST /admin/team, as `token` and `user` ask it.
+"""Users, tokens and hosts for admins who are not on the server's machine: POST /admin/team, as the commands ask it.
 
 Admin tokens and webhooks are made on the machine alone: who steals an admin's token makes no other, and reaches no
 address behind the server.
 """
 
-from dataclasses import asdict, is_dataclass
-from typing import Any, cast
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
@@ -16,6 +16,11 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.web.upload_routes import refusal_of
 
+if TYPE_CHECKING:
+    from gpu_mcp_server.services.hosts.host_connections import DrainState, Hosts
+
+MOST_WHY = 300
+"""Characters of a reason that everybody is shown."""
 CALLS: dict[str, frozenset[str]] = {
     "users.put": frozenset(("weight", "project", "sharing", "toolsets", "quotas")),
     "users.get": frozenset(),
@@ -25,6 +30,8 @@ CALLS: dict[str, frozenset[str]] = {
     "tokens.revoke": frozenset(),
     "allowances.usage_of": frozenset(),
     "audit.recent": frozenset(),
+    "hosts.drain": frozenset(),
+    "hosts.resume": frozenset(),
 }
 """What may be asked from elsewhere, with the arguments that may be given by name."""
 
@@ -51,7 +58,8 @@ async def _team(request: Request) -> Response:
         asked = TeamCall.model_validate_json(body)
         _check(user, asked)
         part, _, method = asked.call.partition(".")
-        result = await getattr(getattr(site.team, part), method)(*asked.args, **asked.named)
+        of = _HostDraining((await site.lab()).hosts, user.name) if part == "hosts" else getattr(site.team, part)
+        result = await getattr(of, method)(*asked.args, **asked.named)
     except GpuMcpError as error:
         return refusal_of(error)
     except (ValidationError, TypeError, ValueError) as error:
@@ -59,6 +67,26 @@ async def _team(request: Request) -> Response:
     address = request.client.host if request.client else None
     site.team.audit.note(user, asked.call, str(asked.args[0])[:80] if asked.args else None, "ok", address)
     return JSONResponse({"result": _plain(result)})
+
+
+@dataclass(frozen=True)
+class _HostDraining:
+    """Which hosts take new jobs, in the name of an admin."""
+
+    hosts: "Hosts"
+    by: str
+
+    async def drain(self, host: str, why: str) -> "DrainState":
+        """Begin nothing new on a host."""
+        from gpu_mcp_server.services.hosts import host_connections
+
+        return await host_connections.drain(self.hosts, host, str(why)[:MOST_WHY], self.by)
+
+    async def resume(self, host: str) -> "DrainState":
+        """Let new jobs in again."""
+        from gpu_mcp_server.services.hosts import host_connections
+
+        return await host_connections.resume(self.hosts, host)
 
 
 def _check(user: User, asked: TeamCall) -> None:

@@ -199,3 +199,39 @@ async def test_an_admin_looks_after_users_from_a_laptop_and_nobody_else_does(sit
     )
     assert elevated.returncode == 2 and "on the server's machine alone" in elevated.stderr
     assert refused == [400] * 9
+
+
+@pytest.fixture
+async def apart(tmp_path: Path) -> AsyncIterator[Served]:
+    """A site whose host side has locks of its own: a drain holds for all of a machine."""
+    if os.geteuid():
+        pytest.skip("only root can give a process a folder of locks of its own")
+    python = tmp_path / "python"
+    mount = "mount -t tmpfs tmpfs /run/lock && chmod 1777 /run/lock"
+    python.write_text(f'#!/bin/sh\nexec unshare --mount sh -c \'{mount} && exec {sys.executable} "$@"\' sh "$@"\n')
+    python.chmod(0o755)
+    async with served(hosts={"local": {"kind": "local", "python": str(python)}}) as site:
+        yield site
+
+
+async def test_an_admin_drains_a_host_of_the_server_and_adds_none_from_elsewhere(apart: Served, tmp_path: Path):
+    site = apart
+    laptop = Laptop(tmp_path, site.url, await site.token("chief", "admin"))
+    listed = await laptop.told("hosts", "list")
+    drained = await laptop.told("hosts", "drain", "local", "--why", "new GPU")
+    status = (await laptop.told("status"))["hosts"][0]
+    resumed = await laptop.told("hosts", "resume", "local")
+    added = await laptop.run("hosts", "add", "box", "ada@box")
+    here = await laptop.told("--local", "hosts", "list")
+    unknown = await laptop.run("hosts", "drain", "nowhere")
+    body = json.dumps({"call": "hosts.drain", "args": ["local", ""]})
+    refused = await site.ask("POST", "/admin/team", await site.token("ada"), content=body)
+
+    assert list(listed["hosts"]) == ["local"] and "kind" in listed["hosts"]["local"]
+    assert "new GPU" in drained["drained"] and "chief" in drained["drained"]
+    assert "new GPU" in json.dumps(status)
+    assert resumed["drained"] is None
+    assert added.returncode == 2 and f"The hosts of {site.url}" in added.stderr and "--local hosts add" in added.stderr
+    assert list(here["hosts"]) == ["local"]
+    assert unknown.returncode == 2 and "nowhere" in unknown.stderr
+    assert refused.status_code == 400 and "admin" in refused.text

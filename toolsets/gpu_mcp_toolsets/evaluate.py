@@ -44,8 +44,8 @@ TOOLSET = Toolset(
     title="Judge and memory",
     instructions=(
         "register_problem (or import_problem) says what a candidate must define; so does list_problems. "
-        "evaluate_kernel (many: evaluate_kernels) judges: correct, incorrect or cheat, time, speed-up; clock and data are "
-        "outside the candidate: measure nothing yourself. Pass parent and note; see list_attempts "
+        "evaluate_kernel (many: evaluate_kernels) judges: correct, incorrect or cheat, time, speed-up; clock and data "
+        "are outside the candidate: measure nothing yourself. Pass parent and note; see list_attempts "
         "(best, ancestors, failures) before you try again."
     ),
 )

@@ -16,6 +16,7 @@ from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import GROUP, known_formats, read_problem, source_at
 from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
+from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 from tests.services.problems.test_kernelbench_problems import needs_torch
 
@@ -78,7 +79,7 @@ def custom_kernel(data):
 
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as opened:
+    async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as opened:
         yield opened
 
 
