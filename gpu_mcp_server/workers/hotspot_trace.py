@@ -15,11 +15,23 @@ import signal
 import sys
 import tempfile
 import time
+from types import FrameType
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 MARK = "gpu-mcp module: "
 MOST_EVENTS, MOST_ROWS, MOST_SHAPES, MOST_KERNELS = 2000000, 200, 8, 8
+AGAIN_S = 0.05
+"""Until the next try to begin, after one in the middle of an import."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def is_importing(frame: Optional[FrameType]) -> bool:
+    """Say whether the program is in the middle of an import: what the profiler needs may be half there."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class ModuleNames:
@@ -77,6 +89,8 @@ class ProgramRecorder:
         if compiler is not None:
             self._torch.compile = self._watch_compiler(compiler)
         if self._plan["warm_s"] > 0:
+            with self._new_profiler():  # it imports parts of torch when it first starts
+                pass
             signal.signal(signal.SIGALRM, self._begin)
             signal.setitimer(signal.ITIMER_REAL, self._plan["warm_s"])
         else:
@@ -108,12 +122,18 @@ class ProgramRecorder:
             self.end()
             leave()
 
-    def _begin(self, *_: Any) -> None:
+    def _new_profiler(self) -> Any:
         profiler: Any = self._torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         if self._torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        self._profiler = profiler.profile(activities=activities, record_shapes=True)
+        return profiler.profile(activities=activities, record_shapes=True)
+
+    def _begin(self, _: int = 0, frame: Optional[FrameType] = None) -> None:
+        if is_importing(frame):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            return
+        self._profiler = self._new_profiler()
         self._profiler.__enter__()
         self._began = time.perf_counter()
         signal.signal(signal.SIGALRM, self._time_is_up)

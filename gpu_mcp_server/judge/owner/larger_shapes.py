@@ -28,6 +28,9 @@ ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}
 """Of the largest tensor."""
 CALL_S = 0.3
 """For a call of the reference, by what an earlier one took."""
+INTERPRETED_S = 5.0
+"""For a call of a candidate that an interpreter runs, likewise: a Triton kernel took 41 s for 32,768 rows. Of others the
+time counts for nothing: who is slow on purpose would be spared the larger shapes."""
 CALL_BYTES = {"cpu": 2 << 30, "cuda": 8 << 30}
 """For what it needs meanwhile, likewise."""
 POWER = 2
@@ -40,6 +43,7 @@ class Step(NamedTuple):
     reference_s: float
     used_bytes: int
     """What the reference needed besides what it had before."""
+    candidate_s: float
 
 
 class LargerShapes:
@@ -109,6 +113,9 @@ class LargerShapes:
         times = (dims[name] / before.size) ** POWER
         if before.reference_s * times > CALL_S:
             return "the reference may take %.2g s, the limit is %.2g s" % (before.reference_s * times, CALL_S)
+        if task.get("untimed") and before.candidate_s * times > INTERPRETED_S:
+            told = (before.candidate_s * times, INTERPRETED_S)
+            return "the candidate may take %.2g s in the interpreter, the limit is %.2g s" % told
         used, limit = before.used_bytes * times, CALL_BYTES[task["device"]]
         if used > limit:
             return "the reference may take %.2g GB, the limit is %.2g GB" % (used / 1e9, limit / 1e9)
@@ -118,7 +125,7 @@ class LargerShapes:
         """Try a shape, with two calls; `None` if the reference has no answer."""
         larger = dims[name] > most
         table = self.room.sit(dims, hidden=True, larger=larger)
-        had = self.room.peak_bytes
+        had, began_s = self.room.peak_bytes, self.room.own_s
         reference_s = self.room.play(table, "")
         if reference_s is None:
             self.room.leave(table)
@@ -129,7 +136,8 @@ class LargerShapes:
         self.room.leave(table)
         if larger:
             self.reached[name] = max(dims[name], self.reached.get(name, 0))
-        return Step(dims[name], min(reference_s, again_s if again_s is not None else reference_s), used)
+        reference_s = min(reference_s, again_s if again_s is not None else reference_s)
+        return Step(dims[name], reference_s, used, (self.room.own_s - began_s) / 2)
 
     def text(self) -> str:
         """Say how far it went."""

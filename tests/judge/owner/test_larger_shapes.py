@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.judge.checks.test_robustness import PRODUCT, product
+from tests.judge.checks.test_robustness import PRODUCT, SEED, product
 from tests.judge.harness import edited
 from tests.judge.owner.test_untimed_trials import SCALING, scaling
 
@@ -52,6 +52,20 @@ def scale(x):
     assert "rows=" in verdict["covers"]
 
 
+def test_what_an_interpreter_would_take_too_long_for_is_left_out_with_the_limit(court):
+    slow = "extern int usleep(unsigned); if (i == 0 && rows > 1000) usleep(400000); y[i] = 3 * x[i];"
+    interpreted = court(scaling(slow), **TASK, untimed="an interpreter").verdict
+    compiled = court(scaling(slow), **TASK).verdict
+
+    def largest(verdict):
+        return max(trial["dims"]["rows"] for trial in verdict["trials"])
+
+    assert interpreted["verdict"] == compiled["verdict"] == "correct", interpreted["reason"]
+    assert 2048 <= largest(interpreted) < 8192, "0.4 s a call at 2,048 rows"
+    assert f"rows={largest(interpreted)}" in interpreted["covers"], "the verdict says how far it went"
+    assert largest(compiled) > 65536, "who is slow on purpose is spared nothing"
+
+
 def test_constraints_and_fixed_shapes_bound_them(court):
     constraints = [{"symbol": "cols", "modulus": None, "operator": "<=", "right": 200}]
     body = "if (cols > 200) return 9; y[i] = 3 * x[i];"
@@ -68,7 +82,7 @@ def test_the_end_of_a_long_sum_that_is_left_out_is_no_lower_precision(court):
     short = "if (k > 65535) for (int64_t i = 0; i < m; i++) for (int64_t j = 0; j < n; j++) {"
     short += " float s = 0; for (int64_t l = 0; l < 65000; l++) s += a[i * k + l] * b[l * n + j]; y[i * n + j] = s; }"
     source = product("float: s += u * v;").replace(" return 0; }", short + " return 0; }")
-    verdict = court(source, **PRODUCT, **PATIENT).verdict
+    verdict = court(source, **PRODUCT, **PATIENT, seed=SEED).verdict  # few draws have too few outputs to tell
 
     assert verdict["verdict"] == "incorrect"
     assert "larger than declared" in verdict["reason"]
