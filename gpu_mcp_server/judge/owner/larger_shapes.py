@@ -29,8 +29,8 @@ ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}
 CALL_S = 0.3
 """For a call of the reference, by what an earlier one took."""
 INTERPRETED_S = 5.0
-"""For a call of a candidate that an interpreter runs, likewise: a Triton kernel took 41 s for 32,768 rows. Of others the
-time counts for nothing: who is slow on purpose would be spared the larger shapes."""
+"""For a call of a candidate that an interpreter runs, likewise: a Triton kernel took 41 s for 32,768 rows. The time of
+others does not count: a candidate that is slow on purpose would be spared the larger shapes."""
 CALL_BYTES = {"cpu": 2 << 30, "cuda": 8 << 30}
 """For what it needs meanwhile, likewise."""
 POWER = 2
