@@ -40,20 +40,9 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError
 OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel", "implementations")
 """Commands that offer tools, or call one: those that options before the command are for."""
 REMOTE = (
-    "call",
-    "status",
-    "history",
-    "run",
-    "push",
-    "pull",
-    "jobs",
-    "logs",
-    "cancel",
-    "artifact",
-    "token",
-    "user",
-    "hosts",
-)
+    "call", "status", "history", "run", "push", "pull", "jobs", "logs", "cancel", "artifact", "token", "user", "hosts",
+    "whoami",
+)  # fmt: skip
 """Commands that act on the team's server after `login`, unless --local says otherwise; all others on this machine."""
 
 
@@ -145,6 +134,7 @@ PANELS: dict[str, tuple[Command | tuple[str, typer.Typer], ...]] = {
         ("token", token.app),
         login.login,
         login.logout,
+        login.whoami,
         connect.connect,
     ),
 }

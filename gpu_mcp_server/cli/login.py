@@ -58,6 +58,29 @@ def logout(
     print_result({"url": address}, f"The token for {address} is forgotten here.", as_json=as_json)
 
 
+def whoami(as_json: Json = False) -> None:
+    """Say who you are at the team's server: scopes, project, and when the token ends."""
+    address = in_process_client.remote_address()
+    if address is None:
+        raise BadRequest(
+            "Commands act on this machine: you are nobody's user here.", hint="gpu-mcp-server login URL changes that."
+        )
+
+    async def asked() -> dict[str, Any]:
+        async with in_process_client.remote_session(address) as there:
+            return await there.server.server.send("GET", "/whoami")
+
+    who = in_process_client.run(asked)
+    tools = ", ".join(who["toolsets"]) if who["toolsets"] is not None else "all that it offers"
+    lines = [
+        f"{who['name']} at {address}: scopes {', '.join(who['scopes'])}; project {who['project'] or 'none'}; "
+        f"toolsets {tools}",
+        f"The token ends {'at ' + who['expires_at'] if who['expires_at'] else 'never'}.",
+        *([f"note: {who['warning']}"] if who["warning"] else []),
+    ]
+    print_result(who, "\n".join(lines), as_json=as_json)
+
+
 async def _tried(address: str, secret: str) -> int:
     """Return how many tools a server offers for a token.
 

@@ -70,8 +70,10 @@ async def _told_again(host: str | None) -> None:
 def render_status(data: dict[str, Any]) -> Any:
     """Return what gpu_status found, for rich to print: each host, and under it two lines a GPU."""
     from rich.console import Group
+    from rich.text import Text
 
-    return Group(*(part for host in data.get("hosts", []) for part in _host(host)))
+    notes = [Text(f"note: {data['note']}", style="yellow")] if data.get("note") else []
+    return Group(*notes, *(part for host in data.get("hosts", []) for part in _host(host)))
 
 
 def _host(host: dict[str, Any]) -> list[Any]:

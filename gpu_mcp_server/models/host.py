@@ -108,10 +108,12 @@ class LabStatus(ResultModel):
     """Every host of the laboratory."""
 
     hosts: list[HostStatus]
+    note: str | None = None
+    """That the token of whoever asks ends soon."""
 
     def summary(self) -> str:
         """A block a host."""
-        lines: list[str] = []
+        lines = [f"note: {self.note}"] if self.note else []
         for h in self.hosts:
             if not h.reachable:
                 lines.append(f"{h.host} ({h.kind}): not reachable: {h.problem}")

@@ -1,15 +1,19 @@
 """People who use a server together, as the rest of the program knows them."""
 
+from datetime import datetime, timedelta
 from typing import Literal
 
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.time_format import format_elapsed
 
 Scope = Literal["read", "run", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "run", "admin")
 """Each includes those before it."""
 
+WARNED_FOR = timedelta(days=7)
+"""Before a token ends."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 """What users and projects may be called."""
 
@@ -41,6 +45,8 @@ class User(Model):
     quotas: Quotas = Quotas()
     token_id: str | None = None
     """The token that was shown; never its secret."""
+    expires_at: str | None = None
+    """When that token ends: ISO 8601, UTC; absent if never."""
 
     @property
     def is_local(self) -> bool:
@@ -55,6 +61,16 @@ class User(Model):
     def may(self, scope: Scope) -> bool:
         """Say whether they hold a scope, or one that includes it."""
         return any(SCOPES.index(held) >= SCOPES.index(scope) for held in self.scopes)
+
+    def expiry_warning(self, now: datetime) -> str:
+        """Say that the token ends within a week, and who makes the next one; empty otherwise."""
+        left = datetime.fromisoformat(self.expires_at) - now if self.expires_at else None
+        if left is None or left > WARNED_FOR:
+            return ""
+        return (
+            f"your token ends in {format_elapsed(left.total_seconds())}, at {self.expires_at}: an admin makes the next "
+            f"one with `gpu-mcp-server token create {self.name}`, and `gpu-mcp-server login` takes it"
+        )
 
 
 LOCAL = User(name="local")

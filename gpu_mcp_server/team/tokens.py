@@ -106,7 +106,7 @@ class Tokens:
             return TokenRefusal("expired")
         if row["last_used_at"] is None or row["last_used_at"][:16] != now[:16]:
             await self._note_use(form[1], now)
-        return user_of(row, row["scopes"].split(), form[1])
+        return user_of(row, row["scopes"].split(), form[1], row["expires_at"])
 
     async def _note_use(self, token_id: str, now: str) -> None:
         with suppress(DiskFull):  # then nothing else can be noted either, and who only looks may

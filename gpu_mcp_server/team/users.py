@@ -87,7 +87,9 @@ class Users:
         return [row["name"] for row in await self._db.fetch_all("SELECT name FROM users ORDER BY name")]
 
 
-def user_of(row: sqlite3.Row, scopes: Sequence[Scope] = ("admin",), token_id: str | None = None) -> User:
+def user_of(
+    row: sqlite3.Row, scopes: Sequence[Scope] = ("admin",), token_id: str | None = None, expires_at: str | None = None
+) -> User:
     """Return the user that a row of the table describes."""
     toolsets = json.loads(row["toolsets"]) if row["toolsets"] else None
     return User(
@@ -98,4 +100,5 @@ def user_of(row: sqlite3.Row, scopes: Sequence[Scope] = ("admin",), token_id: st
         project=row["project"],
         quotas=Quotas.model_validate_json(row["quotas"]),
         token_id=token_id,
+        expires_at=expires_at,
     )

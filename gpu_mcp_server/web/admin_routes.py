@@ -5,6 +5,7 @@ address behind the server.
 """
 
 from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -48,7 +49,15 @@ class TeamCall(BaseModel):
 
 def admin_routes() -> list[BaseRoute]:
     """Return the routes."""
-    return [Route("/admin/team", _team, methods=["POST"])]
+    return [Route("/admin/team", _team, methods=["POST"]), Route("/whoami", _whoami, methods=["GET"])]
+
+
+async def _whoami(request: Request) -> Response:
+    """Say as whom a request counts, by the token that it shows; of everybody's own, no admin is needed."""
+    user: User = request.state.user
+    usage = await request.app.state.site.team.allowances.usage_of(user.name)
+    known = user.model_dump(mode="json", include={"name", "scopes", "project", "toolsets", "quotas", "expires_at"})
+    return JSONResponse({**known, "warning": user.expiry_warning(datetime.now(UTC)), "usage": asdict(usage)})
 
 
 async def _team(request: Request) -> Response:

@@ -30,7 +30,7 @@ class Laptop:
 
     def __init__(self, home: Path, url: str, token: str) -> None:
         self.project = home / "project"
-        self.project.mkdir()
+        self.project.mkdir(parents=True)
         self.environment = {
             "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "PATH": os.environ["PATH"],
             "GPU_MCP_DATA_DIR": str(home / "data"), "GPU_MCP_INDEX_DOCUMENTATION": "false",
@@ -235,3 +235,21 @@ async def test_an_admin_drains_a_host_of_the_server_and_adds_none_from_elsewhere
     assert list(here["hosts"]) == ["local"]
     assert unknown.returncode == 2 and "nowhere" in unknown.stderr
     assert refused.status_code == 400 and "admin" in refused.text
+
+
+async def test_a_user_reads_who_they_are_and_that_their_token_ends_soon(site: Served, tmp_path: Path):
+    laptop = Laptop(tmp_path, site.url, await site.token("ida", "read", expires_s=90_000))
+    who = await laptop.told("whoami")
+    text = (await laptop.run("whoami")).stdout
+    status = (await laptop.run("status")).stdout
+    soon = "your token ends in "
+    other = Laptop(tmp_path / "ana", site.url, await site.token("ana", "run"))
+    endless = await other.told("whoami")
+    here = await laptop.run("--local", "whoami")
+
+    assert (who["name"], who["scopes"], who["project"]) == ("ida", ["read"], None)
+    assert who["warning"].startswith(soon) and "token create ida" in who["warning"]
+    assert f"ida at {site.url}: scopes read" in text and soon in text
+    assert soon in status.replace("\n", " ")
+    assert (endless["expires_at"], endless["warning"]) == (None, "")
+    assert here.returncode == 2 and "login URL" in here.stderr

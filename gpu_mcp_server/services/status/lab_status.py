@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import QueueEntry, ReservationInfo
+from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
 from gpu_mcp_server.services.records.trust import BEST
 from gpu_mcp_server.services.status.capabilities import Capabilities
@@ -33,7 +35,8 @@ class StatusService:
             NotFound: If the host is not configured.
         """
         names = [self._hosts.choose(host)] if host else self._hosts.names()
-        return LabStatus(hosts=list(await asyncio.gather(*(self._one(n) for n in names))))
+        hosts = await asyncio.gather(*(self._one(n) for n in names))
+        return LabStatus(hosts=[*hosts], note=current_user().expiry_warning(datetime.now(UTC)) or None)
 
     async def _able(self, name: str, probe: HostProbe) -> list[Capability]:
         """Return what the host can do; where there is a driver, try it when it was not tried with this one."""
