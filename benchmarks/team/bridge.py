@@ -171,7 +171,9 @@ async def _calls(process: Any, marks: range, dice: random.Random, *, killed: boo
         script = f"sleep 0.{dice.randrange(10)}; echo mark-{i}-"
         call = {"name": "run_command", "arguments": {"command": ["sh", "-c", script]}}
         if killed and i == marks[-1]:
-            asyncio.get_running_loop().call_later(dice.uniform(0.0, 1.0), process.kill)
+            asyncio.get_running_loop().call_later(
+                dice.uniform(0.0, 1.0), lambda: process.returncode is None and process.kill()
+            )
         answer = await ask(i, "tools/call", call)
         result = (answer or {}).get("result") or {}
         right = (result.get("structuredContent") or {}).get("stdout") == f"mark-{i}-\n"
