@@ -1,0 +1,98 @@
+"""Hot spots from a trace: nesting, kernels by their operators, what a data sheet allows; a GPU's trace made by hand."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.profilers.hotspots import (
+    RecordedProgram,
+    bound_speedup,
+    least_us,
+    parse_recording,
+    rank_hotspots,
+    rank_modules,
+)
+from gpu_mcp_server.services.hosts.device_specs import spec_of
+from gpu_mcp_server.workers.hotspot_trace import MARK, summarize, union_us
+
+H100 = "NVIDIA H100 80GB HBM3"
+ABOUT = {
+    "torch": "2.13.0", "device": H100, "threads": 2, "wall_s": 1e-3, "steps": 0, "outer_calls": 1, "compiled": 0,
+    "forks": 0,
+}  # fmt: skip
+
+
+def event(category: str, name: str, start: float, length: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": length, "tid": 1, "args": args}
+
+
+def product(start: float, number: int) -> list[dict[str, Any]]:
+    """A product of 4096 x 4096 matrices of bfloat16 within its module, and its kernel."""
+    shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    return [
+        event("user_annotation", MARK + "Net.layers.3.fc", start, 30.0),
+        event("cpu_op", "aten::linear", start + 1, 28.0, **{"External id": number + 100}),
+        event("cpu_op", "aten::mm", start + 2, 20.0, **{"External id": number, **shapes}),
+        event("kernel", "sm90_xmma_gemm_bf16", start + 40, 200.0, **{"External id": number}),
+    ]
+
+
+def recorded(events: list[dict[str, Any]], **about: Any) -> RecordedProgram:
+    found = parse_recording(json.dumps({**ABOUT, **summarize(events, 1e-3), **about}).encode())
+    assert isinstance(found, RecordedProgram)
+    return found
+
+
+def test_a_kernels_time_goes_to_the_operator_that_launched_it_and_a_graphs_stands_by_itself():
+    graph = event("kernel", "graph_kernel", 500, 100.0, **{"External id": 99})
+    found = recorded([*product(0, 1), *product(240, 2), graph, event("gpu_memcpy", "Memcpy HtoD", 650, 10.0)])
+    spots, left_out = rank_hotspots(found, spec_of(H100))
+
+    assert [(s.name, s.kind, s.calls, s.total_us) for s in spots] == [
+        ("aten::mm", "operator", 2, 400.0),
+        ("graph_kernel", "kernel", 1, 100.0),
+        ("Memcpy HtoD", "kernel", 1, 10.0),
+    ]
+    assert left_out == 0, "the host's time of aten::linear is no time of the GPU"
+    assert spots[0].share == pytest.approx(0.4) and spots[0].at_most_speedup == pytest.approx(1 / 0.6)
+    assert spots[0].kernels == ["sm90_xmma_gemm_bf16"] and spots[0].modules == ["Net.layers.3.fc"]
+    least = 2 * 4096**3 / 989.5e12 * 1e6
+    assert spots[0].shapes[0].roofline_percent == pytest.approx(100 * least / 200.0)
+    assert [(m.path, m.calls) for m in rank_modules(found)] == [("Net.layers.*.fc", 2)]
+    assert found.device_busy_us == pytest.approx(510.0)
+
+
+def test_on_a_processor_an_operators_own_time_counts_and_threads_are_not_added_up_in_the_rest():
+    nested = [
+        event("cpu_op", "aten::linear", 0, 100.0),
+        event("cpu_op", "aten::addmm", 10, 80.0),
+        {**event("cpu_op", "aten::mul", 50, 100.0), "tid": 2},
+    ]
+    found = recorded(nested, device=None)
+    spots, _ = rank_hotspots(found, None)
+    assert {s.name: s.total_us for s in spots} == {"aten::mul": 100.0, "aten::addmm": 80.0, "aten::linear": 20.0}
+    assert found.covered_us == pytest.approx(150.0)
+    assert union_us([(0, 10), (5, 20), (30, 31)]) == pytest.approx(21.0)
+
+
+def test_bounds_are_low_where_something_is_not_known():
+    spec = spec_of(H100)
+    assert spec is not None
+    reads = least_us("aten::relu", ["float[1000000]", "Scalar"], spec)
+    assert reads == pytest.approx(4e6 / (spec.dram_gb_s * 1e3))
+    assert least_us("aten::relu", ["Scalar", "unknown type[4]"], spec) is None
+    assert least_us("aten::mm", ["float[2, 3]", "float[4, 5]"], spec) == pytest.approx(104 / (spec.dram_gb_s * 1e3))
+    assert bound_speedup(1.0) == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wall_s": 0}, {"wall_s": float("nan")}, {"operators": [{}]}, {"device": "x" * 200}, {"covered_us": -1},
+        {"operators": [{"name": "x"}] * 400}, {"torch": None},
+    ],
+)  # fmt: skip
+def test_what_a_program_forged_is_no_recording(change: dict[str, Any]):
+    assert parse_recording(json.dumps({**ABOUT, **summarize([], 1.0), **change}).encode()) is None
+    assert parse_recording(b"\xff") is None
