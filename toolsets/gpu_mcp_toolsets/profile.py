@@ -38,10 +38,10 @@ async def check_memory(
         ),
     ],
     tool: Annotated[
-        CheckTool, Field(description="racecheck: shared memory; initcheck: unwritten reads; synccheck: barriers.")
+        CheckTool, Field(description="racecheck: shared data; initcheck: unwritten reads; synccheck: barriers.")
     ] = "memcheck",
 ) -> MemoryCheck:
-    """Run compute-sanitizer: findings with source line, thread, distance.
+    """Run compute-sanitizer, for C and C++ gcc's: findings with lines.
 
     Slow (10-300 times, racecheck more): use small shapes.
     """

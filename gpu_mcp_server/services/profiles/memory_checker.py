@@ -10,6 +10,14 @@ from gpu_mcp_server.profilers import sanitizer
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.profiles import profile_targets
+from gpu_mcp_server.services.profiles.processor_checks import (
+    PROCESSOR_LANGUAGES,
+    ProcessorCheck,
+    judge_run,
+    plan_attempt,
+    plan_program,
+)
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER, ProfileTarget, Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
 
@@ -43,6 +51,11 @@ NEXT: Mapping[CheckTool, str] = {
     "synccheck": "racecheck, if it was not run yet",
 }
 
+NEXT_ON_PROCESSOR: Mapping[CheckTool, str] = {
+    "memcheck": "racecheck, if it has threads",
+    "racecheck": "memcheck, if it was not run yet",
+}
+
 
 class Checker:
     """Programs in, findings out."""
@@ -66,8 +79,10 @@ class Checker:
 
         Raises:
             BadRequest: If the target cannot be checked so.
-            ToolMissing: If the host has no GPU or no compute-sanitizer.
+            ToolMissing: If the host has no compute-sanitizer, or neither GPU nor compiler for the attempt.
         """
+        if (planned := await self._processor_plan(what, tool)) is not None:
+            return await self._check_processor(*planned, what, tool, progress)
         target, timeout_s = await self._targets.resolve(what), what.timeout_s
         checker = self._tools.tool(target, "compute-sanitizer")
         if tool == "initcheck" and target.waits_for_peers:
@@ -100,6 +115,46 @@ class Checker:
             extra_files={},
             context={"tool": tool, "checker": f"compute-sanitizer {checker.version}", "timeout_s": timeout_s},
         )
+        return await self._run(job, target, what, tool, progress)
+
+    async def _processor_plan(self, what: RunTarget, tool: CheckTool) -> tuple[ProcessorCheck, ProfileTarget] | None:
+        """Return the plan for an attempt in C or C++, and for a program on a host without a GPU."""
+        if (what.command is None) == (what.attempt_id is None):
+            return None
+        if what.command is not None:
+            target = await self._targets.program(what.command, what.workspace_id, what.host)
+            return None if len(target.probe.gpus) >= profile_targets.GPUS else (plan_program(target, tool), target)
+        attempt = await self._tools.experience.get(what.attempt_id or "")
+        judged = attempt.kind == "evaluate" and attempt.source_artifact_id and attempt.problem_id
+        if attempt.language not in PROCESSOR_LANGUAGES or not judged:
+            return None
+        where = await self._targets.program(("true",), None, what.host or attempt.host)
+        text = (await self._tools.artifacts.read(attempt.source_artifact_id or "")).decode()
+        problem = await self._targets.problem_of(attempt)
+        return plan_attempt(attempt, text, problem, what.shape, where, tool)
+
+    async def _check_processor(
+        self, plan: ProcessorCheck, target: ProfileTarget, what: RunTarget, tool: CheckTool, progress: Progress | None
+    ) -> MemoryCheck:
+        told = {"compile": plan.compile, "command": plan.command, "limit_s": what.timeout_s, "log": LOG, "about": ABOUT}
+        job = ToolJob(
+            kind="check",
+            purpose="check",
+            worker="run_sanitized",
+            plan=told,
+            outputs=(ABOUT, LOG),
+            limit_s=what.timeout_s * (2 if plan.compile else 1),
+            env=plan.env,
+            tool=plan.tool,
+            extra_files=plan.files,
+            context={"tool": tool, "checker": plan.checker, "processor": True},
+            gpus=0,
+        )
+        return await self._run(job, target, what, tool, progress)
+
+    async def _run(
+        self, job: ToolJob, target: ProfileTarget, what: RunTarget, tool: CheckTool, progress: Progress | None
+    ) -> MemoryCheck:
         job_id, made = await self._tools.start(job, target)
         if progress is not None:
             await progress(f"{tool}, job {job_id} on {target.host}")
@@ -118,8 +173,12 @@ class Checker:
         ended = await self._tools.fetch_results(done, row, ABOUT)
         context = row.context
         log = ended.files.get(LOG, b"")
-        report = sanitizer.parse(log.decode("utf-8", "replace"), await self._sources(context))
-        status, note = status_and_note(ended, report)
+        said, sources = log.decode("utf-8", "replace"), await self._sources(context)
+        if on_processor := bool(context.get("processor")):
+            status, note, report = judge_run(ended, said, sources)
+        else:
+            report = sanitizer.parse(said, sources)
+            status, note = status_and_note(ended, report)
         findings = report.findings[:SHOWN]
         result = MemoryCheck(
             status=status,
@@ -129,7 +188,7 @@ class Checker:
             findings_left_out=max(0, len(report.findings) - SHOWN) or None,
             errors=report.errors,
             note=note,
-            next=NEXT[context["tool"]] if status == "clean" else None,
+            next=(NEXT_ON_PROCESSOR if on_processor else NEXT)[context["tool"]] if status == "clean" else None,
             job_id=row.job_id,
             attempt_id=row.attempt_id,
             host=done.host,

@@ -35,8 +35,8 @@ PYTHON = re.compile(r"python[0-9.]*$")
 DEVICE_NCCL = re.compile(r"\bncclDevComm|\bncclGetLsaPointer|\bncclGin\b|\bncclLsa")
 """NCCL's device interface: kernels that wait for peers."""
 WITHOUT_GPU = (
-    "Name a host that has one (gpu_status). Without one, run_command with gcc -fsanitize=address,undefined checks C "
-    "and C++, and compile_kernel says a kernel's registers, spills and occupancy."
+    "gpu_status shows hosts with one. Without one, check_memory takes attempts in C and C++ and programs that are "
+    "compiled with -fsanitize; compile_kernel says a kernel's registers, spills and occupancy."
 )
 
 
@@ -128,6 +128,10 @@ class Targets:
         sources = await self.sources(workspace_id) if workspace_id else {}
         probe = await self._jobs.probe(where)
         return ProfileTarget(tuple(command), where, probe, workspace_id, None, None, files, blobs, sources)
+
+    async def problem_of(self, attempt: Attempt) -> Problem:
+        """Return the problem that an attempt was made for."""
+        return await self._problems.get(attempt.problem_id or "")
 
     async def sources(self, workspace_id: str) -> dict[str, str]:
         """Return the texts of a workspace's sources, to show lines of."""

@@ -223,13 +223,16 @@ async def test_handles_and_targets_that_name_nothing_are_errors(lab: Lab):
         await lab.profiles.queries.ask(attempt, "kernels")
 
 
-async def test_without_a_gpu_both_say_so(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+async def test_without_a_gpu_a_profile_is_refused_and_a_check_says_what_it_lacks(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(profile_targets, "GPUS", 1)
     if (await lab.hosts.probe("local")).gpus:
         pytest.skip("this host has a GPU")
-    for call in (lab.profiles.checker.check, lab.profiles.profiler.profile):
-        with pytest.raises(ToolMissing, match="GPU"):
-            await call(RunTarget(command=["true"]))
+    with pytest.raises(ToolMissing, match="GPU"):
+        await lab.profiles.profiler.profile(RunTarget(command=["true"]))
+    checked = await lab.profiles.checker.check(RunTarget(command=["true"]))
+    assert checked.status == "not_checked" and "no sanitizer runs in this program" in (checked.note or "")
 
 
 def test_the_players_patterns_are_numbers():
