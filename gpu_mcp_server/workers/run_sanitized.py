@@ -27,9 +27,10 @@ def run_to_end(argv: List[str], limit_s: float, path: str) -> Dict[str, Any]:
             timed_out = True
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if os.path.getsize(path) > KEPT:
+    cut = os.path.getsize(path) > KEPT
+    if cut:
         os.truncate(path, KEPT)
-    return {"code": process.returncode, "seconds": time.monotonic() - began, "timed_out": timed_out}
+    return {"code": process.returncode, "seconds": time.monotonic() - began, "timed_out": timed_out, "cut": cut}
 
 
 def main(arguments: List[str]) -> None:

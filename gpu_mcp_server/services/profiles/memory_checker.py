@@ -10,6 +10,7 @@ from gpu_mcp_server.profilers import sanitizer
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.profiles import profile_targets
 from gpu_mcp_server.services.profiles.processor_checks import (
     PROCESSOR_LANGUAGES,
@@ -19,7 +20,7 @@ from gpu_mcp_server.services.profiles.processor_checks import (
     plan_program,
 )
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER, ProfileTarget, Targets
-from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
+from gpu_mcp_server.services.profiles.tool_jobs import SHOWN_OUTPUT, FinishedToolJob, ToolJob, ToolJobs
 
 ABOUT, LOG = f"{FOLDER}/check.json", f"{FOLDER}/check.log"
 FOUND_CODE = 86
@@ -175,7 +176,7 @@ class Checker:
         log = ended.files.get(LOG, b"")
         said, sources = log.decode("utf-8", "replace"), await self._sources(context)
         if on_processor := bool(context.get("processor")):
-            status, note, report = judge_run(ended, said, sources)
+            status, note, report = judge_run(ended, safe_text(log), sources)
         else:
             report = sanitizer.parse(said, sources)
             status, note = status_and_note(ended, report)
@@ -197,7 +198,9 @@ class Checker:
             log_artifact_id=await self._tools.artifacts.put(log, name="check.log", media_type="text/plain")
             if log
             else None,
-            output=ended.output if status not in ("clean", "findings") else "",
+            output=(safe_text(log[-SHOWN_OUTPUT:]) if on_processor else ended.output)
+            if status not in ("clean", "findings")
+            else "",
         )
         evidence = {
             "tool": result.tool,

@@ -25,6 +25,8 @@ SANITIZERS: Mapping[CheckTool, tuple[str, str]] = {
     "memcheck": ("address,undefined", "AddressSanitizer and UBSan"),
     "racecheck": ("thread", "ThreadSanitizer"),
 }
+RECOVER: Mapping[CheckTool, tuple[str, ...]] = {"memcheck": ("-fsanitize-recover=address",), "racecheck": ()}
+"""So that a program goes on behind its first mistake, and the others are told too."""
 ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=0:verbosity=1",
     "TSAN_OPTIONS": "verbosity=1",
@@ -129,7 +131,7 @@ def plan_attempt(
     driver = DRIVER + (".c" if language == "c" else ".cpp")
     left_out = ("-shared", "-Wl,", "-O", "-g")
     kept = [PROGRAM if word == OUTPUT else word for word in build.plan.argv[1:] if not word.startswith(left_out)]
-    more = ["-g", "-O1", "-fno-omit-frame-pointer", "-Wno-deprecated", f"-fsanitize={option}"]
+    more = ["-g", "-O1", "-fno-omit-frame-pointer", "-Wno-deprecated", f"-fsanitize={option}", *RECOVER[tool]]
     check = ProcessorCheck(
         compile=(build.plan.argv[0], *more, driver, *kept),
         command=(f"./{PROGRAM}",),
@@ -190,6 +192,8 @@ def judge_run(ended: FinishedToolJob, log: str, sources: Mapping[str, str]) -> t
         return "oom", ended.done.record.note, report
     if not compiled and not host_sanitizers.is_instrumented(log):
         return "not_checked", NOT_BUILT.format(SANITIZERS[context["tool"]][0]), report
+    if checked.get("cut"):
+        return "not_checked", "it printed more than 1 MiB; what came behind was not read: print less", report
     if checked.get("code") == 0:
         return "clean", "; ".join(notes) or None, report
     return "failed", f"the program ended with {checked.get('error') or checked.get('code')}, without findings", report

@@ -81,6 +81,14 @@ async def test_a_race_of_two_threads_in_cpp_is_found_with_its_line(lab: Lab):
     assert {(f.kind, f.file, f.line, f.other_line) for f in race.findings} == {("race", "kernel.cpp", 4, 4)}
 
 
+async def test_a_mistake_behind_a_flood_of_words_is_not_called_clean(lab: Lab):
+    loop = 'for (int k = 0; k < 200000; k++) puts("harmless");\n    volatile'
+    flood = "#include <stdio.h>" + OVERFLOW.replace("volatile", loop)
+    assert "puts" in flood
+    checked = await check(lab, flood)
+    assert checked.status == "not_checked" and "more than 1 MiB" in (checked.note or ""), checked.summary()
+
+
 async def test_a_program_is_clean_only_with_a_sanitizer_in_it(lab: Lab):
     text = "int main(int c, char **v) { int a[4] = {0}; return a[c + 3]; }\n"
     workspace = (await lab.store.workspaces.write(None, {"a.c": text})).workspace_id
