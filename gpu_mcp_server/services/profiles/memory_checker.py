@@ -124,7 +124,8 @@ class Checker:
             return None
         if what.command is not None:
             target = await self._targets.program(what.command, what.workspace_id, what.host)
-            return None if len(target.probe.gpus) >= profile_targets.GPUS else (plan_program(target, tool), target)
+            on_gpu = len(target.probe.gpus) >= profile_targets.GPUS or target.probe.amd_gpus
+            return None if on_gpu else (plan_program(target, tool), target)
         attempt = await self._tools.experience.get(what.attempt_id or "")
         judged = attempt.kind == "evaluate" and attempt.source_artifact_id and attempt.problem_id
         if attempt.language not in PROCESSOR_LANGUAGES or not judged:
