@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,11 @@ import pytest
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.evaluation import confirmation_runs
+from gpu_mcp_server.services.evaluation import confirmation_outcomes, confirmation_runs, judge_files
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.records.confirmations import Confirmation
+from tests.judge.harness import believing, edited
 from tests.laboratory import Folder, laboratory, settings_for
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -40,7 +41,7 @@ SLOW = RIGHT.replace("#include <stdint.h>", "#include <stdint.h>\n#include <unis
     "{ for", "{ sleep(3); for"
 )
 UNTIMED = TimingOptions(tier="smoke")
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 async def register(lab: Lab, size: str = "1000") -> str:
@@ -94,6 +95,28 @@ async def quick(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
         yield lab
 
 
+@pytest.fixture
+def believing_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ship a judge that takes what its clocks read for a time, however busy the machine is; all else stays as it is."""
+    tree = tmp_path / "judge"
+    shutil.copytree(judge_files.JUDGE, tree)
+    lifted = {**believing(), **edited("timing/series.py", ("ALLOWED = 0.1", "ALLOWED = 1e9"))}
+    for name, text in lifted.items():
+        (tree / name).write_text(text)
+    monkeypatch.setattr(judge_files, "JUDGE", tree)
+    monkeypatch.setattr(confirmation_outcomes, "SLOWER", 1e-3)  # the machine may be busier in the second run
+    monkeypatch.setattr(confirmation_runs, "PATIENT_S", 0.0)  # it gives way to no other test's job in the host's queue
+    forget_judge()
+    yield
+    forget_judge()
+
+
+def forget_judge() -> None:
+    """Have the judge's files read anew."""
+    for kept in (judge_files.judge_files, judge_files._bytecode, judge_files._refs):
+        kept.cache_clear()
+
+
 async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_owes_a_run(quick: Lab):
     problem = await register(quick)
     next_best = await recorded(quick, problem, SLOW, 50.0)
@@ -121,16 +144,16 @@ async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_ow
     assert not later.news, "it is told once"
 
 
-async def test_a_run_confirms_an_attempt_and_its_figures_take_the_place_of_the_first_ones(quick: Lab):
+async def test_a_run_confirms_an_attempt_and_its_figures_take_the_place_of_the_first_ones(
+    believing_judge: None, quick: Lab
+):
     problem = await register(quick, "400_000")
     source = CandidateSource(RIGHT, "c", "k.c")
     first = await quick.evaluation.evaluator.evaluate(problem, source)
-    if first.trust != "provisional":
-        pytest.skip(f"this machine is too busy for a time: {first.trust or first.note}")
+    assert first.trust == "provisional", first.summary()
     assert first.confirmation and f"trust: provisional; confirmation run: {first.confirmation}" in first.summary()
     ended = await until(quick, first.attempt_id, lambda c: c.state in ("done", "failed", "void"))
-    if ended.state != "done":
-        pytest.skip(f"this machine is too busy for a second time: {ended.said}")
+    assert ended.state == "done", ended.said
     now = await quick.store.experience.get(first.attempt_id)
     evidence = now.evidence or {}
     assert now.trust == "confirmed" and evidence["first"]["speedup"] == first.speedup
@@ -215,7 +238,7 @@ def host_sides() -> list[int]:
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from gpu_mcp_server.services.evaluation import confirmation_runs
+from gpu_mcp_server.services.evaluation import confirmation_outcomes, confirmation_runs, judge_files
 from tests.laboratory import settings_for
 from tests.services.evaluation.test_confirmation_runs import SLOW, Lab, job_of, recorded, register
 
