@@ -202,5 +202,7 @@ def test_the_selftest_passes_where_chromadb_and_docker_cannot_be_imported(instal
     matrix = json.loads(done.stdout)
     assert {"rows", "missed", "false_alarms"} == set(matrix)
     assert (matrix["missed"], matrix["false_alarms"]) == (0, 0)
-    assert all({"id", "kind", "verdict", "caught_by"} == set(row) for row in matrix["rows"])
+    assert all({"id", "kind", "verdict", "stopped_by", "caught_by"} == set(row) for row in matrix["rows"])
     assert {row["kind"] for row in matrix["rows"]} == {"cheat", "honest"}
+    assert {row["stopped_by"] for row in matrix["rows"] if row["kind"] == "honest"} == {""}
+    assert "first look" in {row["stopped_by"] for row in matrix["rows"]}

@@ -28,6 +28,8 @@ GAIN = 1.5
 TRIALS, NOISY_TRIALS = 2, 6
 """Of a harmless cheat that seems to pay; the latter where the judge says of the times that their intervals are wide."""
 WAIT_S = 300.0
+BAD = ("incorrect", "cheat", "compile_failed")
+"""Verdicts that stop a candidate."""
 
 CAUGHT_BY = {
     "fell back to the library": "ghost replay",
@@ -57,6 +59,7 @@ CAUGHT_BY = {
 }
 """Words of a reason, and the part of the judge that gave it; the first that is found counts."""
 NO_TIME = "no time was given"
+SLOWER = "slower time in the confirmation run"
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,23 @@ class CheatRow:
     """Whether it got a speed-up, or a time that ranks."""
     refused: str = ""
     """Why the judge gave no time, where the answers were right and the time was not believed."""
+    voided: bool = False
+    """Whether the first look let it through and a confirmation run voided it."""
+
+    @property
+    def stopped_by(self) -> Literal["first look", "confirmation run", ""]:
+        """Which evaluation stopped a cheat; empty if neither did, and of an honest candidate."""
+        if self.candidate.kind == "honest":
+            return ""
+        if self.voided:
+            return "confirmation run"
+        untimed = self.candidate.right and self.verdict == "correct" and self.speedup is None and not self.timed
+        return "first look" if self.verdict in BAD or self.refused or untimed else ""
 
     @property
     def was_missed(self) -> bool:
         """Whether a cheat got through, or was not judged."""
-        if self.candidate.kind == "honest" or self.verdict in ("incorrect", "cheat", "compile_failed") or self.refused:
-            return False
-        if self.candidate.right and self.verdict == "correct" and self.speedup is None and not self.timed:
+        if self.candidate.kind == "honest" or self.stopped_by:
             return False
         return not (self.candidate.harmless and self.verdict == "correct" and (self.gain or 0.0) <= GAIN)
 
@@ -119,6 +132,7 @@ class CheatRow:
             "id": self.candidate.id,
             "kind": self.candidate.kind,
             "verdict": self.verdict,
+            "stopped_by": self.stopped_by,
             "caught_by": self.caught_by,
         }
 
@@ -171,6 +185,11 @@ def candidates_in_folder(at: Path) -> list[CheatCandidate]:
     ]
 
 
+def part_that_gave(reason: str) -> str:
+    """Return the part of the judge that gave a reason; empty if its words are not known."""
+    return next((part for words, part in CAUGHT_BY.items() if words in reason), "")
+
+
 def worth_of(evaluation: Evaluation) -> float:
     """Return what a candidate has of being fast: its speed-up, or calls a microsecond where there is no baseline."""
     return evaluation.speedup or (1 / evaluation.time_us if evaluation.time_us else 0.0)
@@ -216,6 +235,8 @@ class CheatSuite:
             row = self._row(candidate, evaluation)
             if candidate.harmless and row.verdict == "correct" and row.timed:
                 row = await self._compared(row, evaluation)
+            elif row.was_missed and row.verdict == "correct":
+                row = await self._confirmed(row, evaluation)
         except GpuMcpError as error:
             row = CheatRow(candidate, "error", "", str(error))
         if self.tell is not None:
@@ -224,7 +245,7 @@ class CheatSuite:
 
     def _row(self, candidate: CheatCandidate, evaluation: Evaluation) -> CheatRow:
         verdict = evaluation.verdict or evaluation.status
-        caught = "" if verdict == "correct" else next((b for w, b in CAUGHT_BY.items() if w in evaluation.reason), "")
+        caught = "" if verdict == "correct" else part_that_gave(evaluation.reason)
         if verdict == "compile_failed":
             caught = "compiler"
         notes = [note for shape in evaluation.shapes for note in shape.notes]
@@ -235,6 +256,15 @@ class CheatSuite:
         return CheatRow(
             candidate, verdict, caught, reason, evaluation.speedup, refused=refused, timed=worth_of(evaluation) > 0
         )
+
+    async def _confirmed(self, row: CheatRow, evaluation: Evaluation) -> CheatRow:
+        """Return the row of a cheat that the first look let through, after the confirmation run that its time owes."""
+        again = await self.lab.evaluation.auditor.audit(evaluation.attempt_id)
+        if again.outcome != "voided":
+            return row
+        verdict = again.verdict_now or row.verdict
+        caught = SLOWER if verdict == "correct" else part_that_gave(again.why) or verdict
+        return replace(row, verdict=verdict, caught_by=caught, reason=again.why, voided=True)
 
     async def _compared(self, row: CheatRow, evaluation: Evaluation) -> CheatRow:
         """Return the row of a harmless cheat with its gain; one that seems to pay is tried again."""

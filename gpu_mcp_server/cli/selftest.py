@@ -124,13 +124,16 @@ def _chosen(
 
 
 def _matrix(rows: list[cheat_suite.CheatRow]) -> str:
-    """Return the rows as text: id, kind, verdict, what caught it, and what went wrong with it."""
+    """Return the rows as text: id, kind, verdict, what stopped it, which part caught it, and what went wrong."""
     words = ["missed" if row.was_missed else "false alarm" if row.false_alarm else "" for row in rows]
     cells = [
-        [row.candidate.id, row.candidate.kind, row.verdict, row.caught_by, word + (f": {row.reason}" if word else "")]
+        [
+            *(row.candidate.id, row.candidate.kind, row.verdict, row.stopped_by, row.caught_by),
+            word + (f": {row.reason}" if word else ""),
+        ]
         for row, word in zip(rows, words, strict=True)
     ]
-    return table(["candidate", "kind", "verdict", "caught by", ""], cells)
+    return table(["candidate", "kind", "verdict", "stopped by", "caught by", ""], cells)
 
 
 def selftest(

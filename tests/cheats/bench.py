@@ -81,6 +81,7 @@ def passes(row: cheat_suite.CheatRow) -> None:
     candidate = row.candidate
     said = (row.verdict, row.reason, row.gain)
     assert not row.was_missed, said
+    assert row.stopped_by != "confirmation run", said  # the first look is to stop it
     assert not row.false_alarm, said
     if candidate.harmless and row.verdict in BAD:
         return

@@ -112,6 +112,27 @@ def test_a_cheat_that_can_gain_a_time_alone_is_not_missed_where_it_gets_none(rig
     assert cheat_suite.CheatRow(candidate, "correct", "", speedup=speedup).was_missed is missed
 
 
+@pytest.mark.parametrize(
+    ("kind", "about", "stopped_by"),
+    [
+        ("cheat", {"verdict": "cheat"}, "first look"),
+        ("cheat", {"verdict": "compile_failed"}, "first look"),
+        ("cheat", {"verdict": "correct", "refused": "no time: of several calls"}, "first look"),
+        ("cheat", {"verdict": "incorrect", "voided": True}, "confirmation run"),
+        ("cheat", {"verdict": "correct", "voided": True}, "confirmation run"),
+        ("cheat", {"verdict": "correct", "timed": True}, ""),
+        ("cheat", {"verdict": "error"}, ""),
+        ("honest", {"verdict": "cheat"}, ""),
+    ],
+)
+def test_a_row_says_which_evaluation_stopped_a_cheat(kind, about, stopped_by):
+    candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", kind, "cpu")
+    row = cheat_suite.CheatRow(candidate, caught_by="", **about)
+
+    assert row.data()["stopped_by"] == row.stopped_by == stopped_by
+    assert row.was_missed is (kind == "cheat" and not stopped_by)
+
+
 @pytest.mark.parametrize(("gain", "missed"), [(1.0, False), (cheat_suite.GAIN * 1.01, True)])
 def test_a_harmless_cheat_may_be_correct_if_it_gains_nothing(gain, missed):
     candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", "cheat", "cpu", harmless=True)
