@@ -14,6 +14,8 @@ from gpu_mcp_server.nccl.program_model.program import ProgramModel
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "nccl"
 SOURCES = ("*.cu", "*.cc", "*.cpp", "*.cuh")
+STYLES = (("lsa", "gin"), ("pull", "puts"), ("deal", "mail"))
+"""How the names of mutations begin, of one author's style each."""
 sys.path.insert(0, str(ROOT))
 from tests.nccl.mutations import mutated  # noqa: E402 - found from the root only
 
@@ -45,6 +47,11 @@ def main(folders: list[str]) -> None:
         caught += bool(found)
         print(f"| {name} | {', '.join(found) or '**nothing**'} |")
     print(f"\n{caught} of {len(mutations)} mutations caught.\n")
+    print("| style | mutations | caught |\n| --- | --- | --- |")
+    for style in STYLES:
+        own = [errors_of("main.cu", text) for name, text in mutations.items() if name.startswith(style)]
+        print(f"| {' and '.join(style)} | {len(own)} | {sum(map(bool, own))} |")
+    print()
     print("| taken to be right | files | alarms | seconds |\n| --- | --- | --- | --- |")
     for folder in [PROGRAMS / "clean", PROGRAMS / "programs", *map(Path, folders)]:
         paths = sorted(p for pattern in SOURCES for p in folder.rglob(pattern))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.nccl.mutations_of_seats import DEALS, MAILS
 from tests.nccl.mutations_of_shares import PULLS, SHARES
 
 CLEAN = Path(__file__).parent / "clean"
@@ -74,7 +75,7 @@ def mutated() -> dict[str, str]:
             if name == "signal read late":
                 changed = changed.replace("  const ncclTeam world", READ + "  const ncclTeam world")
             found[f"{base}: {name}"] = changed
-    for base, pairs in (("pull", PULLS), ("puts", SHARES)):
+    for base, pairs in (("pull", PULLS), ("puts", SHARES), ("deal", DEALS), ("mail", MAILS)):
         text = (CLEAN / f"mutated_{base}.cu").read_text(encoding="utf-8")
         for name, parts in pairs.items():
             changed = text

@@ -51,6 +51,8 @@ def _value(source: ParsedSource, name: Node) -> Node | None:
     text = source.text(name)
     for inner in walk(body) if body is not None else ():
         changed = field(inner, "left") if inner.type == "assignment_expression" else None
+        if inner.type == "update_expression":
+            changed = field(inner, "argument")
         if inner.type == "pointer_expression" and inner.children[0].type == "&":
             changed = field(inner, "argument")  # whoever gets the address may write there
         if changed is not None and source.text(changed) == text:

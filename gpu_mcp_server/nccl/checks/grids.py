@@ -91,9 +91,17 @@ def _launched(
             if grid > min(made):
                 need = f"{grid} blocks need as many barriers, {min(made)} are required (line {source.line(node)})"
                 found.append(("error", f"{title}: {need}: it hangs"))
+        elif is_part_of(source.text_without_space(node), "".join((launch.grid or "").split())):
+            need = f"{launch.grid} blocks need as many barriers, {source.text(node)} are required"
+            found.append(("error", f"{title}: {need} (line {source.line(node)}): it hangs"))
         elif "".join((launch.grid or "").split()) != source.text_without_space(node):
             found.append(("note", f"{title}: not comparable with the barrier count `{source.text(node)}`"))
     return found
+
+
+def is_part_of(count: str, grid: str) -> bool:
+    """Say whether a count is written as a part of the grid: `blocks / 2` or `blocks - 1` of `blocks`."""
+    return bool(re.fullmatch(r"\w+", grid) and re.fullmatch(rf"{grid}(?:/[2-9]\d*|-[1-9]\d*|>>[1-9])", count))
 
 
 def blocks_of(program: ProgramModel, launch: KernelLaunch, session: BarrierSession) -> int | None:

@@ -97,9 +97,9 @@ def _store(source: ParsedSource, node: Node) -> Transfer | None:
     left, right = field(node, "left"), field(node, "right")
     if left is None or right is None or left.type != "subscript_expression":
         return None
-    is_pull = _pointer_call(source, left, LSA) is None
+    is_pull = _pointer_call(source, left, LSA) is None or _own_call(source, left) is not None
     remote, own = (right, left) if is_pull else (left, right)
-    peer_call, local_call = _pointer_call(source, remote, LSA), _pointer_call(source, own, LOCAL)
+    peer_call, local_call = _pointer_call(source, remote, LSA), _own_call(source, own)
     if peer_call is None or local_call is None or len(arguments(peer_call)) < 3 or len(arguments(local_call)) < 2:
         return None
     there, here = arguments(peer_call), arguments(local_call)
@@ -111,6 +111,14 @@ def _store(source: ParsedSource, node: Node) -> Transfer | None:
     windows = source.text(there[0]), source.text(here[0])
     peer, own_offset = expand_variables(source, there[2]), expand_variables(source, own, peers)
     return Transfer(node, windows[0], offset, windows[1], own_offset, peers, peer, is_pull)
+
+
+def _own_call(source: ParsedSource, node: Node) -> Node | None:
+    """Return the call that made a pointer into the own window: a local one, or the team's for the own rank."""
+    call = _pointer_call(source, node, LSA)
+    given = arguments(call) if call is not None else []
+    is_own = len(given) > 2 and re.fullmatch(r"\(*\w+(?:\.|->)lsaRank\)*", expand_variables(source, given[2]))
+    return call if is_own else _pointer_call(source, node, LOCAL)
 
 
 def _added(source: ParsedSource, call: Node, peers: frozenset[str]) -> str:
@@ -196,11 +204,28 @@ def _left_out(kernel: Function, transfer: Transfer) -> list[Finding]:
                 said = f"the loop over peers begins at 1: the own block of {transfer.to_window} is never written"
                 return [error("offsets", source, loop, f"{kernel.name}: {said}")]
         loop = enclosing(loop.parent, "for_statement")
+    short = _short_while(kernel, transfer)
+    if short is not None:
+        said = "the loop over peers ends before the last one: it gets nothing"
+        return [error("offsets", source, short, f"{kernel.name}: {said}")]
     for loop in _peer_loops(source, transfer):
         said = _wrong_end(source, loop, transfer)
         if said:
             return [error("offsets", source, loop, f"{kernel.name}: {said}")]
     return []
+
+
+def _short_while(kernel: Function, transfer: Transfer) -> Node | None:
+    """Return the `while` that takes turns over peers from 0 and ends before the last."""
+    source = kernel.source
+    loop = enclosing(transfer.node, "while_statement")
+    condition = field(loop, "condition") if loop is not None else None
+    ends = expand_variables(source, condition) if condition is not None else ""
+    bound = re.fullmatch(r"\(*(\w+)<\(*[\w.>-]*(?:lsaSize|nRanks)\)*-[1-9]\d*\)*", ends)
+    if bound is None or "%" not in transfer.peer or bound.group(1) not in words_of(transfer.peer):
+        return None
+    starts_at_0 = re.search(rf"\b{bound.group(1)}\s*=\s*0\b", source.text(kernel.body))
+    return loop if starts_at_0 and not re.search(r"[+-]1\b", transfer.peer) else None
 
 
 def _are_apart(transfer: Transfer) -> bool:

@@ -18,6 +18,7 @@ from gpu_mcp_server.nccl.checks import (
     windows,
 )
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule
+from gpu_mcp_server.nccl.checks.pointer_helpers import inline_pointer_helpers
 from gpu_mcp_server.nccl.checks.requirements import Version
 from gpu_mcp_server.nccl.checks.streams import HostFlow
 from gpu_mcp_server.nccl.program_model.functions import Function
@@ -52,12 +53,13 @@ def findings(
     found += resource_lifetimes.findings(program, communicating)
     found += requirements.findings(program, communicating, header)
     found += communication.findings(program, communicating, original)
-    own = agreement.own_program(program)
+    inlined = inline_pointer_helpers(program)
+    own = agreement.own_program(inlined)
     trace = Trace(own)
     places = PointerResolver(own, trace)
     found += agreement.findings(trace, places, communicating)
-    found += HostFlow(trace, places, communicating).findings()
-    found += offsets.findings(program)
+    found += HostFlow(trace, places, kernels.communicating(inlined)).findings()
+    found += offsets.findings(inlined)
     found += signals.findings(program)
     found += frozen_text.marker_findings(files)
     found += frozen_text.infrastructure_findings(files)

@@ -8,7 +8,7 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.checks.barriers import gins_of
 from gpu_mcp_server.nccl.checks.expansion import expand_variables, words_of
 from gpu_mcp_server.nccl.checks.findings import Finding, error
-from gpu_mcp_server.nccl.checks.grids import bound
+from gpu_mcp_server.nccl.checks.grids import bound, is_part_of
 from gpu_mcp_server.nccl.checks.protocols import OWN, text_below
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
@@ -24,7 +24,10 @@ from gpu_mcp_server.nccl.program_model.syntax import (
 )
 
 PUTS = frozenset({"put", "putValue"})
-_ACTION = re.compile(r"Signal(?:Inc|Add)\w*\s*[{(]\s*([^{},()]+(?:\([^()]*\))?)")
+LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
+COOP = 9
+"""The place of the group of threads among a put's arguments; it is one thread unless given. Source: NCCL 2.32.3."""
+_ACTION = re.compile(r"Signal(?:Inc|Add)\w*\s*[{(]\s*(?:\(\w+\)\s*)?([^{},()]+(?:\([^()]*\))?)")
 _COUNT = re.compile(r"\bginSignalCount\s*=\s*([^;,}]+)")
 _THREAD_0 = re.compile(r"\(?(?:threadIdx\.x==0|!threadIdx\.x|0==threadIdx\.x)\)?")
 _RANKS = re.compile(r"[\w.>()\-]*\bnRanks")
@@ -64,6 +67,7 @@ def findings(program: ProgramModel) -> list[Finding]:
         found += _indices(program, use, everything)
         found += _flushed(use, below)
         found += _threads(use)
+        found += _of_all_threads(program, use) if not helpers else []
     return sorted(set(found + _connections(program, everything)))
 
 
@@ -123,10 +127,16 @@ def _values(program: ProgramModel, use: SignalUse, everything: str) -> list[Find
                 found.append(_said(use, wait, said))
             continue
         rest = re.sub(r"\(*\w+\.readSignal\((?:[^()]|\([^()]*\))*\)\)*", "", text, count=1)
+        if not rest.strip("()"):
+            found.append(_said(use, wait, "waits for the value that the signal had before: it does not wait at all"))
+            continue
         wanted = _counted(use)
         numbers = re.sub(r"[()]", "", _RANKS.sub("nRanks", rest))
         if wanted is not None and re.fullmatch(r"[+\-*]?(?:\d+|nRanks|[+\-*])*", numbers) and numbers != "+nRanks":
             said = f"waits for `before {numbers}` signals, and each of nRanks ranks sends one"
+            found.append(_said(use, wait, said))
+        elif _is_named_by_sender(use) and re.fullmatch(r"\+(?:[2-9]|\d\d+|nRanks)", numbers):
+            said = f"waits for `before {numbers}` signals, and one rank sends one here: it hangs"
             found.append(_said(use, wait, said))
     found += _other_signal(use)
     first = min((p.start_byte for p in (*use.puts, *use.barriers)), default=0)
@@ -135,6 +145,16 @@ def _values(program: ProgramModel, use: SignalUse, everything: str) -> list[Find
             said = "reads a signal's value after the first barrier or put: signals of peers may have come by then"
             found.append(_said(use, read, said))
     return found
+
+
+def _is_named_by_sender(use: SignalUse) -> bool:
+    """Say whether each rank puts once, to the peer of a block's number, at a signal of the sender's rank."""
+    if len(use.puts) != 1 or enclosing(use.puts[0], *LOOPS) is not None:
+        return False
+    put = use.puts[0]
+    index, given = _index_text(use, put, _signal_of(use, put) or ""), arguments(put)
+    peer = expand_variables(use.source, given[1]).strip("()") if len(given) > 1 else ""
+    return re.search(r"\.rank\)*$", index) is not None and peer == "blockIdx.x"
 
 
 def _other_signal(use: SignalUse) -> list[Finding]:
@@ -148,6 +168,8 @@ def _other_signal(use: SignalUse) -> list[Finding]:
         t.replace("(", "").replace(")", "")
         for t in (_index_text(use, use.puts[0], action), expand_variables(use.source, given[1]))
     )
+    if re.fullmatch(r".+\.rank", sent) and sent == waited and _is_named_by_sender(use):
+        return [_said(use, use.waits[0], "waits at the signal of the own rank, and peers put at that of theirs")]
     if sent == waited or words_of(sent) - {"blockIdx", "x"} or words_of(waited) - {"blockIdx", "x"}:
         return []
     return [_said(use, use.waits[0], f"waits for signal {waited}, and its puts send signal {sent}")]
@@ -179,6 +201,11 @@ def _indices(program: ProgramModel, use: SignalUse, everything: str) -> list[Fin
     grids = [bound(program, x.grid or "") for x in program.launches if x.kernel == use.kernel.name]
     grid = max((g for g in grids if g is not None), default=None)
     counts = [bound(program, m) for m in _COUNT.findall(everything)]
+    written = ["".join(m.split()) for m in _COUNT.findall(everything)]
+    for launch in (x for x in program.launches if x.kernel == use.kernel.name and _is_named_by_sender(use)):
+        if written and all(is_part_of(w, "".join((launch.grid or "").split())) for w in written):
+            said = f"a signal for each of {launch.grid} ranks is used, and {written[0]} are asked for by ginSignalCount"
+            found.append(_said(use, use.puts[0], said))
     for put in use.puts:
         action = _signal_of(use, put)
         if action is None or grid is None:
@@ -234,6 +261,21 @@ def _threads(use: SignalUse) -> list[Finding]:
             said = "only thread 0 puts, in a loop that strides over all threads: the other peers get nothing"
             found.append(_said(use, put, said))
     return found
+
+
+def _of_all_threads(program: ProgramModel, use: SignalUse) -> list[Finding]:
+    """A put that names no group is a thread's own: all threads of a block repeat it where nothing picks one."""
+    launches = [x for x in program.launches if x.kernel == use.kernel.name]
+    threads = [bound(program, x.block or "") for x in launches]
+    text = use.source.text(use.kernel.body)
+    if (
+        not threads
+        or any(t is None or t < 2 for t in threads)
+        or re.search(r"threadIdx|[lL]ane|thread_rank|elect", text)
+    ):
+        return []
+    said = "every thread of the block makes this put, and its signal, again: no group of threads is given"
+    return [_said(use, put, said) for put in use.puts if len(arguments(put)) in range(7, COOP + 1)]
 
 
 def _is_new(everything: str) -> bool:
