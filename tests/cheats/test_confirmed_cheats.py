@@ -23,6 +23,7 @@ class FooledSuite(cheat_suite.CheatSuite):
         return Evaluation(status="judged", verdict="correct", speedup=900.0, **columns)
 
 
+@pytest.mark.timeout(600)  # two evaluations, on a busy machine too
 async def test_a_cheat_that_fools_the_first_look_is_stopped_by_the_confirmation_run(lab: Lab, tmp_path: Path):
     (tmp_path / "cheat.c").write_text(WRONG)
     (tmp_path / "right.c").write_text(RIGHT)

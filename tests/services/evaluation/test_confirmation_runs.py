@@ -144,6 +144,7 @@ async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_ow
     assert not later.news, "it is told once"
 
 
+@pytest.mark.timeout(600)  # two evaluations, on a busy machine too
 async def test_a_run_confirms_an_attempt_and_its_figures_take_the_place_of_the_first_ones(
     believing_judge: None, quick: Lab
 ):
