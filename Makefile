@@ -14,7 +14,7 @@ OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgt
 DAEMONS := slurm-wlm slurmdbd munge mariadb-server-core $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
-.PHONY: help demo test test-slow test-all test-slurm test-real lint system setup bench release-check clean need-python
+.PHONY: help demo test test-torch test-slow test-all test-slurm test-real lint system setup bench release-check clean need-python
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -74,6 +74,14 @@ test-all: test test-slow ## everything but tests/real and what needs Slurm
 
 test-slurm: setup ## every way to run that needs a Slurm cluster, which the tests start
 	$(BIN)/python -m pytest tests/backends -m slurm
+
+# in a Python of its own: the server needs none of it
+TORCH_TESTS = $$(grep -rlE 'torch_python|TEST_TORCH_PYTHON' tests --include='test_*.py')
+
+test-torch: setup .venv/.toolchains ## what needs torch and Triton, which the others skip: 20 minutes
+	@[ -x .torch/bin/python ] || { echo "making .torch with torch, Triton and NumPy ..."; $(PYTHON) -m venv .torch; }
+	@.torch/bin/python -c 'import torch, triton' 2>/dev/null || .torch/bin/python -m pip install --quiet torch triton numpy
+	TEST_TORCH_PYTHON=$(CURDIR)/.torch/bin/python $(PYTEST) $(TORCH_TESTS)
 
 test-real: setup .venv/.toolchains ## what needs npm or a GPU
 	$(BIN)/python -m pytest tests/real -n 2 --dist loadgroup
