@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Add, list, check and remove the machines that jobs run on.", no_args_is_help=True)
 
-HERE_ALONE = ("add", "set", "remove", "login")
-"""What changes settings, or logs in: on the machine itself alone."""
 
+def refuse_elsewhere(command: str) -> None:
+    """Refuse what changes settings, or logs in, where commands act on a team's server.
 
-@app.callback()
-def refuse_elsewhere(context: typer.Context) -> None:
-    """Add, list, check and remove the machines that jobs run on."""
-    address = in_process_client.remote_address()
-    if address and context.invoked_subcommand in HERE_ALONE:
+    Raises:
+        BadRequest: If they do.
+    """
+    if address := in_process_client.remote_address():
         raise BadRequest(
             f"The hosts of {address} stand in the settings of its machine: they are changed there.",
-            hint=f"`gpu-mcp-server --local hosts {context.invoked_subcommand}` changes those of this machine.",
+            hint=f"`gpu-mcp-server --local hosts {command}` changes those of this machine.",
         )
 
 
@@ -78,6 +77,7 @@ def add(
     """
     from gpu_mcp_server.settings.server_settings import user_config_file
 
+    refuse_elsewhere("add")
     files = {"identity_file": identity_file, "known_hosts": known_hosts, "ssh_config": ssh_config}
     way: dict[str, Any] = {key: str(path.expanduser().absolute()) for key, path in files.items() if path}
     way |= {"control_path": control_path} if control_path else {}
@@ -174,6 +174,7 @@ def set_values(
     """Change settings of a host: `hosts set box port=2222`, `hosts set box --with torch,triton`."""
     from gpu_mcp_server.settings.server_settings import user_config_file
 
+    refuse_elsewhere("set")
     path = user_config_file()
     before = read_config(path)
     known = given_hosts(before)
@@ -251,6 +252,7 @@ def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")], as
     from gpu_mcp_server.settings.host_settings import OpenSshHost
     from gpu_mcp_server.settings.server_settings import load_settings
 
+    refuse_elsewhere("login")
     host = load_settings().hosts.get(name)
     if not isinstance(host, OpenSshHost):
         raise BadRequest(f"{name!r} is no host of kind openssh in the settings.", hint="Others log in by themselves.")
@@ -264,6 +266,7 @@ def remove(name: Annotated[str, typer.Argument(help="Host to take out.")], as_js
     """Take a host out of the settings; nothing on the host is touched."""
     from gpu_mcp_server.settings.server_settings import user_config_file
 
+    refuse_elsewhere("remove")
     path = user_config_file()
     write_private(path, without_host(read_config(path), name))
     print_result({"removed": name, "config_file": str(path)}, f"host {name} is no longer in {path}", as_json=as_json)

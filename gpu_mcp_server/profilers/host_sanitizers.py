@@ -17,8 +17,8 @@ MOST_LINES = 60
 """Of one report, beyond the headline."""
 _UNDEFINED = re.compile(r"(?P<file>[^\s:]{1,300}):(?P<line>\d{1,9}):\d{1,9}: runtime error: (?P<words>.{1,300})")
 _REPORT = re.compile(
-    r"(?:==\d+==ERROR: AddressSanitizer: (?P<address>.{1,300}?)|"
-    r"WARNING: ThreadSanitizer: (?P<thread>.{1,200}?) \(pid=\d+\))\s*$"
+    r"(?:==\d+==ERROR: AddressSanitizer: (?P<address>.{1,300})|"
+    r"WARNING: ThreadSanitizer: (?P<thread>.{1,200}?) \(pid=\d+\))$"
 )
 _END = re.compile(r"SUMMARY: \w+Sanitizer:|=={8,}")
 _ACCESS = re.compile(
@@ -69,7 +69,7 @@ def is_instrumented(text: str) -> bool:
 def _reports(text: str) -> Iterator[list[str]]:
     block: list[str] = []
     for full in text.splitlines():
-        line = full[:LONGEST_LINE]
+        line = full[:LONGEST_LINE].rstrip()
         starts = _REPORT.match(line) or _UNDEFINED.match(line)
         if block and (starts or _END.match(line)):
             yield block

@@ -6,8 +6,9 @@ The file is the work of a hostile program as well: whatever does not fit its fie
 import math
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from gpu_mcp_server.models.device_spec import DeviceSpec
 from gpu_mcp_server.models.hotspots import HotModule, Hotspot, InputShape
@@ -29,7 +30,11 @@ TYPES = {
     "bool": ("bool", 1),
 }
 """Source: torch 2.13's names in a trace's "Input type", and bytes of an element."""
-_TENSOR = re.compile(r"(.+?)\[([\d, ]+)\]")
+_TENSOR = re.compile(r"([\w: ]{1,40})\[(\d{1,12}(?:, \d{1,12}){0,15})\]")
+Name = Annotated[str, Field(max_length=400), AfterValidator(lambda text: " ".join(escape_controls(text).split()))]
+"""Of operators, kernels, modules, inputs: on one line."""
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Microseconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Tensor = tuple[str, tuple[int, ...]]
 PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
 """Which inputs of a matrix product are multiplied."""
@@ -38,40 +43,40 @@ PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "ate
 class RecordedCalls(BaseModel):
     """Calls of an operator with the same inputs."""
 
-    inputs: list[str] = Field(max_length=12)
-    calls: int = Field(ge=0)
-    self_us: float = Field(ge=0, allow_inf_nan=False)
-    device_us: float = Field(ge=0, allow_inf_nan=False)
+    inputs: list[Name] = Field(max_length=12)
+    calls: Count
+    self_us: Microseconds
+    device_us: Microseconds
 
 
 class RecordedRow(BaseModel):
     """Sums over the calls of one operator, module or kernel."""
 
-    name: str = Field(max_length=300)
-    calls: int = Field(ge=0)
-    self_us: float = Field(ge=0, allow_inf_nan=False)
-    device_us: float = Field(ge=0, allow_inf_nan=False)
-    unowned_us: float = Field(ge=0, allow_inf_nan=False)
+    name: Name
+    calls: Count
+    self_us: Microseconds
+    device_us: Microseconds
+    unowned_us: Microseconds
     """Of a kernel, where no operator of torch launched it."""
     shapes: list[RecordedCalls] = Field(max_length=20)
-    kernels: dict[str, float] = Field(max_length=20)
-    modules: dict[str, float] = Field(max_length=20)
+    kernels: dict[Name, Microseconds] = Field(max_length=20)
+    modules: dict[Name, Microseconds] = Field(max_length=20)
 
 
 class RecordedProgram(BaseModel):
     """What hotspot_trace wrote down."""
 
-    torch: str = Field(max_length=80)
-    device: str | None = Field(max_length=120)
+    torch: Name
+    device: Name | None
     threads: int
-    wall_s: float = Field(gt=0, allow_inf_nan=False)
-    steps: int = Field(ge=0)
-    outer_calls: int = Field(ge=0)
-    compiled: int = Field(ge=0)
-    forks: int = Field(ge=0)
-    covered_us: float = Field(ge=0, allow_inf_nan=False)
-    device_busy_us: float = Field(ge=0, allow_inf_nan=False)
-    events: int = Field(ge=0)
+    wall_s: float = Field(gt=0, le=1e6, allow_inf_nan=False)
+    steps: Count
+    outer_calls: Count
+    compiled: Count
+    forks: Count
+    covered_us: Microseconds
+    device_busy_us: Microseconds
+    events: Count
     events_left_out: bool
     operators: list[RecordedRow] = Field(max_length=300)
     modules: list[RecordedRow] = Field(max_length=300)
@@ -86,8 +91,8 @@ class RecordedProgram(BaseModel):
 class MissingTorch(BaseModel):
     """What hotspot_trace writes where it cannot begin."""
 
-    missing: str = Field(max_length=500)
-    python: str = Field(max_length=500)
+    missing: Name
+    python: Name
 
 
 def parse_recording(data: bytes) -> RecordedProgram | MissingTorch | None:
@@ -117,7 +122,7 @@ def rank_hotspots(found: RecordedProgram, spec: DeviceSpec | None) -> tuple[list
     spots = [_hotspot(r, us, wall_us, found.on_gpu, spec) for r, us in rows]
     spots += [
         Hotspot(
-            name=escape_controls(short_name(r.name)), kind="kernel", share=_share(us, wall_us),
+            name=short_name(r.name), kind="kernel", share=_share(us, wall_us),
             at_most_speedup=bound_speedup(_share(us, wall_us)), calls=r.calls, total_us=us,
         )
         for r, us in kernels
@@ -132,7 +137,7 @@ def rank_modules(found: RecordedProgram) -> list[HotModule]:
     calls: dict[str, int] = {}
     times: dict[str, float] = {}
     for row in found.modules:
-        path = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", escape_controls(row.name))
+        path = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", row.name)
         calls[path] = calls.get(path, 0) + row.calls
         times[path] = times.get(path, 0.0) + row.self_us
     listed = [HotModule(path=p, calls=calls[p], share=_share(us, found.wall_s * 1e6)) for p, us in times.items()]
@@ -178,15 +183,15 @@ def _share(us: float, wall_us: float) -> float:
 
 def _hotspot(row: RecordedRow, us: float, wall_us: float, on_gpu: bool, spec: DeviceSpec | None) -> Hotspot:
     return Hotspot(
-        name=escape_controls(row.name),
+        name=row.name,
         kind="operator",
         share=_share(us, wall_us),
         at_most_speedup=bound_speedup(_share(us, wall_us)),
         calls=row.calls,
         total_us=us,
         shapes=[_shape(row.name, p, on_gpu, spec) for p in row.shapes],
-        kernels=[escape_controls(short_name(k)) for k in sorted(row.kernels, key=lambda k: -row.kernels[k])],
-        modules=[escape_controls(m) for m in sorted(row.modules, key=lambda m: -row.modules[m])],
+        kernels=[short_name(k) for k in sorted(row.kernels, key=lambda k: -row.kernels[k])],
+        modules=sorted(row.modules, key=lambda m: -row.modules[m]),
     )
 
 
@@ -194,7 +199,7 @@ def _shape(name: str, part: RecordedCalls, on_gpu: bool, spec: DeviceSpec | None
     us = part.device_us if on_gpu else part.self_us
     least = least_us(name, part.inputs, spec) if spec is not None and us else None
     return InputShape(
-        inputs=[escape_controls(i) for i in part.inputs],
+        inputs=part.inputs,
         calls=part.calls,
         total_us=us,
         roofline_percent=100 * least * part.calls / us if least and us else None,

@@ -89,10 +89,21 @@ def test_bounds_are_low_where_something_is_not_known():
 @pytest.mark.parametrize(
     "change",
     [
-        {"wall_s": 0}, {"wall_s": float("nan")}, {"operators": [{}]}, {"device": "x" * 200}, {"covered_us": -1},
+        {"wall_s": 0}, {"wall_s": float("nan")}, {"operators": [{}]}, {"device": "x" * 500}, {"covered_us": -1},
         {"operators": [{"name": "x"}] * 400}, {"torch": None},
+        {"steps": 10**400}, {"wall_s": 1e308}, {"device": "x" * 3_000_000},
     ],
 )  # fmt: skip
 def test_what_a_program_forged_is_no_recording(change: dict[str, Any]):
     assert parse_recording(json.dumps({**ABOUT, **summarize([], 1.0), **change}).encode()) is None
     assert parse_recording(b"\xff") is None
+
+
+def test_names_are_short_and_on_one_line_and_odd_sizes_are_no_tensors():
+    forged = event("cpu_op", "a\nnote: trust me\x1b[31m", 0, 10.0)
+    (row,) = recorded([forged], device=None).operators
+    assert row.name == "a note: trust me\\x1b[31m" or ("\n" not in row.name and "\x1b" not in row.name)
+    spec = spec_of(H100)
+    assert spec is not None
+    for odd in ("float[,]", "float[1 2]", f"float[{'9' * 5000}]", "float[]"):
+        assert least_us("aten::relu", [odd], spec) is None

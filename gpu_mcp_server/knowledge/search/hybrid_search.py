@@ -135,9 +135,9 @@ class Search:
 
         Messages that are about it come first: their names are no symbols.
         """
-        found = [*self._with_word(f'sym : "{name}"', scope), *self._with_word(f'"{name}"', scope)]
-        found = list(dict.fromkeys(found))
-        return found if len(found) <= NAMING_FEW else []
+        about = list(dict.fromkeys(self._with_word(f'sym : "{name}"', scope)))
+        found = list(dict.fromkeys([*about, *self._with_word(f'"{name}"', scope)]))
+        return next((each for each in (found, about) if len(each) <= NAMING_FEW), list[int]())
 
     def _with_word(self, match: str, scope: Scope) -> list[int]:
         inside = " OR ".join("rowid BETWEEN ? AND ?" for _ in scope.ranges())

@@ -149,7 +149,13 @@ class Checker:
             env=plan.env,
             tool=plan.tool,
             extra_files=plan.files,
-            context={"tool": tool, "checker": plan.checker, "processor": True},
+            context={
+                "tool": tool,
+                "checker": plan.checker,
+                "processor": True,
+                "compiled": bool(plan.compile),
+                "whole": plan.whole,
+            },
             gpus=0,
         )
         return await self._run(job, target, what, tool, progress)
@@ -194,7 +200,7 @@ class Checker:
             job_id=row.job_id,
             attempt_id=row.attempt_id,
             host=done.host,
-            seconds=ended.about.get("checked", {}).get("seconds") or ended.seconds,
+            seconds=ended.seconds if on_processor else ended.about.get("checked", {}).get("seconds") or ended.seconds,
             sandbox=done.record.level,
             log_artifact_id=await self._tools.artifacts.put(log, name="check.log", media_type="text/plain")
             if log

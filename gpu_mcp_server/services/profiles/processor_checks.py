@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.attempt import Attempt
@@ -64,7 +64,15 @@ static void *driver_tensor(size_t count, size_t size, int kind, int write) {
 }
 """
 _KINDS = {"float32": ("f", 4), "float64": ("d", 8), "float16": ("h", 2), "bfloat16": ("b", 2), "bool": ("?", 1)}
-_SIZES = {"int32": 4, "int64": 8}
+_SIZES = {
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("int8", "uint8", "float4_e2m1fn_x2"), 1),
+    **dict.fromkeys(("int16", "uint16"), 2),
+    **dict.fromkeys(("int32", "uint32"), 4),
+    **dict.fromkeys(("int64", "complex64"), 8),
+}
+"""Bytes of an element."""
+WHOLE = "whole numbers in its inputs were 0 to 3: a table that larger ones would leave was not tried"
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,8 @@ class ProcessorCheck:
     env: Mapping[str, str]
     tool: Tool | None
     checker: str
+    whole: bool = False
+    """Whether our driver makes whole numbers for it."""
 
 
 def sanitizers_of(tool: CheckTool) -> tuple[str, str]:
@@ -142,6 +152,7 @@ def plan_attempt(
         env={**build.plan.env, **ENVIRONMENT},
         tool=Tool(path=build.toolchain.path, version=build.toolchain.version, roots=list(build.plan.roots)),
         checker=f"{words} of {build.toolchain.name} {build.toolchain.version}",
+        whole=any(tensor.dtype.removeprefix("u").startswith("int") for tensor in problem.inputs),
     )
     return check, replace(where, attempt=attempt, shape=dims, sources=build.plan.files)
 
@@ -168,15 +179,16 @@ def driver_of(problem: Problem, dims: Mapping[str, int], symbol: str) -> bytes:
 
 
 def _made(tensor: TensorSpec, dims: Mapping[str, int], write: int) -> str:
-    kind, size = _KINDS.get(tensor.dtype, ("i", _SIZES.get(tensor.dtype, 1)))
+    kind, size = _KINDS.get(tensor.dtype) or ("i", _SIZES[tensor.dtype])
     return f"driver_tensor({tensor_of(tensor, dims)['count']}, {size}, '{kind}', {write})"
 
 
 def judge_run(ended: FinishedToolJob, log: str, sources: Mapping[str, str]) -> tuple[str, str | None, CheckReport]:
     """Return status, note and report of a check on a processor."""
     context = ended.row.context
-    compiled: Mapping[str, Any] = ended.about.get("compiled", {})
-    checked: Mapping[str, Any] = ended.about.get("checked", {})
+    compiled, checked = (_seen(ended.about.get(part)) for part in ("compiled", "checked"))
+    if compiled.get("timed_out") is True:
+        return "timeout", "the compiler did not end within timeout_s", CheckReport()
     if compiled and compiled.get("code"):
         why = log.strip()[:600] or compiled.get("error") or "the compiler said nothing"
         return "not_checked", f"it does not compile with the sanitizer: {why}", CheckReport()
@@ -190,10 +202,18 @@ def judge_run(ended: FinishedToolJob, log: str, sources: Mapping[str, str]) -> t
         return "timeout", "the time was over before anything was found: use a smaller shape", report
     if ended.status == "oom":
         return "oom", ended.done.record.note, report
+    if not compiled and context.get("compiled"):
+        return "failed", ended.done.record.note or "the job ended before the launcher was called", report
     if not compiled and not host_sanitizers.is_instrumented(log):
         return "not_checked", NOT_BUILT.format(SANITIZERS[context["tool"]][0]), report
     if checked.get("cut"):
         return "not_checked", "it printed more than 1 MiB; what came behind was not read: print less", report
     if checked.get("code") == 0:
+        notes += [WHOLE] if context.get("whole") else []
         return "clean", "; ".join(notes) or None, report
     return "failed", f"the program ended with {checked.get('error') or checked.get('code')}, without findings", report
+
+
+def _seen(part: Any) -> Mapping[str, Any]:
+    """Return what the worker wrote of a command; empty where it is none, as the checked program can write there too."""
+    return cast("Mapping[str, Any]", part) if isinstance(part, dict) else {}

@@ -54,8 +54,8 @@ def scale(x):
 
 def test_what_an_interpreter_would_take_too_long_for_is_left_out_with_the_limit(court):
     slow = "extern int usleep(unsigned); if (i == 0 && rows > 1000) usleep(400000); y[i] = 3 * x[i];"
-    interpreted = court(scaling(slow), **TASK, untimed="an interpreter").verdict
-    compiled = court(scaling(slow), **TASK).verdict
+    interpreted = court(scaling(slow), **TASK, untimed="an interpreter", interpreted=True).verdict
+    compiled = court(scaling(slow), **TASK, untimed="this sandbox is too weak for times").verdict
 
     def largest(verdict):
         return max(trial["dims"]["rows"] for trial in verdict["trials"])
@@ -63,6 +63,7 @@ def test_what_an_interpreter_would_take_too_long_for_is_left_out_with_the_limit(
     assert interpreted["verdict"] == compiled["verdict"] == "correct", interpreted["reason"]
     assert 2048 <= largest(interpreted) < 8192, "0.4 s a call at 2,048 rows"
     assert f"rows={largest(interpreted)}" in interpreted["covers"], "the verdict says how far it went"
+    assert "the candidate may take" in str(interpreted) and "the limit is 5 s" in str(interpreted)
     assert largest(compiled) > 65536, "who is slow on purpose is spared nothing"
 
 
