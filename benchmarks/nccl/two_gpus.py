@@ -141,7 +141,11 @@ def row_of(item: Item, folder: Path, until: str, end: float) -> str:
     command += ["--until", until, "--timeout", str(RUN_LIMIT_S), "--json"]
     said = _said(command, end - began)
     listed = said.get("steps") or said.get("checks")
-    told = [f"{s['name']}: {s['status']}" for s in listed] if isinstance(listed, list) else [str(said.get("headline"))]
+    told = (
+        [f"{s['name']}: {s['status']}" for s in listed]
+        if isinstance(listed, list)
+        else [str(said.get("headline") or said.get("error"))]
+    )
     if "checks" in said and isinstance(listed, list):
         told = [f"{c['name']}: {c.get('evidence', '')[:160]}" for c in listed if c["status"] == "failed"] or [
             "nothing failed"

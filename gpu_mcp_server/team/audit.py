@@ -41,6 +41,8 @@ class AuditLog:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._waiting: deque[AuditEntry] = deque(maxlen=MOST)
+        self._writing = asyncio.Lock()
+        """Two that write at once would write the same entries."""
 
     def note(self, user: User, action: str, handle: str | None, outcome: str, address: str | None) -> None:
         """Note what was done."""
@@ -67,6 +69,10 @@ class AuditLog:
 
     async def write(self) -> None:
         """Write what waits; a store that takes nothing is tried again with the next."""
+        async with self._writing:
+            await self._write_batch()
+
+    async def _write_batch(self) -> None:
         batch = list(self._waiting)
         if not batch:
             return
