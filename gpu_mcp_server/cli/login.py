@@ -63,14 +63,15 @@ def whoami(as_json: Json = False) -> None:
     address = in_process_client.remote_address()
     if address is None:
         raise BadRequest(
-            "Commands act on this machine: you are nobody's user here.", hint="gpu-mcp-server login URL changes that."
+            "You are not logged in to a team's server: commands use this machine.",
+            hint="`gpu-mcp-server login URL` logs you in.",
         )
 
-    async def asked() -> dict[str, Any]:
+    async def ask_server() -> dict[str, Any]:
         async with in_process_client.remote_session(address) as there:
             return await there.server.server.send("GET", "/whoami")
 
-    who = in_process_client.run(asked)
+    who = in_process_client.run(ask_server)
     tools = ", ".join(who["toolsets"]) if who["toolsets"] is not None else "all that it offers"
     lines = [
         f"{who['name']} at {address}: scopes {', '.join(who['scopes'])}; project {who['project'] or 'none'}; "

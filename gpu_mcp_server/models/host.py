@@ -109,7 +109,7 @@ class LabStatus(ResultModel):
 
     hosts: list[HostStatus]
     note: str | None = None
-    """That the token of whoever asks ends soon."""
+    """When the caller's token expires, within a week before that."""
 
     def summary(self) -> str:
         """A block a host."""

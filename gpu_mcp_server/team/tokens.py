@@ -106,7 +106,7 @@ class Tokens:
             return TokenRefusal("expired")
         if row["last_used_at"] is None or row["last_used_at"][:16] != now[:16]:
             await self._note_use(form[1], now)
-        expires_at = row["expires_at"] if row["kind"] == "token" else None  # a browser's session begins anew by itself
+        expires_at = row["expires_at"] if row["kind"] == "token" else None  # browser sessions are renewed by logging in
         return user_of(row, row["scopes"].split(), form[1], expires_at)
 
     async def _note_use(self, token_id: str, now: str) -> None:

@@ -327,7 +327,7 @@ def args_of(event: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def part_of(args: Dict[str, Any]) -> Tuple[str, ...]:
-    """Return an operator's inputs in words: `float[64, 128]`, scalars by their type alone."""
+    """Return the type and shape of each input of an operator: `float[64, 128]`; of a scalar its type."""
     dims: Any = args.get("Input Dims") or []
     types: Any = args.get("Input type") or []
     found = ["%s%s" % (t, list(d)) if d else str(t) for d, t in zip(dims, types) if t]

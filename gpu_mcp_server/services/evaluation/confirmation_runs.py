@@ -185,7 +185,7 @@ class ConfirmationRuns:
                 continue
             own = None if run is None else run.call.job_id
             if own is not None and any(e["job"] != own for e in found["pool"]["broker"].get("waiting", [])):
-                self.give_way(owed.host)  # not before its own job is known: that one may be who waits
+                self.give_way(owed.host)  # until the submit is answered, the waiting job may be the run's own
 
     async def _user(self, attempt_id: str) -> User:
         owner = await owner_of(self._db, attempt_id)

@@ -203,7 +203,7 @@ class Registry:
         best = await self._experience.list("best", problem_id=problem.problem_id, limit=1)
         recent = await self._experience.list("recent", problem_id=problem.problem_id, limit=1)
         update: dict[str, Any] = {"attempts": len(recent.attempts) + (recent.left_out or 0)}
-        if best.attempts and best.attempts[0].trust:  # without a time it is nobody's best
+        if best.attempts and best.attempts[0].trust:  # an attempt without a time ranks nowhere
             a = best.attempts[0]
             time = f" {format_time(a.median_us / 1e6)} on {a.device}" if a.median_us else ""
             speed = f" speed-up {a.speedup:.3g}{format_range(a.speedup_range)} on {a.device}" if a.speedup else ""

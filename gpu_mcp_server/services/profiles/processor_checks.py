@@ -91,7 +91,7 @@ class ProcessorCheck:
 
 
 def sanitizers_of(tool: CheckTool) -> tuple[str, str]:
-    """Return a check's value of `-fsanitize` and its name in words.
+    """Return the value of `-fsanitize` for a check, and the sanitizers' names.
 
     Raises:
         BadRequest: If no sanitizer of a processor does it.
