@@ -475,10 +475,12 @@ GATED = {**GRAPH, "calls_as": "plain", "gated": True, "owner_files": DEAR_GATES}
 
 
 def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
-    shape = court(on_stream(), **GATED).verdict["shapes"][0]
+    verdict = court(on_stream(), **GATED).verdict
+    shape = verdict["shapes"][0]
 
     assert shape["verdict"] == "correct", shape["reason"]
     assert shape["basis"] == "device"
+    assert verdict["note"] == "" and verdict["speedup"] is None  # the reference computes on the processor
     assert shape["candidate"]["rounds"] >= 7, shape
     assert shape["gated_samples"]["fenced_rounds"] >= 6
     assert len(shape["gated_samples"]["isolated_us"]) >= 16

@@ -183,13 +183,16 @@ class Owner:
         laid = described_layouts(self.task) if verdict == "incorrect" else ""
         correct, reason = verdict == "correct", "; ".join(filter(None, [reason, answered, laid]))
         evidence = self._evidence(device, state["before"], state["after"])
-        untimed = [self._untimed(s) for s in shapes if not s["speedup"]]
+        # a NumPy reference computes on the processor
+        no_baseline = device.kind == "cuda" and self.task["framework"] == "numpy"
+        untimed = [self._untimed(s) for s in shapes if not (s.get("candidate") if no_baseline else s["speedup"])]
+        compared = correct and not untimed and not no_baseline
         return {
             "mode": "judge",
             "verdict": verdict,
             "reason": reason,
             "where": where,
-            "speedup": geometric_mean([s["speedup"] for s in shapes]) if correct and not untimed else None,
+            "speedup": geometric_mean([s["speedup"] for s in shapes]) if compared else None,
             "tier": self.tier,
             "covers": trials.covers() if trials and correct else "",
             "declared": self.declared,
@@ -256,6 +259,7 @@ class Owner:
 
     def _untimed(self, shape: Dict[str, Any]) -> str:
         why = [note for note in shape.get("notes", ()) if note.startswith(("too short", "no time"))]
+        why = why or ["the reference has no time"] if shape.get("candidate") else why
         return self._name(shape["dims"]) + (" (%s)" % why[0] if why else "")
 
     def _note(self, untimed: List[str]) -> str:

@@ -45,7 +45,9 @@ class Empty(NamedTuple):
     switch_s: float = 0.0
     """A probe right behind it, as the GPU changes from one process to another (137 us on an H100)."""
     entered_s: float = 0.0
-    """Until the GPU has come to the process."""
+    """From the opening of the first gate, behind work of the owner's, until the GPU has come to the process."""
+    laid_s: float = 0.0
+    """A probe behind work of the owner's, while the process waits at its gate."""
 
 
 class GatedPlayer:
@@ -139,6 +141,8 @@ class GatedPlayer:
             reply = self.launch(0, LATE_S)
         except Blocked:
             raise NoGate("an empty launch did not return in %.0f s" % LATE_S) from None
+        probe()  # as in a round, the GPU comes from the owner's work, not from the launch
+        laid_s = probe()
         try:
             opened = self.open(LATE_S)
         except TimeoutError:
@@ -146,7 +150,7 @@ class GatedPlayer:
             raise NoGate("the GPU did not come to an empty launch in %.0f s" % LATE_S) from None
         probe_s = probe()
         self.finish(reply)
-        return Empty(opened.elapsed_s, probe_s, opened.entered_s)
+        return Empty(opened.elapsed_s, probe_s, opened.entered_s, laid_s)
 
     def close(self) -> None:
         """Give the page back."""

@@ -77,7 +77,7 @@ class GatedRounds:
         self.behind_s: List[float] = []
         """What probes took behind the last words."""
         self.laid_s: List[float] = []
-        """What they took right behind new inputs: less than behind an empty pass where nobody works on these."""
+        """What they took right behind new inputs."""
         self.entered_s: List[float] = []
         """How long the GPU took to come to the candidate, before its clock started."""
         self.ungated = ""
@@ -309,7 +309,7 @@ class GatedRounds:
         """Return how much later than around an empty pass the GPU answered, by when."""
         return {
             "behind the last word": median(self.behind_s or [0.0]) - self.empty.switch_s,
-            "behind new inputs": median(self.laid_s or [0.0]) - self.empty.switch_s,
+            "behind new inputs": median(self.laid_s or [0.0]) - self.empty.laid_s,
             "at the first gate": median(self.entered_s or [0.0]) - self.empty.entered_s,
         }
 

@@ -270,7 +270,7 @@ def without_baseline(evaluation: Evaluation) -> Evaluation:
     if evaluation.evidence.get("baseline") != ON_PROCESSOR:
         return evaluation
     times = [shape.candidate.median_us for shape in evaluation.shapes if shape.candidate]
-    whole = statistics.geometric_mean(times) if evaluation.speedup is not None else None
+    whole = statistics.geometric_mean(times) if times and len(times) == len(evaluation.shapes) else None
     shapes = [shape.model_copy(update=NO_SPEEDUP) for shape in evaluation.shapes]
     timed = {"shapes": shapes, "speedup": None, "time_us": whole}
     said = NO_BASELINE if evaluation.verdict == "correct" and evaluation.tier == "performance" else None

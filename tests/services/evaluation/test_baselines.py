@@ -110,6 +110,10 @@ def test_a_numpy_reference_is_no_baseline_for_a_gpu():
     assert "speed-up" not in bare.summary() and "time of a call: 10.0 µs" in bare.summary()
     other = timed("reference on the same GPU")
     assert without_baseline(other) is other
+    gated = timed(ON_PROCESSOR).model_copy(update={"speedup": None})  # gates time the candidate alone
+    assert without_baseline(gated).time_us == pytest.approx(10)
+    shapes = [gated.shapes[0], gated.shapes[1].model_copy(update={"candidate": None})]
+    assert without_baseline(gated.model_copy(update={"shapes": shapes})).time_us is None
 
 
 def test_an_attempt_keeps_the_intervals_of_what_its_row_says_and_none_that_was_not_measured():
