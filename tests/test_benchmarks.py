@@ -1,5 +1,6 @@
 """The benchmarks' own promises: what breaks is not passed over."""
 
+import json
 import re
 import runpy
 import sys
@@ -78,40 +79,61 @@ def test_a_reason_that_no_answer_gave_is_a_dead_end(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(scope="module")
-def two_gpus() -> dict[str, Any]:
-    return runpy.run_path(str(BENCHMARKS / "nccl" / "two_gpus.py"))
+def ranks() -> dict[str, Any]:
+    return runpy.run_path(str(BENCHMARKS / "nccl" / "ranks.py"))
 
 
-def test_faults_for_two_gpus_are_such_that_no_rule_sees(two_gpus: dict[str, Any]):
-    for name, fault in two_gpus["FAULTS"].items():
-        files, main = two_gpus["with_fault"](*fault)
+def test_faults_for_gpus_are_such_that_no_rule_sees(ranks: dict[str, Any]):
+    kernels = {
+        n: (program, ranks["KERNELS"], ((old, new),)) for n, (program, old, new) in ranks["KERNEL_FAULTS"].items()
+    }
+    of_a_run = {n: ("alltoall.cu", *fault) for n, fault in ranks["RUN_FAULTS"].items()}
+    for name, fault in {**kernels, **of_a_run}.items():
+        files, main = ranks["with_fault"](*fault)
         original = ProgramModel.read({fault[0]: files[fault[0]]}, fault[0])
         found = rules.findings(ProgramModel.read(files, main), original=original)
         assert [f for f in found if f.severity == "error"] == [], name
     with pytest.raises(ValueError, match="0 times, not once"):
-        two_gpus["with_fault"]("alltoall.cu", "what is nowhere", "")
+        ranks["with_fault"]("alltoall.cu", ranks["KERNELS"], (("what is nowhere", ""),))
 
 
-def test_what_a_spent_budget_left_out_or_broke_off_is_said(two_gpus: dict[str, Any], tmp_path: Path):
-    first = two_gpus["items"]()[0]
+def test_what_a_spent_budget_left_out_or_broke_off_is_said(ranks: dict[str, Any], tmp_path: Path):
+    first = ranks["items"](4)[0]
     sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
 
-    assert "not run: the budget is spent" in two_gpus["row_of"](first, tmp_path, "static", 0.0)
-    assert two_gpus["_said"](sleeps, 0.5)["status"] == "broken off"
-    assert two_gpus["_said"]([sys.executable, "-c", "raise SystemExit('why not')"], 60)["headline"] == "why not"
+    assert "not run: the budget is spent" in ranks["row_of"](first, tmp_path, "static", 0.0)[0]
+    assert ranks["_said"](sleeps, 0.5)["status"] == "broken off"
+    assert ranks["_said"]([sys.executable, "-c", "raise SystemExit('why not')"], 60)["headline"] == "why not"
 
 
-def test_a_program_and_a_fault_for_two_gpus_are_rows_with_what_the_checks_said(
-    two_gpus: dict[str, Any], tmp_path: Path
-):
-    program, fault = (next(i for i in two_gpus["items"]() if i.name == n) for n in ("sendrecv.cu", "half a broadcast"))
+def test_a_program_and_a_fault_for_gpus_are_rows_with_what_the_checks_said(ranks: dict[str, Any], tmp_path: Path):
+    program, fault = (next(i for i in ranks["items"](4) if i.name == n) for n in ("sendrecv.cu", "half a broadcast"))
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
     rows = [
-        two_gpus["row_of"](i, f, "static", time.monotonic() + 3600)
+        ranks["row_of"](i, f, "static", time.monotonic() + 3600)[0]
         for i, f in zip((program, fault), folders, strict=True)
     ]
 
-    assert rows[0].startswith("| program | sendrecv.cu | incomplete | analyze: done;")
-    assert rows[1].startswith("| fault | half a broadcast | incomplete | nothing failed |")
+    assert rows[0].startswith("| program | sendrecv.cu | incomplete | analyze: done,"), rows[0]
+    assert rows[1].startswith("| fault | half a broadcast | incomplete | nothing failed |"), rows[1]
+
+
+def test_multicast_is_off_in_every_run_of_the_ranks_benchmark(
+    ranks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
+    monkeypatch.setenv("NCCL_P2P_LEVEL", "NVL")
+    code, out, told = ranks["run_command"](
+        [
+            sys.executable,
+            "-c",
+            "import os; print(os.environ['GPU_MCP_HOSTS__LOCAL__ENVIRONMENT'], os.environ['NCCL_NVLS_ENABLE'])",
+        ],
+        60,
+    )
+
+    handed, own = out.rsplit(maxsplit=1)
+    assert (code, own, told) == (0, "0", "")
+    assert json.loads(handed).items() >= {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_LEVEL": "NVL"}.items()

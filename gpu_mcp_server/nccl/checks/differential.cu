@@ -259,29 +259,36 @@ static void check(Rank& r, unsigned seed, bool silent) {
   }
 }
 
-static double timed(Rank& r, Op op, bool on_device, const void* s, void* d, size_t count) {
+struct Way { bool on_device; const void* send; void* recv; std::vector<float> us; double slowest; };
+
+// All ways by turns, sample by sample, each round beginning with another: what the machine does meanwhile meets all of them.
+static void timed(Rank& r, Op op, size_t count, Way* ways, int number) {
   const int calls = count * r.n * 4 > (16u << 20) ? 5 : 20, samples = 25;
   cudaEvent_t from, to;
   CUDA_OK(cudaEventCreate(&from)); CUDA_OK(cudaEventCreate(&to));
-  std::vector<float> us;
   for (int sample = -3; sample < samples; sample++) {  // three to warm up: the first call connects, 23 to 900 ms
-    CUDA_OK(cudaStreamSynchronize(r.stream));
-    r.meet();
-    CUDA_OK(cudaEventRecord(from, r.stream));
-    for (int i = 0; i < calls; i++) NCCL_OK(on_device ? device(op, s, d, count, r.comm, r.stream) : host(op, s, d, count, r.comm, r.stream));
-    CUDA_OK(cudaEventRecord(to, r.stream));
-    CUDA_OK(cudaEventSynchronize(to));
-    float ms;
-    CUDA_OK(cudaEventElapsedTime(&ms, from, to));
-    if (sample >= 0) us.push_back(ms * 1000 / calls);
+    for (int turn = 0; turn < number; turn++) {
+      Way& way = ways[(sample + 3 + turn) % number];
+      CUDA_OK(cudaStreamSynchronize(r.stream));
+      r.meet();
+      CUDA_OK(cudaEventRecord(from, r.stream));
+      for (int i = 0; i < calls; i++)
+        NCCL_OK(way.on_device ? device(op, way.send, way.recv, count, r.comm, r.stream) : host(op, way.send, way.recv, count, r.comm, r.stream));
+      CUDA_OK(cudaEventRecord(to, r.stream));
+      CUDA_OK(cudaEventSynchronize(to));
+      float ms;
+      CUDA_OK(cudaEventElapsedTime(&ms, from, to));
+      if (sample >= 0) way.us.push_back(ms * 1000 / calls);
+    }
   }
-  std::sort(us.begin(), us.end());
-  r.shared->us[r.rank] = us[us.size() / 2];
-  r.meet();
-  double slowest = 0;
-  for (int i = 0; i < r.n; i++) slowest = std::max(slowest, (double)r.shared->us[i]);
-  r.meet();
-  return slowest;
+  CUDA_OK(cudaEventDestroy(from)); CUDA_OK(cudaEventDestroy(to));
+  for (int w = 0; w < number; w++) {
+    std::sort(ways[w].us.begin(), ways[w].us.end());
+    r.shared->us[r.rank] = ways[w].us[ways[w].us.size() / 2];
+    r.meet();
+    for (int i = 0; i < r.n; i++) ways[w].slowest = std::max(ways[w].slowest, (double)r.shared->us[i]);
+    r.meet();
+  }
 }
 
 // `bytes` is the larger of what one rank sends and receives.
@@ -293,13 +300,12 @@ static void times(Rank& r) {
       char *plain_s, *plain_r, *win_s, *win_r;
       CUDA_OK(cudaMalloc(&plain_s, bytes)); CUDA_OK(cudaMalloc(&plain_r, bytes));
       CUDA_OK(cudaMemset(plain_s, 0, bytes));
-      const double original = timed(r, (Op)op, false, plain_s, plain_r, count);
       NCCL_OK(ncclx::mem_alloc(&win_s, bytes)); NCCL_OK(ncclx::mem_alloc(&win_r, bytes));
       NCCL_OK(ncclx::win_register(r.comm, win_s, bytes)); NCCL_OK(ncclx::win_register(r.comm, win_r, bytes));
       CUDA_OK(cudaMemset(win_s, 0, bytes));
-      const double windows = timed(r, (Op)op, false, win_s, win_r, count);
-      const double on_device = timed(r, (Op)op, true, win_s, win_r, count);
-      if (r.rank == 0) { printf("time op=%s bytes=%zu original_us=%.3f windows_us=%.3f device_us=%.3f\n", NAMES[op], bytes, original, windows, on_device); fflush(stdout); }
+      Way ways[] = {{false, plain_s, plain_r, {}, 0}, {false, win_s, win_r, {}, 0}, {true, win_s, win_r, {}, 0}};
+      timed(r, (Op)op, count, ways, 3);
+      if (r.rank == 0) { printf("time op=%s bytes=%zu original_us=%.3f windows_us=%.3f device_us=%.3f\n", NAMES[op], bytes, ways[0].slowest, ways[1].slowest, ways[2].slowest); fflush(stdout); }
       CUDA_OK(cudaFree(plain_s)); CUDA_OK(cudaFree(plain_r));
       NCCL_OK(ncclx::buf_free(win_s)); NCCL_OK(ncclx::buf_free(win_r));
     }

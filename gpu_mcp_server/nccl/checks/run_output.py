@@ -1,7 +1,7 @@
 """What programs under check print: counters, cases, times, NCCL's own words, and where a rank stood when it hung."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_mcp_server.models.nccl_check import NcclTiming
@@ -74,10 +74,9 @@ class HangLocation:
         return f"rank {self.rank}: after {self.site or 'set-up'} (turn {self.turn}), {passed}"
 
 
-def counters(texts: Iterable[str]) -> Counters | None:
+def counters(texts: Sequence[str]) -> Counters | None:
     """Add up what each process last said; None when none said anything."""
     device = fallbacks = processes = 0
-    reasons: list[str] = []
     for text in texts:
         said = _COUNTERS.findall(text)
         if said:
@@ -86,8 +85,13 @@ def counters(texts: Iterable[str]) -> Counters | None:
             processes += len(own)
             device += sum(int(d) for d, _ in own)
             fallbacks += sum(int(f) for _, f in own)
-        reasons += [f"{name}: {why}" for name, why in _FALLBACK.findall(text)]
-    return Counters(device, fallbacks, tuple(dict.fromkeys(reasons)), processes) if processes else None
+    return Counters(device, fallbacks, tuple(fallback_reasons(texts)), processes) if processes else None
+
+
+def fallback_reasons(texts: Sequence[str]) -> list[str]:
+    """Return which collectives went to host NCCL, and why, each once."""
+    found = [f"{name}: {why}" for text in texts for name, why in _FALLBACK.findall(text)]
+    return list(dict.fromkeys(found))
 
 
 def cases(text: str) -> list[DifferentialCase]:

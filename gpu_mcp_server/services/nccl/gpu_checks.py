@@ -106,8 +106,10 @@ class NcclGpuChecks:
 
     async def _plain(self, ran: NcclRunResult) -> NcclCheck:
         if not ran.ok:
+            hangs = ran.status == "timeout"
+            said = await self._hang(ran) if hangs else failure(ran, self._subject.program)
             again = await self._diagnosis() if ran.status == "failed" else ""
-            return _check("run", "failed", failure(ran, self._subject.program) + again)
+            return _check("run", "failed", said + again)
         if run_output.SAYS_FAIL.search(ran.text):
             text = "it ended with 0 and printed that its own verification failed"
             return _check("run", "failed", text + await self._diagnosis())
@@ -117,6 +119,14 @@ class NcclGpuChecks:
             else "it prints no verdict of its own"
         )
         return _check("run", "passed", f"{len(ran.ranks)} processes ended with 0 in {ran.seconds or 0:.1f} s; {said}")
+
+    async def _hang(self, ran: NcclRunResult) -> str:
+        """Say where each rank of a run without end stands: the build that says it is run once, unstressed."""
+        recorded, program = await self._run("stress"), self._subject.program
+        if recorded is None or recorded.status == "timeout":
+            return failure(recorded or ran, program)
+        how = "ends well" if recorded.ok else f"ends otherwise: {failure(recorded, program)}"
+        return f"{failure(ran, program)}; the build that records it {how}"
 
     async def _diagnosis(self) -> str:
         """Run the program again with a wait after each launch, and say what that tells."""
@@ -348,7 +358,8 @@ class NcclGpuChecks:
 
 def failure(ran: NcclRunResult, program: ProgramModel) -> str:
     """Say how a run failed: a hang by kernel, barrier and rank, otherwise NCCL's and CUDA's own words."""
-    words = "; ".join(run_output.error_lines(ran.texts)[:3])
+    hosts = [f"the host's NCCL did {reason}" for reason in run_output.fallback_reasons(ran.texts)[:2]]
+    words = "; ".join([*run_output.error_lines(ran.texts)[:3], *hosts])
     if ran.status != "timeout":
         return "; ".join(w for w in (ran.ending(), words) if w)[:900]
     stood = run_output.hang_locations(ran.texts)

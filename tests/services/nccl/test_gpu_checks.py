@@ -40,15 +40,15 @@ async def trials(
     lab: Lab, program: Make, how: str, *, original: str = "good", ranks: int = 2, limit_s: float = 30.0
 ) -> NcclGpuChecks:
     host = await lab.nccl.verifier.hosts.describe_host(None)
-    plain = program()
+    recorded = program()
     subject = VerifiedProgram(
         ProgramModel.read({"main.cu": TEXT}, "main.cu"),
         ProgramModel.read({"main.cu": HOST}, "main.cu"),
         ProgramLaunch((how,), ranks, "torchrun", limit_s),
     )
     subject.built = {
-        "plain": plain,
-        "stress": plain,
+        "plain": program("UNRECORDED"),
+        "stress": recorded,
         "original": program(f'ORIGINAL="{original}"'),
         "differential": program(f'DIFFERENTIAL="{how}"'),
         "late": program(f'DIFFERENTIAL="{how}"'),
@@ -100,7 +100,7 @@ async def test_a_failure_is_named_with_its_evidence(
     assert words in found[check][1]
 
 
-async def test_a_hang_names_kernel_barrier_and_rank(lab: Lab, program: Make):
+async def test_a_hang_of_the_program_itself_names_kernel_barrier_and_rank_by_another_run(lab: Lab, program: Make):
     found = told(await (await trials(lab, program, "hang", limit_s=4.0)).plain())
 
     assert found["run"][0] == "failed"
@@ -109,6 +109,7 @@ async def test_a_hang_names_kernel_barrier_and_rank(lab: Lab, program: Make):
         in found["run"][1]
     )
     assert "Cuda failure 1" in found["run"][1]
+    assert "the host's NCCL did AlltoAll: the receive buffer is in no window" in found["run"][1]
 
 
 async def test_a_slow_collective_is_noted_and_its_times_are_kept(lab: Lab, program: Make):
