@@ -25,7 +25,7 @@ COPY = ("cudaMemcpy", "cudaMemcpy")
 # File: collectives by name as read, and producers of what is sent and consumers of what is received by site, where a whole program is here.
 READ: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     f"{EXAMPLES}02_point_to_point/01_ring_pattern/c/main.cc": ("Send Recv", {"ncclSend": ("cudaMemcpy", ""), "ncclRecv": ("", "cudaMemcpy")}),
-    f"{EXAMPLES}03_collectives/01_allreduce/c/main.cc": ("AllReduce", {"ncclAllReduce": COPY}),
+    f"{EXAMPLES}03_collectives/01_allreduce/c/main.cc": ("AllReduce", {"ncclAllReduce": ("cudaMemcpy cudaMemset", "cudaMemcpy")}),
     f"{EXAMPLES}04_user_buffer_registration/01_allreduce/c/main.cc": ("AllReduce", {"ncclAllReduce": COPY}),
     f"{EXAMPLES}05_symmetric_memory/01_allreduce/c/main.cc": ("AllReduce", {"ncclAllReduce": COPY}),
     f"{EXAMPLES}05_symmetric_memory/02_allgather/c/main.cc": ("AllGather", {"ncclAllGather": COPY}),

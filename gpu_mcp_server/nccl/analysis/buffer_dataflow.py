@@ -1,7 +1,10 @@
 """Who writes and who reads a buffer, in the order in which the program runs."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.api_names import plain_collective
@@ -16,10 +19,14 @@ from gpu_mcp_server.nccl.program_model.library_calls import (
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation, merge_locations, uncast
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, walk
 from gpu_mcp_server.nccl.program_model.trace import Condition, Expression, Loop, Trace, TraceEvent
 
 PARTIAL = frozenset({"ncclRecv", "ncclPutSignal", "ncclReduce", "ncclGather", "ncclAlltoAllv"})
 """Calls that write what comes from one peer, parts of sizes of their own, or at the root only."""
+
+PART_NODES = 3
+"""Of a send or a receive: what says where, how many, and of which type."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,8 @@ class BufferDataflow:
                     continue
                 if use.writes if query.is_backward else use.reads:
                     found.append(_partner(use, carried))
-                if not _is_part(other) and self._overwrites(query, use, mine, carried):
+                whole = not _is_part(other) and self._overwrites(query, use, mine, carried)
+                if whole or self._receives_just_that(event, other):
                     if branches <= under:
                         return other
                     hidden.append(branches)
@@ -179,6 +187,25 @@ class BufferDataflow:
         if use.writes and not use.reads and use.is_sure and mine.element is not None:
             return mine.element.is_same(use.place.element, within_iteration=not carried)
         return not carried and self._is_held(query, use)
+
+    def _receives_just_that(self, event: TraceEvent, other: TraceEvent) -> bool:
+        """Say whether a receive writes just what an event's call sends or receives: the same pointer, count and type.
+
+        The names in them must mean the same at both: nothing between has assigned one, or was given its address.
+        """
+        mine, theirs = _part_of(event), _part_of(other)
+        if mine is None or theirs is None or event.frame is not other.frame or not _receives(other):
+            return False
+        if [s.text_without_space(n) for s, n in mine] != [s.text_without_space(n) for s, n in theirs]:
+            return False
+        low, high = sorted((event.number, other.number))
+        names = [(s, n) for s, given in mine for n in walk(given) if n.type in {"identifier", "field_expression"}]
+        first, last = sorted(node.start_byte for _, node in (mine[0], theirs[0]))
+        between = mine[0][0].data[first:last].decode("utf-8", "replace")
+        if any(re.search(rf"&\s*{re.escape(s.text(n))}\b", between) for s, n in names):
+            return False
+        held = [p for s, n in names for p in self._places.lvalue(Expression(s, n, event.frame))]
+        return not any(low < at < high for p in held for at in self._changes.get(p, ()))
 
     def _is_held(self, query: BufferQuery, use: EventUse) -> bool:
         """Say whether a use only writes by the query's own variable, which nothing has changed in between."""
@@ -300,6 +327,18 @@ def _is_concurrent(event: TraceEvent, other: TraceEvent) -> bool:
 def _is_part(event: TraceEvent) -> bool:
     """Say whether a call writes a part of its buffer only, or on one rank only."""
     return event.call is not None and plain_collective(event.call.name) in PARTIAL
+
+
+def _receives(event: TraceEvent) -> bool:
+    return event.call is not None and plain_collective(event.call.name) == "ncclRecv"
+
+
+def _part_of(event: TraceEvent) -> list[tuple[ParsedSource, Node]] | None:
+    """Return pointer, count and type of a send or a receive."""
+    call = event.call
+    if call is None or plain_collective(call.name) not in {"ncclSend", "ncclRecv"} or len(call.nodes) < PART_NODES:
+        return None
+    return [(call.source, node) for node in call.nodes[:PART_NODES]]
 
 
 def _partner(use: EventUse, carried: bool) -> Partner:

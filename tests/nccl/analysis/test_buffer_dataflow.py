@@ -120,3 +120,18 @@ def test_a_put_writes_the_memory_of_its_window():
     site = sites(f"{body} one<<<1, 32>>>(a); {put} use<<<1, 32>>>(b, out);")[0]
 
     assert flow(site) == ({"one"}, {"use"})
+
+
+def test_a_receive_of_just_what_is_sent_hides_what_was_there():
+    pair = "ncclRecv(a, {}, ncclFloat, 0, comm, s); {} ncclSend(a, n, ncclFloat, 0, comm, s);"
+    body = "long n = 16; cudaMemset(a, 0, 64); one<<<1, 32>>>(a); "
+
+    def producers(count: str, between: str) -> set[str]:
+        (site,) = (x for x in sites(body + pair.format(count, between)) if x.call == "ncclSend")
+        return {p.partition(":")[0] for p in site.buffers[0].producers}
+
+    assert producers("n", "") == {"ncclRecv"}
+    assert producers("n", "add<<<1, 32>>>(a);") == {"ncclRecv", "add"}
+    assert producers("n / 2", "") == {"ncclRecv", "one"}
+    assert producers("n", "n = n * 2;") == {"ncclRecv", "one"}
+    assert producers("n", "MPI_Bcast(&n, 1, MPI_LONG, 0, MPI_COMM_WORLD);") == {"ncclRecv", "one"}
