@@ -221,9 +221,8 @@ class NcclGpuChecks:
         """
         tool = self._host.probe.toolchains.tools.get(SANITIZER)
         if tool is None:
-            return [
-                _check("memcheck", "skipped", "compute-sanitizer is not on this host; it comes with the CUDA toolkit")
-            ]
+            why = "compute-sanitizer is not on this host; it comes with the CUDA toolkit"
+            return [_check("memcheck", "skipped", why)]
         name, arguments, stands_in = "plain", tuple[str, ...](), ""
         if not blocking_is_safe(self._subject.program):
             name, arguments, stands_in = "differential", ("check", _seed()), " in the differential program"
@@ -240,6 +239,9 @@ class NcclGpuChecks:
         ]
         if invalid:
             return [_check("memcheck", "failed", " ".join(invalid[:3])[:400])]
+        if ran.status == "timeout":
+            limit = f"no error seen, and no end: {self._subject.launch.timeout_s:.0f} s were too short"
+            return [_check("memcheck", "skipped", limit + " under it; give a longer timeout_s")]
         if "ERROR SUMMARY: 0 errors" not in ran.text:
             return [_check("memcheck", "failed", "it did not come to its summary: " + ran.ending())]
         return [_check("memcheck", "passed", "0 errors" + stands_in)]

@@ -2,11 +2,13 @@
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_mcp_server.models.nccl_check import NcclCheck
+from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.nccl.checks import buffer_dumps, run_output
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.services.lab import Lab
@@ -37,9 +39,20 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 async def trials(
-    lab: Lab, program: Make, how: str, *, original: str = "good", ranks: int = 2, limit_s: float = 30.0
+    lab: Lab,
+    program: Make,
+    how: str,
+    *,
+    original: str = "good",
+    ranks: int = 2,
+    limit_s: float = 30.0,
+    checker: Path | None = None,
 ) -> NcclGpuChecks:
     host = await lab.nccl.verifier.hosts.describe_host(None)
+    if checker is not None:
+        tools = {checker.name: Tool(path=str(checker), version="1", roots=[str(checker.parent)])}
+        toolchains = host.probe.toolchains.model_copy(update={"tools": tools})
+        host = replace(host, probe=host.probe.model_copy(update={"toolchains": toolchains}))
     recorded = program()
     subject = VerifiedProgram(
         ProgramModel.read({"main.cu": TEXT}, "main.cu"),
@@ -110,6 +123,28 @@ async def test_a_hang_of_the_program_itself_names_kernel_barrier_and_rank_by_ano
     )
     assert "Cuda failure 1" in found["run"][1]
     assert "the host's NCCL did AlltoAll: the receive buffer is in no window" in found["run"][1]
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "words"),
+    [
+        ("sleep 100", "skipped", "no error seen, and no end: 3 s were too short"),
+        ("echo '========= Invalid __global__ read of size 4 bytes'; sleep 100", "failed", "Invalid __global__ read"),
+        ("exit 3", "failed", "it did not come to its summary: 1 of 1 ranks did not end well"),
+        ("echo '========= ERROR SUMMARY: 0 errors'", "passed", "0 errors"),
+    ],
+)
+async def test_a_checker_that_needs_longer_than_its_time_condemns_no_program(
+    lab: Lab, program: Make, tmp_path: Path, script: str, status: str, words: str
+):
+    checker = tmp_path / "compute-sanitizer"
+    checker.write_text(f"#!/bin/sh\n{script}\n")
+    checker.chmod(0o755)
+    tmp_path.chmod(0o755)
+    trial = await trials(lab, program, "good", ranks=1, limit_s=3.0, checker=checker)
+    (check,) = await trial.memcheck()
+
+    assert (check.status, words in check.evidence) == (status, True), check
 
 
 async def test_a_slow_collective_is_noted_and_its_times_are_kept(lab: Lab, program: Make):
