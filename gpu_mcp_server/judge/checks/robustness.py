@@ -3,10 +3,11 @@
 An answer that is wrong with another distribution of inputs does not make a candidate incorrect, unless the problem
 wants that: lower precision within the tolerance, a missing maximum, a dropped epsilon are choices of its author. What
 no such choice explains decides all the same: a cheat, a candidate that is lost, wrong answers to inputs as declared
-from then on, the same answer whatever the inputs are, and inputs that were answered rightly before.
+from then on, the same answer whatever the inputs are, and inputs that were answered rightly before and are answered
+wrongly now, by more than a lower precision: an autotuner may choose that later.
 """
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -54,16 +55,26 @@ class Robustness:
         A tolerance is declared for sums as long as the declared ones are. Of who is as exact as the type allows at
         declared shapes, by errors of outputs that are `known`, something else is wrong.
         """
-        if self.required or judged.verdict == "cheat" or rounds.candidate.lost or judged.answer is None:
+        if self.required or judged.answer is None or not suspicion(known.get(self._name(judged, buffers)) or {}):
             return False
-        name = buffers.outputs[judged.answer[1]].name
-        errors = self._errors(buffers, judged.answer, rounds) if suspicion(known.get(name) or {}) else {}
-        if not errors or errors["max_abs"] > SCATTERED * errors["rms"]:
-            return False
-        share = errors["rms"] / max(errors["rms_of_values"], 1e-300)
-        if share <= MOST_LOST:
+        share = self.precision_loss(judged, rounds, buffers)
+        if share is not None:
             self.found[place] = "lower precision, by which the answer is %.2g %% off" % (100 * share)
-        return share <= MOST_LOST
+        return share is not None
+
+    def precision_loss(self, judged: Judged, rounds: Rounds, buffers: Buffers) -> Optional[float]:
+        """Return which part of the values a lower precision loses by root mean square; None for any other failure."""
+        if judged.verdict == "cheat" or rounds.candidate.lost or judged.answer is None:
+            return None
+        errors = self._errors(buffers, judged.answer, rounds)
+        if not errors or errors["max_abs"] > SCATTERED * errors["rms"]:
+            return None
+        share = float(errors["rms"] / max(errors["rms_of_values"], 1e-300))
+        return share if share <= MOST_LOST else None
+
+    @staticmethod
+    def _name(judged: Judged, buffers: Buffers) -> str:
+        return str(buffers.outputs[judged.answer[1]].name) if judged.answer else ""
 
     def _errors(self, buffers: Buffers, answer: Tuple[int, int], rounds: Rounds) -> Dict[str, Any]:
         """Return errors of an answer against double precision, nothing if there are none to be had."""

@@ -18,9 +18,10 @@ def recall(trials: Trials) -> None:
     """Give a candidate once more what it answered rightly in the trials, where it was wrong with the like since.
 
     Raises:
-        Judged: If it is wrong now: it counts its calls, or keeps something of them.
+        Judged: If it is wrong now by more than a lower precision: it counts its calls, or keeps something of them.
     """
-    for drawn in trials.robustness.found:
+    found = trials.robustness.found
+    for drawn in list(found):
         if drawn not in trials.marks:
             continue
         table = trials.sit(trials.smallest, hidden=False)
@@ -34,6 +35,10 @@ def recall(trials: Trials) -> None:
         except Judged as judged:
             if judged.verdict == "cheat":
                 raise
+            if trials.robustness.precision_loss(judged, table.rounds, table.buffers) is not None:
+                found[drawn] += " (the same inputs were answered more exactly at first)"
+                trials.leave(table)
+                continue
             text = "right at first and wrong with the same inputs later, drawn from the distribution %s, at %s: %s"
             raise incorrect(text % (drawn, named_dims(table.dims), judged.reason)) from None
         trials.leave(table)

@@ -10,6 +10,8 @@ from tests.judge.owner.test_untimed_trials import NAIVE, SCALING, scaling
 from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
 
 QUICK = {"max_rounds": 8, "round_ms": 2, "budget_s": 0.5}
+LONGER = {"max_rounds": 70, "round_ms": 2, "budget_s": 60.0, "overhead_s": 60.0, "half_width": 1e-6}
+"""No limit of time ends it before; behind one round of six: every distribution is drawn again."""
 ROUNDED = """
 static float tf32(float v) { union { float f; uint32_t b; } u = {.f = v}; u.b = (u.b + 0x1000u) & 0xFFFFE000u; return u.f; }
 """
@@ -98,19 +100,24 @@ def norm(x):
 
 def test_what_was_right_once_and_is_wrong_with_the_same_inputs_later_is_incorrect(court):
     body = "static int calls; if (calls++ < 200) softmax(x, y, rows, cols); else {" + NAIVE + "}"
-    longer = {
-        "max_rounds": 70,
-        "round_ms": 2,
-        "budget_s": 60.0,
-        "overhead_s": 60.0,
-        "half_width": 1e-6,
-    }  # no limit of time ends it before; behind one round of six: every distribution is drawn again
-    verdict = court(launcher(body), shapes=SMALL, **longer).verdict
+    verdict = court(launcher(body), shapes=SMALL, **LONGER).verdict
 
     assert verdict["verdict"] == "incorrect"
     assert verdict["reason"].startswith(
         "right at first and wrong with the same inputs later, drawn from the distribution"
     )
+
+
+def test_a_lower_precision_that_is_chosen_later_lowers_robustness_alone(court):
+    """As an autotuner does that takes another algorithm once it has timed some."""
+    later = "static int calls; double s = 0, t = 0; int now = calls++ > 200 * 16 * 24;"
+    source = product("float: s += u * v; t += tf32(u) * tf32(v); if (now && l == k - 1) s = t;")
+    source = source.replace("float s = 0;", later)
+    verdict = court(source, **{**PRODUCT, "tier": "performance"}, **LONGER).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "large: looks like TF32" in verdict["robust"]
+    assert "(the same inputs were answered more exactly at first)" in verdict["robust"]
 
 
 def test_what_is_wrong_with_other_inputs_must_be_right_with_those_as_declared_afterwards(court):
