@@ -19,8 +19,9 @@ PAGE_STYLE = PACKAGE / "web" / "dashboard" / "static" / "app.css"
 REPORT_STYLE = PACKAGE / "recipes" / "reports" / "report.css"
 """What reports have besides."""
 
-CANDIDATES, CANDIDATES_URI = "candidates.md", "gpu-mcp://docs/candidates"
-"""What a candidate is: its page, and its address for agents."""
+CANDIDATES, PROBLEM_FORMATS = "reference/candidates.md", "reference/problem-formats.md"
+AGENT_PAGES = {"gpu-mcp://docs/candidates": CANDIDATES, "gpu-mcp://docs/problem-formats": PROBLEM_FORMATS}
+"""Pages that agents read, by address: what a candidate is, and in which files problems come."""
 
 
 def content_path(name: str) -> Path:
@@ -38,3 +39,8 @@ def worker_source(name: str) -> str:
 def page(name: str) -> str:
     """Return a page of the documentation."""
     return content_path(f"docs/{name}").read_text(encoding="utf-8")
+
+
+def page_title(text: str) -> str:
+    """Return the title of a page, which is its first heading."""
+    return text.partition("\n")[0].removeprefix("# ")

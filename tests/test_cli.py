@@ -30,7 +30,7 @@ from gpu_mcp_server.cli.doctor import host_checks, local_checks
 from gpu_mcp_server.cli.host_arguments import parsed_target
 from gpu_mcp_server.cli.in_process_client import ProgressLine
 from gpu_mcp_server.cli.init import ssh_host_names
-from gpu_mcp_server.dev.generated_pages import replace_marked_part, write_pages
+from gpu_mcp_server.dev.generated_pages import REFERENCE, replace_marked_part, write_pages
 from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.settings.config_edit import with_host, without_host
 from gpu_mcp_server.settings.server_settings import Settings
@@ -588,9 +588,9 @@ def test_a_generated_part_replaces_only_what_is_between_its_markers():
 def test_a_stranger_s_readme_gets_no_tables(tmp_path: Path):
     readme = tmp_path / "README.md"
     readme.write_text("# Mine\n")
-    (tmp_path / "docs").mkdir()
-    for name in ("tools", "settings"):
-        (tmp_path / "docs" / f"{name}.md").write_text("# Mine too\n")
+    (tmp_path / "docs" / "reference").mkdir(parents=True)
+    for name in REFERENCE:
+        (tmp_path / "docs" / "reference" / f"{name}.md").write_text("# Mine too\n")
 
     with pytest.raises(BadRequest, match="no markers"):
         write_pages(tmp_path / "docs", check=False)

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, folders, links, and every room in the table of rooms."""
+"""The documents are true and short: files, folders, links and headings that they name are there; pages keep limits."""
 
 import ast
 import re
@@ -12,14 +12,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gpu_mcp_server"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "benchmarks/README.md")),
-    *sorted(ROOT.glob("docs/*.md")),
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
     *(ROOT / folder / "README.md" for folder in ("knowledge_base", "knowledge_base/specs", "agent_recipes")),
 ]
 """Results of benchmarks and the changelog are history: they name files as they were."""
+DOCS = ROOT / "docs"
+LIMITED = [*sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference"), ROOT / "README.md"]
+MAX_WORDS, MAX_SYSTEM_WORDS = 1_500, 1_200
+"""Of any page but the reference, and of those that explain the judge and the architecture."""
 OF_US = (".py", ".c", ".cu", ".cuh", ".cpp", ".ptx", ".md", ".sql", ".toml", ".txt")
 ELSEWHERE = {
     *("config.toml", "problem.toml", "program.toml", "extractor.toml", "reference.py", "reference_torch.py"),  # users'
+    *("first.c", "wrong.c", "first.cu", "second.cu"),  # users', in the tutorials
     *("best.txt", "recipes/RUN_ID", "recipes/suites", "ncclx_kernels.cuh", "candidate.py"),  # made by us
 }
 """Files that users write or that the server makes: none of them lies here."""
@@ -62,10 +67,46 @@ def test_every_file_and_folder_that_a_page_names_is_there(page: Path):
     assert [word for word in named(page) if is_path(word) and not is_there(word)] == []
 
 
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub and mkdocs make them of headings without punctuation between spaces."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_every_link_of_a_page_leads_to_a_file(page: Path):
-    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading_in_it(page: Path):
+    gone: list[str] = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        to = page.parent / name if name else page
+        if "://" not in link and not (to.exists() and (not anchor or anchor in headings(to))):
+            gone.append(link)
+    assert gone == []
+
+
+def test_the_index_leads_to_every_page():
+    index = DOCS / "index.md"
+    led_to = {(DOCS / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)", index.read_text(encoding="utf-8"))}
+    assert [page for page in DOCS.rglob("*.md") if page != index and page.resolve() not in led_to] == []
+
+
+@pytest.mark.parametrize("page", LIMITED, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_a_page_is_short(page: Path):
+    """Words as wc counts them; only the reference, which nobody reads from end to end, may be longer."""
+    limit = MAX_SYSTEM_WORDS if page.parent.name == "explanation" else MAX_WORDS
+    assert len(page.read_text(encoding="utf-8").split()) <= limit
+
+
+def test_the_readme_fits_on_three_screens():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/install.md"])
+def test_the_first_result_that_a_page_shows_is_the_one_that_was_measured(page: str):
+    measured = (ROOT / "benchmarks/results/first-hour.md").read_text(encoding="utf-8").splitlines()
+    shown = re.findall(r"^(?:naive|vectorized|wrong_tail|\w+_answer) .+$", (ROOT / page).read_text(), re.MULTILINE)
+    assert len(shown) == 6 and [line for line in shown if line not in measured] == []
 
 
 def test_a_name_that_is_gone_is_told_from_one_that_is_there():
@@ -78,7 +119,7 @@ def test_a_name_that_is_gone_is_told_from_one_that_is_there():
 
 @pytest.mark.parametrize("folder", ["", "hostd", "judge", "services"])
 def test_the_table_of_rooms_has_every_room(folder: str):
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "rooms.md").read_text(encoding="utf-8")
     start = text.index(f"| room of `{folder}/` |" if folder else "| room | what it is for |")
     rows = text[start : text.index("\n\n", start)].splitlines()[2:]
     told = {name.rstrip("/") for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}

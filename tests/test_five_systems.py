@@ -10,7 +10,7 @@ import typer.main
 from gpu_mcp_server.cli.app import app
 from gpu_mcp_server.mcp_api.toolset import discover
 
-TEXT = (Path(__file__).parents[1] / "docs/five-systems.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[1] / "docs/reference/five-systems.md").read_text(encoding="utf-8")
 ROWS = [line.split("|")[1:-1] for line in TEXT.splitlines() if line.startswith("| ") and "---" not in line][1:]
 COMMAND = re.compile(r"`gpu-mcp-server ([^`]+)`")
 TOOLS = {spec.name for toolset in discover().values() for spec in toolset.tools}

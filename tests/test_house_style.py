@@ -200,7 +200,7 @@ async def test_the_default_list_of_tools_is_small(tmp_path: Path):
 
 
 def test_the_glossary_is_short_and_in_order():
-    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][2:]
     words = [row[0] for row in rows]
 

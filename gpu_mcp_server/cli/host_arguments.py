@@ -76,7 +76,7 @@ def given_settings(more: list[str]) -> dict[str, Any]:
     for one in more:
         key, sign, value = one.partition("=")
         if not sign or not key.isidentifier():
-            raise ConfigError(f"{one!r} is no KEY=VALUE.", hint="docs/settings.md has the keys of each kind.")
+            raise ConfigError(f"{one!r} is no KEY=VALUE.", hint="docs/reference/settings.md has the keys of each kind.")
         try:
             found[key] = json.loads(value)
         except ValueError:

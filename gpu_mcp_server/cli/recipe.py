@@ -51,7 +51,7 @@ class ProgressView:
 
 @app.command()
 def run(
-    plan: Annotated[Path, typer.Argument(help="TOML of the run; docs/recipes.md has its keys.")],
+    plan: Annotated[Path, typer.Argument(help="TOML of the run; docs/reference/plan.md has its keys.")],
     run_id: Annotated[str | None, typer.Option(help="r-...; a new one if absent.")] = None,
     jobs: Jobs = 1,
     as_json: Json = False,

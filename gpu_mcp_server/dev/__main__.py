@@ -15,10 +15,10 @@ app = typer.Typer(name="python -m gpu_mcp_server.dev", no_args_is_help=True, pre
 @app.command()
 def pages(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if a page is stale.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where the pages are.")] = Path("docs"),
+    folder: Annotated[Path, typer.Option(help="Folder of the documentation.")] = Path("docs"),
     as_json: Json = False,
 ) -> None:
-    """Generate docs/tools.md, docs/settings.md and the tables of README.md beside their folder."""
+    """Generate the tables of docs/reference and of README.md."""
     from gpu_mcp_server.dev.generated_pages import write_pages
 
     stale = write_pages(folder, check=check)

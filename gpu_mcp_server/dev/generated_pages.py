@@ -1,9 +1,13 @@
-"""The tables of tools and settings, generated between markers in the checkout's pages."""
+"""The reference's tables (tools, settings, commands, fields), generated between markers in the checkout's pages."""
 
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from gpu_mcp_server.errors import BadRequest
 
@@ -27,16 +31,13 @@ def clients_text() -> str:
 
 
 def toolsets_text() -> str:
-    """Return a table with a row for each tool: what it does in one line, and how it is switched on."""
+    """Return a table with a row for each toolset: its tools, and how it is switched on."""
     from gpu_mcp_server.mcp_api.toolset import discover
 
-    lines = ["| tool | what it does |", "| --- | --- |"]
+    lines = ["| toolset | tools |", "| --- | --- |"]
     for toolset in discover().values():
-        how = "" if toolset.default else f" (off unless `--toolsets default,{toolset.id}`)"
-        lines.append(f"| **{toolset.title}**{how} | |")
-        for spec in toolset.tools:
-            said = (inspect.getdoc(spec.function) or "").partition("\n")[0]
-            lines.append(f"| `{spec.name}` | {said} |")
+        how = "" if toolset.default else f" (off; `--toolsets default,{toolset.id}`)"
+        lines.append(f"| {toolset.title}{how} | {', '.join(f'`{spec.name}`' for spec in toolset.tools)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -96,6 +97,106 @@ def _table(prefix: str, model: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
+def commands_text() -> str:
+    """Return a section a command, with a table of its arguments and options."""
+    import typer.main
+
+    from gpu_mcp_server.cli.app import app
+
+    lines: list[str] = []
+
+    def describe(command: Any, path: str) -> None:
+        lines.extend([f"## `{path}`", "", " ".join((command.help or "").split()), ""])
+        rows = [_option(one) for one in command.params if one.name != "help" and not getattr(one, "hidden", False)]
+        if rows:
+            lines.extend(["| argument or option | default | |", "| --- | --- | --- |", *rows, ""])
+        for name, child in getattr(command, "commands", {}).items():
+            if not child.hidden:
+                describe(child, f"{path} {name}")
+
+    describe(typer.main.get_command(app), "gpu-mcp-server")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _option(one: Any) -> str:
+    named = (
+        ", ".join(f"`{word}`" for word in (*one.opts, *one.secondary_opts))
+        if one.param_type_name == "option"
+        else f"`{one.name}`"
+    )
+    absent = one.default is None or callable(one.default) or one.default in (False, [], (), "")
+    default = "required" if one.required else ("" if absent else f"`{one.default}`")
+    return f"| {named} | {default} | {' '.join((one.help or '').split())} |"
+
+
+def results_text() -> str:
+    """Return a table of fields for what each tool returns, and for the models within, each once."""
+    from gpu_mcp_server.mcp_api.toolset import discover
+
+    returned: dict[type[BaseModel], list[str]] = {}
+    for toolset in discover().values():
+        for spec in toolset.tools:
+            model = get_type_hints(spec.function)["return"]
+            returned.setdefault(model, []).append(f"`{spec.name}`")
+    seen = {model: f"What {', '.join(names)} returns." for model, names in returned.items()}
+    return _models_text(seen)
+
+
+def plan_text() -> str:
+    """Return a table of keys for a headless run's plan, and for the tables within."""
+    from gpu_mcp_server.models.run_plan import RunPlan
+
+    return _models_text({RunPlan: "The top of the file."}, with_defaults=True)
+
+
+def _models_text(said: dict[type[BaseModel], str], *, with_defaults: bool = False) -> str:
+    lines: list[str] = []
+    known = list(said)
+    for model in known:  # grows: the models of its fields follow
+        about = (model.__doc__ or "").partition("\n")[0]
+        lines += [f"## {model.__name__}", "", f"{about} {said.get(model, '')}".strip(), ""]
+        if model.model_fields:
+            lines += ["| key | type | default | |", "| --- | --- | --- | --- |"] if with_defaults else []
+            lines += [] if with_defaults else ["| field | type | |", "| --- | --- | --- |"]
+        for name, field in model.model_fields.items():
+            within = [each for each in _models_in(field.annotation) if each not in known]
+            known += within
+            text = " ".join((field.description or "").split()).replace("|", "\\|")
+            default = f" {_default(field)} |" if with_defaults else ""
+            lines.append(f"| `{name}` | {_type_name(field.annotation)} |{default} {text} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    plain = isinstance(field.default, str | int | float | bool) and field.default != ""
+    return f"`{json.dumps(field.default)}`" if plain else ""
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return list(dict.fromkeys(model for one in get_args(annotation) for model in _models_in(one)))
+
+
+def _type_name(annotation: Any) -> str:
+    if isinstance(annotation, type) and not get_args(annotation):
+        name = annotation.__name__
+        return f"[{name}](#{name.lower()})" if issubclass(annotation, BaseModel) else name.replace("NoneType", "null")
+    origin, within = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in within)
+    if origin is Annotated:
+        return _type_name(within[0])
+    if origin in (Union, UnionType):
+        return " or ".join(_type_name(one) for one in within)
+    if origin is dict:
+        return f"{_type_name(within[1])} by name"
+    return f"list of {_type_name(within[0])}" if within else str(annotation)
+
+
 def replace_marked_part(before: str, name: str, generated: str) -> str:
     """Return `before` with the part between the markers replaced.
 
@@ -109,10 +210,10 @@ def replace_marked_part(before: str, name: str, generated: str) -> str:
 
 
 def write_pages(folder: Path, *, check: bool) -> list[str]:
-    """Write docs/tools.md, docs/settings.md and the tables of README.md beside their folder; return what was stale.
+    """Write the generated pages below docs/reference and the tables of README.md beside docs; return what was stale.
 
     Args:
-        folder: Where the pages are.
+        folder: The folder of the documentation.
         check: Whether nothing is to be changed.
 
     Raises:
@@ -120,8 +221,7 @@ def write_pages(folder: Path, *, check: bool) -> list[str]:
     """
     readme = folder.resolve().parent / "README.md"
     pages = (
-        ("tools", folder / "tools.md", tools_text),
-        ("settings", folder / "settings.md", settings_text),
+        *((name, folder / "reference" / f"{name}.md", text) for name, text in REFERENCE.items()),
         ("toolsets", readme, toolsets_text),
         ("clients", readme, clients_text),
     )
@@ -136,3 +236,13 @@ def write_pages(folder: Path, *, check: bool) -> list[str]:
             if not check:
                 page.write_text(after, encoding="utf-8")
     return stale
+
+
+REFERENCE = {
+    "tools": tools_text,
+    "settings": settings_text,
+    "commands": commands_text,
+    "results": results_text,
+    "plan": plan_text,
+}
+"""Pages of docs/reference and what generates their tables."""

@@ -16,7 +16,7 @@ from mcp.types import (
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.mcp_api.lab_lifetime import LabHolder
-from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI, page
+from gpu_mcp_server.package_files import AGENT_PAGES, page
 
 MAX_COMPLETIONS = 50
 """Values that a client gets for what was typed so far; a list of more helps nobody choose."""
@@ -33,7 +33,7 @@ def offer(server: Server, app: LabHolder, tools: Collection[str]) -> None:
     if "read_doc" in tools:
         _documents(server, app)
     if "evaluate_kernel" in tools:
-        _candidates(server)
+        _pages(server)
     _completion(server, app)
 
 
@@ -93,16 +93,28 @@ def _documents(server: Server, app: LabHolder) -> None:
             return (await lab.documents.read(f"doc://{library}/{version}/{kind}/{name}")).summary()
 
 
-def _candidates(server: Server) -> None:
+def _pages(server: Server) -> None:
+    candidates, formats = AGENT_PAGES
+
     @server.resource(
-        CANDIDATES_URI,
+        candidates,
         name="candidates",
         title="What a candidate is",
         description="The contract of each kind of candidate (C, C++, CUDA, Triton, ModelNew), with an example each.",
         mime_type="text/markdown",
     )
-    async def candidates() -> str:  # pyright: ignore[reportUnusedFunction]
-        return page(CANDIDATES)
+    async def candidate_page() -> str:  # pyright: ignore[reportUnusedFunction]
+        return page(AGENT_PAGES[candidates])
+
+    @server.resource(
+        formats,
+        name="problem-formats",
+        title="Problem formats",
+        description="Files that import_problem takes: KernelBench, GPU MODE, SOL-ExecBench, AgentKernelArena, our own.",
+        mime_type="text/markdown",
+    )
+    async def formats_page() -> str:  # pyright: ignore[reportUnusedFunction]
+        return page(AGENT_PAGES[formats])
 
 
 def _completion(server: Server, app: LabHolder) -> None:

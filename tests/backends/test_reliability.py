@@ -1,4 +1,4 @@
-"""docs/reliability.md: every row names tests that there are."""
+"""docs/reference/reliability.md: every row names tests that there are."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from gpu_mcp_server.backends.contract.escapes import ATTEMPTS
 
 TESTS = Path(__file__).parents[1]
 ROWS = re.findall(
-    r"^\| (\d+) \| (.+) \| (.+) \|$", (TESTS.parent / "docs" / "reliability.md").read_text(), re.MULTILINE
+    r"^\| (\d+) \| (.+) \| (.+) \|$", (TESTS.parent / "docs" / "reference" / "reliability.md").read_text(), re.MULTILINE
 )
 
 

@@ -51,7 +51,7 @@ def test_cheats_that_reach_for_modules_of_the_judge_name_some_that_there_are():
 
 def test_the_page_on_cheats_has_every_candidate_in_the_rows_that_it_stands_for():
     told: dict[int, set[str]] = {}
-    for line in page("cheats.md").splitlines():
+    for line in page("reference/cheats.md").splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) > 4 and cells[1].isdecimal():
             told[int(cells[1])] = set(re.findall(r"`(\w+)`", cells[3]))

@@ -1,4 +1,4 @@
-"""The examples of docs/candidates.md are candidates that the judge finds correct."""
+"""Examples of docs/reference: candidates that the judge finds correct, files that are problems."""
 
 import re
 import shutil
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.package_files import CANDIDATES, page
+from gpu_mcp_server.package_files import CANDIDATES, PROBLEM_FORMATS, page
 from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
 from tests.judge.harness import EXAMPLES, build, judge, torch_python
 from tests.judge.program_harness import PROGRAM
 
 EXAMPLE = dict(re.findall(r"```(\w+)\n(.*?)```", page(CANDIDATES), re.DOTALL))
-TOML = re.findall(r"```toml\n(.*?)```", page(CANDIDATES), re.DOTALL)
+TOML = re.findall(r"```toml\n(.*?)```", page(PROBLEM_FORMATS), re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", page(CANDIDATES), re.DOTALL)
 
 

@@ -132,7 +132,7 @@ async def test_the_page_on_candidates_is_read_by_its_address(client: Client, ind
         assert data
         whole, offset = whole + data["document"], data.get("next_offset")
 
-    assert whole == (ROOT / "docs" / "candidates.md").read_text()
+    assert whole == (ROOT / "docs" / "reference" / "candidates.md").read_text()
 
 
 async def test_entries_are_resources_with_completions(client: Client, indexed: Storage):

@@ -138,7 +138,9 @@ def _gemini(agent: AgentCommand, around: Around) -> Call:
 
 def _chat(agent: AgentCommand, around: Around) -> Call:
     if not around.address or not agent.model:
-        raise BadRequest("The client chat needs agent.address and agent.model.", hint="docs/recipes.md has an example.")
+        raise BadRequest(
+            "The client chat needs agent.address and agent.model.", hint="docs/how-to/headless-runs.md has an example."
+        )
     command = [around.python, f"/job/{CHAT}", "{address}", "{model}", "{turns}"]
     return Call(
         command + ([around.folder] if around.tools else []),

@@ -42,7 +42,7 @@ def plan_of(values: dict[str, Any], folder: Path) -> RunPlan:
         said = "; ".join(
             f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()[:5]
         )
-        raise BadRequest(f"The run cannot be used: {said}.", hint="docs/recipes.md has every key.") from error
+        raise BadRequest(f"The run cannot be used: {said}.", hint="docs/reference/plan.md has every key.") from error
 
     def at(name: str) -> str:
         return str(folder / Path(name).expanduser())

@@ -16,7 +16,7 @@ import structlog
 
 from gpu_mcp_server.knowledge.readers.entries import KINDS
 from gpu_mcp_server.models.docs import DocHit, DocPage, DocSearch
-from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI
+from gpu_mcp_server.package_files import AGENT_PAGES, page_title
 from gpu_mcp_server.package_files import page as content_page
 from gpu_mcp_server.runtime.result_limits import json_size
 from gpu_mcp_server.settings.server_settings import Settings
@@ -113,11 +113,11 @@ class Documents:
             NotFound: If there is none.
             ConfigError, DiskFull: As `search`.
         """
-        if uri == CANDIDATES_URI:
-            text = content_page(CANDIDATES)
+        if uri in AGENT_PAGES:
+            text = content_page(AGENT_PAGES[uri])
             part, rest = _part(text, offset)
             return DocPage(
-                uri=uri, title="What a candidate is", library="gpu-mcp-server", source=f"docs/{CANDIDATES}",
+                uri=uri, title=page_title(text), library="gpu-mcp-server", source=f"docs/{AGENT_PAGES[uri]}",
                 licence="as this server", document=part, next_offset=rest,
             )  # fmt: skip
 

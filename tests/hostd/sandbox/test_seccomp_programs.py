@@ -271,7 +271,7 @@ def test_a_program_works_under_the_filter(program: Program, tmp_path: Path):
 
 
 def test_without_a_profiler_a_search_for_leaks_says_that_it_cannot(tmp_path: Path):
-    """As told in docs/architecture.md, with the setting that leaves it out."""
+    """As told in docs/explanation/architecture.md, with the setting that leaves it out."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
     (tmp_path / "made.c").write_text(MISTAKES)

@@ -88,7 +88,7 @@ async def test_extensions_are_judged_on_the_processor(torch_python: str):
 
 
 async def _documented(client: Client) -> None:
-    """The example of docs/candidates.md is correct."""
+    """The example of docs/reference/candidates.md is correct."""
     (example,) = re.findall(r"```cpp\n(.*?)```", page(CANDIDATES), re.DOTALL)
     tensor = {"dtype": "float32", "shape": ["rows", "cols"]}
     reference = "import torch\ndef reference(x):\n    return torch.softmax(x, -1)\n"

@@ -45,7 +45,7 @@ async def problem(source: ProblemSource) -> Problem:
     if EXTRACTOR not in files:
         raise BadRequest(
             "The task has no PyTorch module to compare with, and its own command's PASS is not believed.",
-            hint=f"Put {EXTRACTOR} into its folder, as docs/candidates.md has it: rtol, atol, run, cases, outputs.",
+            hint=f"Put {EXTRACTOR} into its folder, as resource gpu-mcp://docs/problem-formats has it.",
         )
     return program.problem_from_table(_program(task, name, about, files))
 
