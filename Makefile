@@ -14,7 +14,7 @@ OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgt
 DAEMONS := slurm-wlm slurmdbd munge mariadb-server-core $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
-.PHONY: help demo test test-torch test-slow test-all test-slurm test-real lint system setup bench release-check clean need-python
+.PHONY: help demo test test-torch test-slow test-all test-slurm test-real lint system setup bench docs release-check clean need-python
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -90,8 +90,12 @@ release-check: setup .venv/.toolchains ## wheel, sdist and bill of materials, in
 	@$(PIP) install --group release 2>&1 | grep -v '^WARNING: Location' || true
 	@$(BIN)/python -m gpu_mcp_server.dev check-release
 
+docs: setup ## the documentation as a site in site/; fails at a broken link
+	@$(PIP) install --group docs 2>&1 | grep -v '^WARNING: Location' || true
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: setup ## timings of the server itself, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py
 
 clean: ## remove what setup made
-	rm -rf .venv dist build *.egg-info
+	rm -rf .venv dist build site *.egg-info

@@ -91,6 +91,11 @@ def test_the_index_leads_to_every_page():
     assert [page for page in DOCS.rglob("*.md") if page != index and page.resolve() not in led_to] == []
 
 
+def test_the_site_has_every_page():
+    named = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(named) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+
 @pytest.mark.parametrize("page", LIMITED, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_a_page_is_short(page: Path):
     """Words as wc counts them; only the reference, which nobody reads from end to end, may be longer."""
