@@ -4,12 +4,12 @@
         [--shell COMMAND --allow-shell]
 
 PLAN.toml is a plan of mode agent (docs/how-to/headless-runs.md) with your own agent and key. Each problem is worked on
-once a seed in two arms. `tools`: a headless run, the agent confined to our tools. `shell`: COMMAND, the prompt on stdin, in a new
-folder of this machine, **not confined** (hence --allow-shell), as it needs the compiler and the GPU; `{seed}` in it is
-the seed. Both are asked to end with JSON that says what they claim. In both arms the same judge decides afterwards,
-anew, on secret inputs: a verified win is correct and faster beyond its interval; a false win was claimed and is not
-had by that judge. With --kernelbench: 20 problems of level 1, evenly spread. A run that is there is not done again.
-"""
+once a seed in two arms. `tools`: a headless run, the agent confined to our tools. `shell`: COMMAND, the prompt on
+stdin, in a new folder of this machine, **not confined** (hence --allow-shell), as it needs the compiler and the GPU;
+`{seed}` in it is the seed. Both are asked to end with JSON that says what they claim. In both arms the same judge
+decides afterwards, anew, on secret inputs: a verified win is correct and faster beyond its interval; a false win was
+claimed and is not had by that judge. With --kernelbench: 20 problems of level 1, evenly spread. A run that is there is
+not done again."""
 
 import argparse
 import asyncio

@@ -1,0 +1,64 @@
+"""Commands that the documents show: each one, its options, and the arguments of its tool are there."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from gpu_mcp_server.cli.app import app
+from gpu_mcp_server.mcp_api.toolset import discover
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+TOOLS = {spec.name: spec.to_mcp().parameters["properties"] for t in discover().values() for spec in t.tools}
+LINE = re.compile(r"^(?:[a-z]*\$ )(?:\S*/)?gpu-mcp-server (.+(?:\n    .+)*)$", re.MULTILINE)
+
+
+def shown_commands(page: Path) -> Iterator[list[str]]:
+    """Give the words behind the program's name, of each command in a block of a page."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^```(?:console|text)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for command in LINE.findall(block):
+            words = shlex.split(command.partition(" && ")[0], comments=True)
+            yield words[: words.index("--")] if "--" in words else words
+
+
+def unknown_words(words: list[str]) -> list[str]:
+    """Return commands, options and arguments of tools that are not there."""
+    at: Any = typer.main.get_command(app)
+    rest = list(words)
+    while hasattr(at, "commands"):
+        if not rest or rest[0] not in at.commands:
+            return rest[:1] if rest and not rest[0].startswith("--") else []
+        at = at.commands[rest.pop(0)]
+    options = {option for parameter in at.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    missing = [word for word in rest if word.startswith("--") and word.partition("=")[0] not in {*options, "--help"}]
+    if at.name != "call" or missing:
+        return missing
+    if rest[0] not in TOOLS:
+        return rest[:1]
+    given: dict[str, Any] = json.loads(rest[rest.index("--args") + 1]) if "--args" in rest else {}
+    return [name for name in given if name not in TOOLS[rest[0]]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_command_that_a_page_shows_is_there(page: Path):
+    assert [(words, gone) for words in shown_commands(page) if (gone := unknown_words(words))] == []
+
+
+def test_a_command_that_is_gone_is_told_from_one_that_is_there():
+    gone = (
+        ["no-such"],
+        ["hosts", "no"],
+        ["run", "--no"],
+        ["call", "no_tool"],
+        ["call", "read_doc", "--args", '{"x": 1}'],
+    )
+    assert [words for words in gone if not unknown_words(words)] == []
+    assert unknown_words(["call", "read_doc", "--args", '{"uri": "doc://x"}']) == []
+    assert sum(len(list(shown_commands(page))) for page in PAGES) > 40
