@@ -20,12 +20,14 @@ LINE = re.compile(r"^(?:[a-z]*\$ )(?:\S*/)?gpu-mcp-server (.+(?:\n    .+)*)$", r
 
 
 def shown_commands(page: Path) -> Iterator[list[str]]:
-    """Give the words behind the program's name, of each command in a block of a page."""
+    """Give the words behind the program's name, of each command in the blocks and lines of a page."""
     text = page.read_text(encoding="utf-8")
+    commands = re.findall(r"`gpu-mcp-server ([^`\n]+)`", text)
     for block in re.findall(r"^```(?:console|text)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        for command in LINE.findall(block):
-            words = shlex.split(command.partition(" && ")[0], comments=True)
-            yield words[: words.index("--")] if "--" in words else words
+        commands += LINE.findall(block)
+    for command in commands:
+        words = shlex.split(command.replace("\\|", "|").partition(" && ")[0], comments=True)
+        yield words[: words.index("--")] if "--" in words else words
 
 
 def unknown_words(words: list[str]) -> list[str]:
@@ -38,7 +40,7 @@ def unknown_words(words: list[str]) -> list[str]:
         at = at.commands[rest.pop(0)]
     options = {option for parameter in at.params for option in (*parameter.opts, *parameter.secondary_opts)}
     missing = [word for word in rest if word.startswith("--") and word.partition("=")[0] not in {*options, "--help"}]
-    if at.name != "call" or missing:
+    if at.name != "call" or missing or rest[:1] in ([], ["TOOL"]):
         return missing
     if rest[0] not in TOOLS:
         return rest[:1]
