@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import re
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -39,6 +41,22 @@ def toolsets_text() -> str:
         how = "" if toolset.default else f" (off; `--toolsets default,{toolset.id}`)"
         lines.append(f"| {toolset.title}{how} | {', '.join(f'`{spec.name}`' for spec in toolset.tools)} |")
     return "\n".join(lines) + "\n"
+
+
+def first_result_text(results: Path) -> str:
+    """Return the demonstration's table as the page on the first hour has it, the newest run first.
+
+    Args:
+        results: Folder of the benchmarks' results.
+
+    Raises:
+        BadRequest: If there is no such table.
+    """
+    page = results / "first-hour.md"
+    found = re.search(r"^candidate  .+?(?=\n\n)", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise BadRequest(f"{page} has no table of the demonstration.", hint="Run benchmarks/first_hour/engineer.py.")
+    return f"```text\n{found[0]}\n```\n"
 
 
 def tools_text() -> str:
@@ -210,7 +228,7 @@ def replace_marked_part(before: str, name: str, generated: str) -> str:
 
 
 def write_pages(folder: Path, *, check: bool) -> list[str]:
-    """Write the generated pages below docs/reference and the tables of README.md beside docs; return what was stale.
+    """Write the generated parts of docs and of README.md beside it; return the pages that were stale.
 
     Args:
         folder: The folder of the documentation.
@@ -219,9 +237,12 @@ def write_pages(folder: Path, *, check: bool) -> list[str]:
     Raises:
         BadRequest: If a page is missing or has no markers.
     """
-    readme = folder.resolve().parent / "README.md"
+    root = folder.resolve().parent
+    readme, install = root / "README.md", folder / "tutorial" / "install.md"
+    first_result = partial(first_result_text, root / "benchmarks" / "results")
     pages = (
         *((name, folder / "reference" / f"{name}.md", text) for name, text in REFERENCE.items()),
+        *(("first-result", page, first_result) for page in (readme, install)),
         ("toolsets", readme, toolsets_text),
         ("clients", readme, clients_text),
     )
