@@ -1,8 +1,9 @@
-"""Commands that the documents show: each one, its options, and the arguments of its tool are there."""
+"""Commands and plans that the documents show: commands, options, arguments of tools and keys of plans are there."""
 
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import typer.main
 
 from gpu_mcp_server.cli.app import app
 from gpu_mcp_server.mcp_api.toolset import discover
+from gpu_mcp_server.models.run_plan import RunPlan
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -64,3 +66,14 @@ def test_a_command_that_is_gone_is_told_from_one_that_is_there():
     assert [words for words in gone if not unknown_words(words)] == []
     assert unknown_words(["call", "read_doc", "--args", '{"uri": "doc://x"}']) == []
     assert sum(len(list(shown_commands(page))) for page in PAGES) > 40
+
+
+@pytest.mark.parametrize("page", ["headless-runs", "tuning", "projects", "many-runs"])
+def test_every_plan_that_a_page_shows_has_keys_that_there_are(page: str):
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
+    plans = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+    required = {"name": "x", "problem": "p.toml", "agent": {"command": ["agent"]}}
+
+    assert plans
+    for plan in plans:
+        RunPlan.model_validate({**required, **plan})
