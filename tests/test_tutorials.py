@@ -18,7 +18,7 @@ def data_dir() -> Iterator[Path]:
         yield folder / "data"
 
 
-@pytest.mark.timeout(600)  # judging waits for the processor where other tests are timed
+@pytest.mark.timeout(900)  # judging waits for the processor where other tests are timed
 @pytest.mark.parametrize(("page", "least"), [("install", 4), ("first-kernel-cpu", 6)])
 def test_a_tutorial_does_what_it_says(page: str, least: int, commands: Commands, data_dir: Path, tmp_path: Path):
     run = server_commands(commands, server_environment(tmp_path, data_dir))

@@ -63,11 +63,13 @@ def play(
                 if found := re.search(pattern, said):
                     known.setdefault(name, found[0])
             for line in shown.splitlines():
-                expected = re.sub(r"^(verdict: \w+|problem \S+).*", r"\1", line)
+                expected = re.escape(re.sub(r"^(verdict: \w+|problem \S+).*", r"\1", line))
                 for name, value in known.items():
                     expected = expected.replace(name, value)
-                if not expected.startswith("speed-up"):  # a machine may be too busy for one
-                    assert expected in said, f"{page}: {command} should say {expected!r}\n{said}"
+                if expected.startswith("speed"):
+                    continue  # a machine may be too busy for a time
+                shown_as = expected.replace("verdict:", "verdict:?")  # without a colon where the call's time was over
+                assert re.search(shown_as, said), f"{page}: {command} should say {expected!r}\n{said}"
             played += 1
     return played
 
