@@ -106,7 +106,10 @@ def test_what_a_spent_budget_left_out_or_broke_off_is_said(ranks: dict[str, Any]
     assert ranks["_said"]([sys.executable, "-c", "raise SystemExit('why not')"], 60)["headline"] == "why not"
 
 
-def test_a_program_and_a_fault_for_gpus_are_rows_with_what_the_checks_said(ranks: dict[str, Any], tmp_path: Path):
+def test_a_program_and_a_fault_for_gpus_are_rows_with_what_the_checks_said(
+    ranks: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GPU_MCP_DATA_DIR", str(tmp_path / "data"))  # not this machine's own, which others may migrate
     program, fault = (next(i for i in ranks["items"](4) if i.name == n) for n in ("sendrecv.cu", "half a broadcast"))
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:

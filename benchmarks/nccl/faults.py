@@ -14,7 +14,7 @@ from gpu_mcp_server.nccl.program_model.program import ProgramModel
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "nccl"
 SOURCES = ("*.cu", "*.cc", "*.cpp", "*.cuh")
-STYLES = (("lsa", "gin"), ("pull", "puts"), ("deal", "mail"))
+STYLES = (("lsa", "gin"), ("pull", "puts"), ("deal", "mail"), ("parcel", "relay"))
 """How the names of mutations begin, of one author's style each."""
 sys.path.insert(0, str(ROOT))
 from tests.nccl.mutations import mutated  # noqa: E402 - found from the root only

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.nccl.mutations_of_parcels import PARCELS, RELAYS
 from tests.nccl.mutations_of_seats import DEALS, MAILS
 from tests.nccl.mutations_of_shares import PULLS, SHARES
 
@@ -75,7 +76,14 @@ def mutated() -> dict[str, str]:
             if name == "signal read late":
                 changed = changed.replace("  const ncclTeam world", READ + "  const ncclTeam world")
             found[f"{base}: {name}"] = changed
-    for base, pairs in (("pull", PULLS), ("puts", SHARES), ("deal", DEALS), ("mail", MAILS)):
+    for base, pairs in (
+        ("pull", PULLS),
+        ("puts", SHARES),
+        ("deal", DEALS),
+        ("mail", MAILS),
+        ("parcel", PARCELS),
+        ("relay", RELAYS),
+    ):
         text = (CLEAN / f"mutated_{base}.cu").read_text(encoding="utf-8")
         for name, parts in pairs.items():
             changed = text

@@ -9,7 +9,14 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.checks import taint
 from gpu_mcp_server.nccl.checks.barriers import ACQUIRING, RELEASING, PathState, gins_of, order_of, sessions_of
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule, Severity
-from gpu_mcp_server.nccl.checks.peer_accesses import is_array_of_pointers, is_collective_call, is_gin, use_of, writes
+from gpu_mcp_server.nccl.checks.peer_accesses import (
+    is_array_of_pointers,
+    is_collective_call,
+    is_gin,
+    is_signalled,
+    use_of,
+    writes,
+)
 from gpu_mcp_server.nccl.checks.taint import NOTHING, Dependence, Names
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.syntax import (
@@ -264,6 +271,8 @@ class KernelPaths:
                     f"access to peers after a barrier (line {point.line}) with order {point.order or 'unknown'}, which "
                     "does not acquire; acq_rel is right at every place",
                 )
+        if is_signalled(frame.function.source, node):
+            return points  # its receiver waits for the signal, and a flush or a counter says when the source is free
         return frozenset(replace(p, dirty=True) for p in points)
 
     def _barrier(self, frame: PathFrame, call: Node, name: str, coop: str, points: Points) -> Points:

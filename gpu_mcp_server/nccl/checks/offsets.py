@@ -1,18 +1,17 @@
 """Offsets and sizes: bytes where bytes are asked for, a slot for each rank, windows as large as their memory."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
+from gpu_mcp_server.nccl.checks import window_sizes
 from gpu_mcp_server.nccl.checks.expansion import expand_variables, factors_of, summands_of, words_of
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
-from gpu_mcp_server.nccl.checks.origins import allocations_of, origins
 from gpu_mcp_server.nccl.checks.protocols import OWN
 from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier
-from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import (
     CALL,
     ParsedSource,
@@ -69,11 +68,11 @@ def findings(program: ProgramModel) -> list[Finding]:
     for kernel in program.kernels.values():
         if OWN.search(kernel.source.text(kernel.body)):
             continue
-        found += _units(kernel)
+        found += _units(program, kernel)
         found += _teams(kernel)
         for transfer in transfers_of(kernel):
             found += _slots(kernel, transfer)
-    return sorted(set(found + _windows(program)))
+    return sorted(set(found + window_sizes.findings(program)))
 
 
 def transfers_of(kernel: Function) -> Iterator[Transfer]:
@@ -248,10 +247,10 @@ def _wrong_end(source: ParsedSource, loop: Node, transfer: Transfer) -> str:
     return ""
 
 
-def _units(kernel: Function) -> list[Finding]:
+def _units(program: ProgramModel, kernel: Function) -> list[Finding]:
     """Return offsets and sizes in bytes that are made of numbers of elements."""
     source = kernel.source
-    elements = _element_counts(kernel)
+    elements = _element_counts(kernel) | element_counts_of_callers(program, kernel)
     found: list[Finding] = []
     for node in walk(kernel.body):
         if node.type != CALL:
@@ -301,6 +300,26 @@ def _element_counts(kernel: Function) -> set[str]:
     return found
 
 
+def element_counts_of_callers(program: ProgramModel, kernel: Function) -> set[str]:
+    """Return parameters, and members of those, that the function which launches a kernel multiplies by sizeof."""
+    found: set[str] = set()
+    for launch in (x for x in program.launches if x.kernel == kernel.name):
+        around = enclosing(launch.node, "function_definition")
+        text = launch.source.text(around) if around is not None else ""
+        products = " ".join(re.findall(r"[\w.>*\s-]*\*\s*sizeof\b|sizeof\s*(?:\([^()]*\)|\w+)\s*\*[\w.>*\s-]*", text))
+        products += " " + " ".join(
+            m for w in words_of(products) for m in re.findall(rf"\b{w}\s*=\s*([\w\s*]+)[,;]", text)
+        )
+        for parameter, node in zip(kernel.parameters, launch.nodes, strict=False):
+            given = launch.source.text(node)
+            if parameter.is_pointer or not re.fullmatch(r"\w+", given):
+                continue
+            if _NUMBER.fullmatch(parameter.type_text) and re.search(rf"(?<![.\w>]){given}\b(?!\.)", products):
+                found.add(parameter.name)
+            found |= set(re.findall(rf"\b{given}\.(\w+)", products))
+    return found
+
+
 def _teams(kernel: Function) -> list[Finding]:
     """Return pointers of the LSA team for ranks of the world, and puts to a team with another's ranks."""
     source = kernel.source
@@ -336,60 +355,3 @@ def _peer_text(source: ParsedSource, node: Node) -> str:
             text += " " + bounds
         loop = enclosing(loop.parent, "for_statement")
     return text
-
-
-def _windows(program: ProgramModel) -> list[Finding]:
-    """Hold a window's size against its memory's: a factor that one lacks is a block, or bytes."""
-    found: list[Finding] = []
-    allocations = allocations_of(program)
-    ranks = _numbers_of_ranks(program)
-    for call in program.calls:
-        if call.name != "ncclCommWindowRegister" or len(call.nodes) < 5:
-            continue
-        window = _factors(call, call.nodes[2])
-        for origin in origins(program, call.source, call.nodes[1], call.function):
-            made = [a for a in allocations if a.target == origin.text and a.call.function is origin.function]
-            if len(made) != 1 or made[0].size is None or origin.offset:
-                continue
-            memory = _factors(made[0].call, made[0].size)
-            divided = re.fullmatch(r"(.+)/\(?(\w+)\)?", expand_variables(call.source, call.nodes[2]))
-            if memory is not None and divided and divided.group(2) in ranks:
-                whole = factors_of(divided.group(1))
-                if whole is not None and Counter(whole) == memory:
-                    text = (
-                        f"the window over {origin.text} is a {divided.group(2)}th of its memory; peers write beyond it"
-                    )
-                    found.append(error("offsets", call.source, call.node, text))
-            if window is None or memory is None or window == memory:
-                continue
-            found += _compared(call, origin.text, window, memory, ranks)
-    return found
-
-
-def _compared(
-    call: FunctionCall, name: str, window: Counter[str], memory: Counter[str], ranks: set[str]
-) -> list[Finding]:
-    less, more = memory - window, window - memory
-    if more and not less:
-        text = f"the window over {name} is {'*'.join(more)} times larger than its memory"
-    elif less and not more and any("sizeof" in f or f in ranks for f in less):
-        what = "; its size is in bytes" if any("sizeof" in f for f in less) else "; peers write beyond it"
-        text = f"the window over {name} lacks the factor {'*'.join(less)} of its memory{what}"
-    else:
-        return []
-    return [error("offsets", call.source, call.node, text)]
-
-
-def _numbers_of_ranks(program: ProgramModel) -> set[str]:
-    """Return the names that hold the number of ranks: what makes communicators, or is told by them."""
-    found = {"nRanks", "nranks", "size", "world_size", "n", "ranks"}
-    for call in program.calls:
-        which = {"MPI_Comm_size": 1, "ncclCommCount": 1, "ncclCommInitRank": 1, "ncclCommInitAll": 1}.get(call.name)
-        if which is not None and which < len(call.nodes):
-            found.add(call.source.text(call.nodes[which]).removeprefix("&").strip())
-    return found
-
-
-def _factors(call: FunctionCall, node: Node) -> Counter[str] | None:
-    found = factors_of(expand_variables(call.source, node))
-    return Counter(found) if found is not None else None

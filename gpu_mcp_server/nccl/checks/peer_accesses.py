@@ -1,5 +1,6 @@
 """Which expressions of a kernel point into the memory of other ranks, and where they are followed."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ POINTERS = frozenset(
 BLOCKS = ("ncclLsaCopy", "ncclLsaReduce", "ncclMultimem", "ncclLsaMultimem")
 """Beginnings of names that read or write peers' memory themselves. Source: nccl_device/reduce_copy.h, NCCL 2.29.7."""
 GIN_CALLS = frozenset({"put", "putValue", "get", "signal"})
+PUTS = frozenset({"put", "putValue"})
+_SIGNAL = re.compile(r"\bncclGin_\w*Signal(?:Inc|Add)")
 _TRANSPARENT = frozenset({"parenthesized_expression", "cast_expression", "comma_expression", "conditional_expression"})
 
 
@@ -128,6 +131,11 @@ def is_collective_call(source: ParsedSource, call: Node) -> bool:
 def is_gin(source: ParsedSource, call: Node, gins: frozenset[str]) -> bool:
     """Say whether a call is a one-sided operation of GIN."""
     return name_of(source, call) in GIN_CALLS and (receiver_of(source, call) or "") in gins
+
+
+def is_signalled(source: ParsedSource, call: Node) -> bool:
+    """Say whether a call puts by GIN and raises a signal at its peer with it."""
+    return call.type == CALL and name_of(source, call) in PUTS and _SIGNAL.search(source.text(call)) is not None
 
 
 def is_array_of_pointers(source: ParsedSource, body: Node, name: str) -> bool:

@@ -1,53 +1,37 @@
 """GIN's signals: each put that must be seen has one, each is waited for, with its value before and its own index."""
 
 import re
-from dataclasses import dataclass
 
-from tree_sitter import Node
-
-from gpu_mcp_server.nccl.checks.barriers import gins_of
+from gpu_mcp_server.nccl.checks import gin_puts, gin_waits
 from gpu_mcp_server.nccl.checks.expansion import expand_variables, words_of
 from gpu_mcp_server.nccl.checks.findings import Finding, error
+from gpu_mcp_server.nccl.checks.gin_use import (
+    RANKS,
+    THREAD_0,
+    SignalUse,
+    has_signal_by_sender,
+    in_ranks,
+    index_text,
+    is_named_by_sender,
+    is_signalled_by_rank,
+    loop_of_peers,
+    names_of_ranks,
+    rest_of,
+    said_of,
+    signal_of,
+    use_of_gin,
+    uses_of_gin,
+    value_text,
+)
 from gpu_mcp_server.nccl.checks.grids import bound, is_part_of
 from gpu_mcp_server.nccl.checks.protocols import OWN, text_below
-from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.checks.window_sizes import numbers_of_ranks
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
-from gpu_mcp_server.nccl.program_model.syntax import (
-    CALL,
-    ParsedSource,
-    arguments,
-    enclosing,
-    field,
-    name_of,
-    receiver_of,
-    walk,
-)
+from gpu_mcp_server.nccl.program_model.syntax import arguments, enclosing, field, walk
 
-PUTS = frozenset({"put", "putValue"})
-LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 COOP = 9
 """The place of the group of threads among a put's arguments; it is one thread unless given. Source: NCCL 2.32.3."""
-_ACTION = re.compile(r"Signal(?:Inc|Add)\w*\s*[{(]\s*(?:\(\w+\)\s*)?([^{},()]+(?:\([^()]*\))?)")
 _COUNT = re.compile(r"\bginSignalCount\s*=\s*([^;,}]+)")
-_THREAD_0 = re.compile(r"\(?(?:threadIdx\.x==0|!threadIdx\.x|0==threadIdx\.x)\)?")
-_RANKS = re.compile(r"[\w.>()\-]*\bnRanks")
-
-
-@dataclass
-class SignalUse:
-    """What one kernel does with GIN, in its own body."""
-
-    kernel: Function
-    puts: list[Node]
-    waits: list[Node]
-    reads: list[Node]
-    flushes: list[Node]
-    barriers: list[Node]
-
-    @property
-    def source(self) -> ParsedSource:
-        """The kernel's file."""
-        return self.kernel.source
 
 
 def findings(program: ProgramModel) -> list[Finding]:
@@ -56,7 +40,7 @@ def findings(program: ProgramModel) -> list[Finding]:
     everything = "\n".join(s.data.decode("utf-8", "replace") for s in program.sources.values())
     found: list[Finding] = []
     for kernel in program.kernels.values():
-        use = _use(kernel)
+        use = use_of_gin(kernel)
         below = text_below(kernel, device, program.macros)
         if not use.puts or OWN.search(below):
             continue
@@ -64,51 +48,27 @@ def findings(program: ProgramModel) -> list[Finding]:
         if not helpers:
             found += _sent_and_waited(use, everything)
             found += _values(program, use, everything)
+            found += _senders(program, use)
         found += _indices(program, use, everything)
         found += _flushed(use, below)
         found += _threads(use)
+        found += gin_puts.findings(program, use, everything)
         found += _of_all_threads(program, use) if not helpers else []
+    found += gin_waits.findings(program, everything)
     return sorted(set(found + _connections(program, everything)))
-
-
-def _use(kernel: Function) -> SignalUse:
-    source, gins = kernel.source, gins_of(kernel.source, kernel.body)
-    use = SignalUse(kernel, [], [], [], [], [])
-    for node in walk(kernel.body):
-        if node.type != CALL:
-            continue
-        name, receiver = name_of(source, node), receiver_of(source, node)
-        if receiver in gins:
-            for names, kept in ((PUTS, use.puts), ({"waitSignal"}, use.waits), ({"readSignal"}, use.reads)):
-                if name in names:
-                    kept.append(node)
-            if name in {"flush", "flushAsync"}:
-                use.flushes.append(node)
-        elif name in {"sync", "wait"} and receiver is not None:
-            use.barriers.append(node)
-    return use
-
-
-def _signal_of(use: SignalUse, put: Node) -> str | None:
-    match = _ACTION.search(use.source.text(put))
-    return match.group(1).strip() if match else None
-
-
-def _said(use: SignalUse, node: Node, text: str) -> Finding:
-    return error("signals", use.source, node, f"{use.kernel.name}: {text}")
 
 
 def _sent_and_waited(use: SignalUse, everything: str) -> list[Finding]:
     text = use.source.text(use.kernel.body)
-    sent = [p for p in use.puts if _signal_of(use, p) is not None] or re.search(r"\.signal\s*\(", text)
+    sent = [p for p in use.puts if signal_of(use, p) is not None] or re.search(r"\.signal\s*\(", text)
     others = everything.count("waitSignal") > len(use.waits) or "readSignal" in everything.replace(text, "")
     elsewhere = re.search(r"Signal(?:Inc|Add)|\.signal\s*\(", everything.replace(text, ""))
     if not sent and use.waits and elsewhere is None:
-        return [_said(use, use.waits[0], "waits for a signal that no put sends: it hangs")]
+        return [said_of(use, use.waits[0], "waits for a signal that no put sends: it hangs")]
     if not sent and not use.waits and not use.barriers:
-        return [_said(use, use.puts[0], "puts without a signal: the receiver cannot tell when the data is there")]
+        return [said_of(use, use.puts[0], "puts without a signal: the receiver cannot tell when the data is there")]
     if sent and not use.waits and not others:
-        return [_said(use, use.puts[0], "nothing waits for the signal of this put: the data may not be there yet")]
+        return [said_of(use, use.puts[0], "nothing waits for the signal of this put: the data may not be there yet")]
     return []
 
 
@@ -120,64 +80,82 @@ def _values(program: ProgramModel, use: SignalUse, everything: str) -> list[Find
         given = arguments(wait)
         if len(given) < 3:
             continue
-        text = expand_variables(use.source, given[2])
+        text = value_text(use, given[2])
         if "readSignal" not in text:
             if not words_of(text) & parameters and "resetSignal" not in everything and "[" not in text:
                 said = "waits for a number of signals without the value before: a second launch does not wait at all"
-                found.append(_said(use, wait, said))
+                found.append(said_of(use, wait, said))
             continue
-        rest = re.sub(r"\(*\w+\.readSignal\((?:[^()]|\([^()]*\))*\)\)*", "", text, count=1)
-        if not rest.strip("()"):
-            found.append(_said(use, wait, "waits for the value that the signal had before: it does not wait at all"))
+        rest = rest_of(text)
+        if not rest:
+            found.append(said_of(use, wait, "waits for the value that the signal had before: it does not wait at all"))
             continue
         wanted = _counted(use)
-        numbers = re.sub(r"[()]", "", _RANKS.sub("nRanks", rest))
+        numbers = in_ranks(rest, names_of_ranks(program, use.kernel))
         if wanted is not None and re.fullmatch(r"[+\-*]?(?:\d+|nRanks|[+\-*])*", numbers) and numbers != "+nRanks":
             said = f"waits for `before {numbers}` signals, and each of nRanks ranks sends one"
-            found.append(_said(use, wait, said))
-        elif _is_named_by_sender(use) and re.fullmatch(r"\+(?:[2-9]|\d\d+|nRanks)", numbers):
+            found.append(said_of(use, wait, said))
+        elif has_signal_by_sender(program, use) and re.fullmatch(r"\+(?:[2-9]|\d\d+|nRanks)", numbers):
             said = f"waits for `before {numbers}` signals, and one rank sends one here: it hangs"
-            found.append(_said(use, wait, said))
+            found.append(said_of(use, wait, said))
     found += _other_signal(use)
     first = min((p.start_byte for p in (*use.puts, *use.barriers)), default=0)
     for read in use.reads:
         if read.start_byte > first and enclosing(read, "while_statement", "do_statement") is None:
             said = "reads a signal's value after the first barrier or put: signals of peers may have come by then"
-            found.append(_said(use, read, said))
+            found.append(said_of(use, read, said))
     return found
 
 
-def _is_named_by_sender(use: SignalUse) -> bool:
-    """Say whether each rank puts once, to the peer of a block's number, at a signal of the sender's rank."""
-    if len(use.puts) != 1 or enclosing(use.puts[0], *LOOPS) is not None:
-        return False
-    put = use.puts[0]
-    index, given = _index_text(use, put, _signal_of(use, put) or ""), arguments(put)
-    peer = expand_variables(use.source, given[1]).strip("()") if len(given) > 1 else ""
-    return re.search(r"\.rank\)*$", index) is not None and peer == "blockIdx.x"
+def _senders(program: ProgramModel, use: SignalUse) -> list[Finding]:
+    """Where each sender has a signal of its own, all are waited for, and the receiver's number is not the index."""
+    put_loop = loop_of_peers(program, use)
+    wait_loop = enclosing(use.waits[0], "for_statement") if len(use.waits) == 1 else None
+    start, condition = (field(wait_loop, n) if wait_loop is not None else None for n in ("initializer", "condition"))
+    if put_loop is None or start is None or condition is None:
+        return []
+    waited = "".join(use.source.text(arguments(use.waits[0])[1]).split())
+    first = re.search(r"(\w+)\s*=\s*(.+?)\s*;?$", use.source.text(start))
+    if first is None or first.group(1) not in words_of(waited):
+        return []
+    put, ranks = use.puts[0], names_of_ranks(program, use.kernel)
+    action = signal_of(use, put)
+    peer = use.source.text_without_space(arguments(put)[1])
+    if action is not None and words_of(action) == words_of(peer) and not is_signalled_by_rank(program, use):
+        text = (
+            f"the signal {action} is the receiver's number: a receiver waits for one of each sender, and gets but one"
+        )
+        return [said_of(use, put, f"{text}: it hangs")]
+    if not is_signalled_by_rank(program, use):
+        return []
+    begins = use.source.text(field(put_loop, "initializer") or put_loop)
+    ends = in_ranks(expand_variables(use.source, condition), ranks)
+    if (first.group(2) == "1" and not re.search(r"=\s*1\b", begins)) or re.search(r"<nRanks-[1-9]", ends):
+        return [said_of(use, use.waits[0], "the loop over senders leaves one out: its data may not be there yet")]
+    return []
 
 
 def _other_signal(use: SignalUse) -> list[Finding]:
     """One put and one wait in a kernel must mean one signal."""
     if len(use.puts) != 1 or len(use.waits) != 1:
         return []
-    action, given = _signal_of(use, use.puts[0]), arguments(use.waits[0])
+    action, given = signal_of(use, use.puts[0]), arguments(use.waits[0])
     if action is None or len(given) < 2:
         return []
     sent, waited = (
         t.replace("(", "").replace(")", "")
-        for t in (_index_text(use, use.puts[0], action), expand_variables(use.source, given[1]))
+        for t in (index_text(use, use.puts[0], action), expand_variables(use.source, given[1]))
     )
-    if re.fullmatch(r".+\.rank", sent) and sent == waited and _is_named_by_sender(use):
-        return [_said(use, use.waits[0], "waits at the signal of the own rank, and peers put at that of theirs")]
+    if re.fullmatch(r".+\.rank", sent) and sent == waited and is_named_by_sender(use):
+        return [said_of(use, use.waits[0], "waits at the signal of the own rank, and peers put at that of theirs")]
     if sent == waited or words_of(sent) - {"blockIdx", "x"} or words_of(waited) - {"blockIdx", "x"}:
         return []
-    return [_said(use, use.waits[0], f"waits for signal {waited}, and its puts send signal {sent}")]
+    return [said_of(use, use.waits[0], f"waits for signal {waited}, and its puts send signal {sent}")]
 
 
 def _counted(use: SignalUse) -> int | None:
     """Return how many signals more than the number of ranks a rank gets in a launch; None where it cannot be told."""
-    if len(use.puts) != 1:
+    if len(use.puts) != 1 or re.search(r"\.rank\)*$", index_text(use, use.puts[0], signal_of(use, use.puts[0]) or "")):
         return None
     put = use.puts[0]
     loop = enclosing(put, "for_statement")
@@ -190,7 +168,7 @@ def _counted(use: SignalUse) -> int | None:
     text = use.source.text_without_space(condition)
     first = re.search(r"=(.*?);?$", use.source.text_without_space(start))
     starts = first.group(1) if first else ""
-    if inside or not re.fullmatch(rf"\w+<{_RANKS.pattern}", text) or not re.fullmatch(r"0|threadIdx\.x", starts):
+    if inside or not re.fullmatch(rf"\w+<{RANKS.pattern}", text) or not re.fullmatch(r"0|threadIdx\.x", starts):
         return None
     return 0
 
@@ -202,18 +180,23 @@ def _indices(program: ProgramModel, use: SignalUse, everything: str) -> list[Fin
     grid = max((g for g in grids if g is not None), default=None)
     counts = [bound(program, m) for m in _COUNT.findall(everything)]
     written = ["".join(m.split()) for m in _COUNT.findall(everything)]
-    for launch in (x for x in program.launches if x.kernel == use.kernel.name and _is_named_by_sender(use)):
+    for launch in (x for x in program.launches if x.kernel == use.kernel.name and is_named_by_sender(use)):
         if written and all(is_part_of(w, "".join((launch.grid or "").split())) for w in written):
             said = f"a signal for each of {launch.grid} ranks is used, and {written[0]} are asked for by ginSignalCount"
-            found.append(_said(use, use.puts[0], said))
+            found.append(said_of(use, use.puts[0], said))
+    if written and is_signalled_by_rank(program, use):
+        part = next((n for n in sorted(numbers_of_ranks(program)) if all(is_part_of(w, n) for w in written)), None)
+        if part is not None:
+            said = f"a signal for each of {part} ranks is used, and {written[0]} are asked for by ginSignalCount"
+            found.append(said_of(use, use.puts[0], said))
     for put in use.puts:
-        action = _signal_of(use, put)
+        action = signal_of(use, put)
         if action is None or grid is None:
             continue
-        index = _index_text(use, put, action)
+        index = index_text(use, put, action)
         if re.fullmatch(r"\(*blockIdx\.x\)*", index) and counts and all(c is not None and c < grid for c in counts):
             said = f"{grid} blocks use signals 0 to {grid - 1}, and {counts[0]} are asked for by ginSignalCount"
-            found.append(_said(use, put, said))
+            found.append(said_of(use, put, said))
         loop = enclosing(put, "for_statement")
         start = field(loop, "initializer") if loop is not None else None
         each = start is not None and "blockIdx" not in expand_variables(use.source, start)
@@ -223,26 +206,15 @@ def _indices(program: ProgramModel, use: SignalUse, everything: str) -> list[Fin
             guarded = branch is not None and "blockIdx" in use.source.text(branch)
             if not guarded and "gridDim" not in waited and use.waits and not _is_parameter(use, index):
                 said = f"all {grid} blocks put to all peers with signal {index}: a block is woken by another's puts"
-                found.append(_said(use, put, said))
+                found.append(said_of(use, put, said))
     return found
 
 
-def _is_parameter(use: SignalUse, index: str) -> bool:
-    return bool(words_of(index) & {p.name for p in use.kernel.parameters})
-
-
-def _index_text(use: SignalUse, put: Node, action: str) -> str:
-    node = next(
-        (n for n in walk(put) if n.type in {"identifier", "field_expression"} and use.source.text(n) == action), None
-    )
-    return expand_variables(use.source, node) if node is not None else "".join(action.split())
-
-
 def _flushed(use: SignalUse, below: str) -> list[Finding]:
-    if use.flushes or re.search(r"\bflush\w*\s*\(|Counter|\.wait\s*\(", below):
+    if use.flushes or re.search(r"\bflush\w*\s*\(|waitCounter|while\s*\([^;{]*readCounter|\.wait\s*\(", below):
         return []
     said = "nothing flushes these puts: the source may still be read when the kernel ends and it is written again"
-    return [_said(use, use.puts[0], said)]
+    return [said_of(use, use.puts[0], said)]
 
 
 def _threads(use: SignalUse) -> list[Finding]:
@@ -255,11 +227,11 @@ def _threads(use: SignalUse) -> list[Finding]:
         start, ends = (field(loop, n) if loop is not None else None for n in ("initializer", "condition"))
         if start is None or "threadIdx" not in expand_variables(use.source, start):
             continue
-        alone = _THREAD_0.fullmatch(expand_variables(use.source, condition)) if condition is not None else None
+        alone = THREAD_0.fullmatch(expand_variables(use.source, condition)) if condition is not None else None
         parts = re.split(r"&&", expand_variables(use.source, ends)) if ends is not None else []
-        if alone or any(_THREAD_0.fullmatch(part) for part in parts):
+        if alone or any(THREAD_0.fullmatch(part) for part in parts):
             said = "only thread 0 puts, in a loop that strides over all threads: the other peers get nothing"
-            found.append(_said(use, put, said))
+            found.append(said_of(use, put, said))
     return found
 
 
@@ -275,7 +247,11 @@ def _of_all_threads(program: ProgramModel, use: SignalUse) -> list[Finding]:
     ):
         return []
     said = "every thread of the block makes this put, and its signal, again: no group of threads is given"
-    return [_said(use, put, said) for put in use.puts if len(arguments(put)) in range(7, COOP + 1)]
+    return [said_of(use, put, said) for put in use.puts if len(arguments(put)) in range(7, COOP + 1)]
+
+
+def _is_parameter(use: SignalUse, index: str) -> bool:
+    return bool(words_of(index) & {p.name for p in use.kernel.parameters})
 
 
 def _is_new(everything: str) -> bool:
@@ -290,14 +266,26 @@ def _connections(program: ProgramModel, everything: str) -> list[Finding]:
     """From NCCL 2.29.7 on GIN has no connections unless they are asked for."""
     found: list[Finding] = []
     creates = [c for c in program.calls if c.name == "ncclDevCommCreate"]
-    uses = any(_use(k).puts for k in program.kernels.values())
+    uses = any(use_of_gin(k).puts for k in program.kernels.values())
     if not creates or not uses:
         return []
     kinds = re.findall(r"ginConnectionType\s*=\s*(\w+)", everything)
     if kinds and all(k.endswith("_NONE") for k in kinds):
         text = f"kernels put by GIN, and ginConnectionType is {kinds[0]}: there are no connections"
         found.append(error("signals", creates[0].source, creates[0].node, text))
+    elif kinds and all(k.endswith("_RAIL") for k in kinds) and _puts_to_world(program):
+        text = f"kernels put to ranks of the world, and {kinds[0]} connects those of one rail"
+        found.append(error("signals", creates[0].source, creates[0].node, text))
     elif not kinds and "ginForceEnable" not in everything and _is_new(everything):
         text = "kernels put by GIN, and ginConnectionType is not set: there are no connections"
         found.append(error("signals", creates[0].source, creates[0].node, text))
     return found
+
+
+def _puts_to_world(program: ProgramModel) -> bool:
+    for use in uses_of_gin(program).values():
+        for put in use.puts:
+            given = arguments(put)
+            if given and re.search(r"ncclTeam(?:Tag)?World", expand_variables(use.source, given[0])):
+                return True
+    return False

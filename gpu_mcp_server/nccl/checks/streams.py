@@ -44,8 +44,10 @@ class HostFlow:
         names = {p.name: n for p, n in zip(kernel.parameters, launch.nodes, strict=False)}
         for transfer in transfers_of(kernel):
             for name, kept in ((transfer.from_window, sent), (transfer.to_window, received)):
-                if name in names:
-                    kept |= set(self._places.origins(Expression(launch.source, names[name], event.frame)))
+                parameter, dot, member = name.partition(".")
+                if parameter in names:
+                    given = Expression(launch.source, names[parameter], event.frame)
+                    kept |= set(self._places.origins(given, dot + member))
         return sent, received
 
     def _accessed(self, event: TraceEvent) -> tuple[set[MemoryLocation], set[MemoryLocation]]:

@@ -67,19 +67,20 @@ class PointerResolver:
             return
         target, values = DESCRIPTORS[call.name]
         given = [Expression(call.source, n, event.frame) for n in call.nodes]
-        for number in values:
-            if number < len(given):
-                for place in self.location(given[target]):
-                    self._assigned.setdefault(place, []).append(given[number])
+        for number in (v for v in values if v < len(given)):
+            for place in self.location(given[target]):
+                self._assigned.setdefault(place, []).append(given[number])
 
     def value(self, of: Expression, steps: int = MAX_STEPS) -> list[Ref]:
         """Return the memory into which a pointer expression may point."""
         found = (r for r in self._value(of, frozenset(), steps) if r.place != CYCLE)
         return list({(r, r.place.element): r for r in found}.values())
 
-    def origins(self, of: Expression) -> list[MemoryLocation]:
-        """Return the places of a pointer expression, offsets forgotten."""
-        return merge_locations(self.canonical(r.place) for r in self.value(of))
+    def origins(self, of: Expression, member: str = "") -> list[MemoryLocation]:
+        """Return the places of a pointer expression, or of a member (`.send`) of an object, offsets forgotten."""
+        places = self.lvalue(of) if member else []
+        refs = [r for p in places for r in self._followed(p.member(member), of, frozenset(), MAX_STEPS)]
+        return merge_locations(self.canonical(r.place) for r in (refs if member else self.value(of)))
 
     def canonical(self, place: MemoryLocation) -> MemoryLocation:
         """Return the allocated place that one of another instance stands for: same type, same member."""
@@ -174,9 +175,8 @@ class PointerResolver:
             return [r for p in parts if p is not None for r in self._value(replace(of, node=p), seen, steps - 1)]
         if node.type == "binary_expression":
             return self._moved(here, seen, steps)
-        if node.type == "assignment_expression":
-            right = child(node, "right")
-            return self._value(replace(of, node=right), seen, steps - 1) if right is not None else []
+        if node.type == "assignment_expression" and (right := child(node, "right")) is not None:
+            return self._value(replace(of, node=right), seen, steps - 1)
         if node.type == "pointer_expression" and node.children[0].type == "&":
             return self._address(here, seen, steps)
         if node.type == CALL:
