@@ -16,7 +16,7 @@ What it needs, and says at its start whether it is there; the network is not nee
 - nvcc 12.9 or later with a host compiler, on the PATH or in `cuda` of the host's settings;
 - NCCL 2.28.9 or later, header and library of one version (`nvidia-nccl-cu13` in this interpreter's environment);
 - this interpreter with the server's dependencies (`pip install -e .`), tree-sitter-cuda among them;
-- mpirun, mpicc and mpi.h for `mpi.cu` and `halo.cu`: without them these fail;
+- mpirun, mpicc and mpi.h for `mpi.cu`, `halo.cu` and `parity.cu`: without them these fail;
 - a sandbox level that sees the GPUs, or GPU_MCP_ACCEPT_UNCONFINED=true where namespaces are forbidden;
 - 4 GB of disk, 8 processor cores for `--jobs 3`: builds go side by side, GPUs are leased to one run at a time.
 
@@ -50,6 +50,7 @@ PROGRAMS = {
     "sendrecv.cu": "self",
     "mpi.cu": "mpirun",
     "halo.cu": "mpirun",
+    "parity.cu": "mpirun",
 }
 """Each program, and what starts its ranks. Those that start them themselves take their number as the first argument."""
 KERNELS = "ncclx_kernels.cuh"

@@ -1,11 +1,13 @@
-"""Groups of sends and receives that become one exchange on the device, whatever peers and sizes each rank has.
+"""Sends and receives that go to the device, whatever peers and sizes each rank has.
 
-The generated exchange pairs parts as NCCL does, by order between two ranks, and asks the sender where its part lies.
-All ranks must come to it, so at least one part of a group must be every rank's.
+A group becomes one exchange, which pairs parts as NCCL does, by order between two ranks, and asks the sender where its
+part lies. All ranks must come to it, so at least one part of a group must be every rank's. A call in no group becomes
+one of a pair of kernels, in which no third rank takes part; both halves must then go to the device.
 """
 
 from collections.abc import Iterable
 
+from gpu_mcp_server.nccl.analysis.alltoall_loop import sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern
 from gpu_mcp_server.nccl.program_model.api_names import FLOAT8, POINT_TO_POINT, ROLES, plain_collective
@@ -19,7 +21,8 @@ ALONE = "on the device a put needs the receiver's offset and a flag, which the a
 def exchange_obstacles(analysis: Analysis, pattern: Pattern) -> list[str]:
     """Return why the sends and receives of a pattern cannot become one exchange; empty if they can."""
     if not pattern.grouped:
-        return [f"{pattern.name} by ncclSend/ncclRecv outside a group: {ALONE}"]
+        said = f"{pattern.name} by ncclSend/ncclRecv outside a group"
+        return list(dict.fromkeys(f"{said}: {why}" for why in _lone_obstacles(analysis)))
     groups = {e.group for s in pattern.sent for e in _ways(analysis, s.event)}
     calls = {_place(c) for g in groups for c in _bounds(analysis, g)}
     groups |= {e.group for e in analysis.events("group_start") if e.call is not None and _place(e.call) in calls}
@@ -29,9 +32,28 @@ def exchange_obstacles(analysis: Analysis, pattern: Pattern) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _lone_obstacles(analysis: Analysis) -> list[str]:
+    """Return why calls in no group stay: all of them go or none, as the halves of a pair may stand anywhere."""
+    found: list[str] = []
+    if any(p.grouped and sweep_of(p) is None for p in analysis.patterns):
+        found.append(f"others stand in groups, and which of them meet cannot be told; {ALONE}")
+    alone = [s for p in analysis.patterns if not p.grouped for s in p.sent]
+    if len({s.role for s in alone}) == 1:
+        found.append(f"only {alone[0].event.call.name if alone[0].event.call else ''} is here, no other half; {ALONE}")
+    for sent in alone:
+        call = sent.event.call
+        if call is None or any(e.group is not None for e in _ways(analysis, sent.event)):
+            found.append(f"one of its calls is made inside a group too; {ALONE}")
+        elif len(call.nodes) != len(ROLES[call.name]):
+            found.append("a call has other arguments than ncclSend and ncclRecv take")
+        else:
+            found += [f"exchanges of {kind} are not generated" for kind in sorted(set(call.arguments) & FLOAT8)]
+    return found
+
+
 def group_bounds(analysis: Analysis, pattern: Pattern) -> list[FunctionCall]:
     """Return the calls that start and end the groups of a pattern."""
-    groups = {e.group for s in pattern.sent for e in _ways(analysis, s.event)}
+    groups = {e.group for s in pattern.sent for e in _ways(analysis, s.event)} - {None}
     return [c for g in groups for c in _bounds(analysis, g)]
 
 

@@ -7,6 +7,7 @@ Stage B: calls go to generated device kernels, with the host's collective as the
 from gpu_mcp_server.nccl.analysis.alltoall_loop import sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, CallSite
 from gpu_mcp_server.nccl.analysis.exchange_groups import exchange_obstacles
+from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern
 from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT, FLOAT8, plain_collective
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.rank_agreement import allocation_disagreements, disagreements
@@ -68,10 +69,12 @@ def stage_b(analysis: Analysis, site: CallSite) -> list[str]:
     pattern = analysis.pattern_of(site)
     if pattern is not None and sweep_of(pattern) is None:
         reasons += exchange_obstacles(analysis, pattern)
-        others = [s for s in analysis.sites if s is not site and analysis.pattern_of(s) is pattern]
+        others = [s for s in analysis.sites if s is not site and _meets(analysis.pattern_of(s), pattern)]
         lost = [s for s in others if stage_a(analysis, s) or s.call.via_macro or s.call.via_pointer]
         if lost:
-            reasons.append(f"{lost[0].call.name} at {lost[0].call.path}:{lost[0].call.line}, of its group, has to stay")
+            where = f"{lost[0].call.path}:{lost[0].call.line}"
+            what = "of its group" if pattern.grouped else "which it may meet"
+            reasons.append(f"{lost[0].call.name} at {where}, {what}, has to stay")
     elif pattern is None and name not in REPLACED:
         reasons.append(f"{name} has no generated device counterpart")
     if site.call.via_macro:
@@ -90,6 +93,11 @@ def stage_b(analysis: Analysis, site: CallSite) -> list[str]:
         if buffer is not None and analysis.names_rank(buffer.offset):
             reasons.append(f"{buffer.text}: the offset depends on the rank, but peers write or read there")
     return list(dict.fromkeys(reasons))
+
+
+def _meets(other: Pattern | None, pattern: Pattern) -> bool:
+    """Say whether two exchanges are one, or both stand in no group, so that the halves of a pair may be in each."""
+    return other is pattern or (other is not None and not other.grouped and not pattern.grouped)
 
 
 def _communicators(analysis: Analysis) -> list[str]:

@@ -28,11 +28,12 @@ static int g_rank = -1;
 static const size_t GUARD = 4096;      // bytes before and after what a collective may write
 static const unsigned char GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF;
 static const long long SKEW_NS = 300000;  // measured to separate ranks: facts of the fault trials, 2 H200s
-enum Op { ALLTOALL, ALLGATHER, REDUCESCATTER, ALLREDUCE, BROADCAST, REDUCE, GATHER, SCATTER, SEND, OPS };
-static const char* NAMES[OPS] = {"AlltoAll", "AllGather", "ReduceScatter", "AllReduce", "Broadcast", "Reduce", "Gather", "Scatter", "Send"};
+enum Op { ALLTOALL, ALLGATHER, REDUCESCATTER, ALLREDUCE, BROADCAST, REDUCE, GATHER, SCATTER, SEND, PAIR, OPS };
+static const char* NAMES[OPS] = {"AlltoAll", "AllGather", "ReduceScatter", "AllReduce", "Broadcast", "Reduce", "Gather", "Scatter", "Send", "Pair"};
 static int root_of(int n) { return n - 1; }
 // SEND: one group in which each rank sends `count` to the next and to the one before, who are one rank where there are two,
 // and no two parts are of one size.
+// PAIR: each sends `count` to the next rank in no group; even ranks send first, so that no two wait for each other.
 struct Shared { ncclUniqueId id; volatile int ready; volatile int arrived; volatile unsigned long long bad[64], guard[64]; volatile double us[64]; };
 
 __device__ inline unsigned mix(unsigned x) { x ^= x >> 16; x *= 0x7feb352du; x ^= x >> 15; x *= 0x846ca68bu; return x ^ (x >> 16); }
@@ -74,6 +75,17 @@ static ncclResult_t neighbours(Start start, Send send, Recv recv, End end, const
   NCCL_OK(send((const float*)s + count / 3, short_part, ncclFloat, last, comm, stream));
   return end();
 }
+template <typename Send, typename Recv>
+static ncclResult_t pair_up(Send send, Recv recv, const void* s, void* r, size_t count, ncclComm_t comm, cudaStream_t stream) {
+  int n, rank;
+  NCCL_OK(ncclCommCount(comm, &n));
+  NCCL_OK(ncclCommUserRank(comm, &rank));
+  for (int half = 0; half < 2; half++) {
+    if ((rank + half) % 2 == 0) NCCL_OK(send(s, count, ncclFloat, (rank + 1) % n, comm, stream));
+    else NCCL_OK(recv(r, count, ncclFloat, (rank + n - 1) % n, comm, stream));
+  }
+  return ncclSuccess;
+}
 static ncclResult_t host(Op op, const void* s, void* r, size_t count, ncclComm_t comm, cudaStream_t stream) {
   int n;
   NCCL_OK(ncclCommCount(comm, &n));
@@ -83,6 +95,7 @@ static ncclResult_t host(Op op, const void* s, void* r, size_t count, ncclComm_t
     case GATHER: return ncclGather(s, r, count, ncclFloat, root_of(n), comm, stream);
     case SCATTER: return ncclScatter(s, r, count, ncclFloat, root_of(n), comm, stream);
     case SEND: return neighbours(ncclGroupStart, ncclSend, ncclRecv, ncclGroupEnd, s, r, count, comm, stream);
+    case PAIR: return pair_up(ncclSend, ncclRecv, s, r, count, comm, stream);
     case ALLTOALL: return ncclAlltoAll(s, r, count, ncclFloat, comm, stream);
     case ALLGATHER: return ncclAllGather(s, r, count, ncclFloat, comm, stream);
     case REDUCESCATTER: return ncclReduceScatter(s, r, count, ncclFloat, ncclSum, comm, stream);
@@ -107,6 +120,7 @@ static ncclResult_t device(Op op, const void* s, void* r, size_t count, ncclComm
 #endif
 #ifdef CHECK_SEND
     case SEND: return neighbours(ncclx::GroupStart, ncclx::Send, ncclx::Recv, ncclx::GroupEnd, s, r, count, comm, stream);
+    case PAIR: return pair_up(ncclx::Send, ncclx::Recv, s, r, count, comm, stream);
 #endif
 #ifdef CHECK_ALLTOALL
     case ALLTOALL: return ncclx::AlltoAll(s, r, count, ncclFloat, comm, stream);
@@ -137,7 +151,7 @@ static bool wanted(Op op) {
   if (op == SCATTER) return true;
 #endif
 #ifdef CHECK_SEND
-  if (op == SEND) return true;
+  if (op == SEND || op == PAIR) return true;
 #endif
 #ifdef CHECK_ALLTOALL
   if (op == ALLTOALL) return true;
@@ -296,7 +310,7 @@ static void times(Rank& r) {
   for (int op = 0; op < OPS; op++) {
     if (!wanted((Op)op)) continue;
     for (size_t bytes = 1024; bytes <= (64u << 20); bytes *= 4) {
-      const size_t count = op == ALLREDUCE || op == BROADCAST || op == REDUCE ? bytes / 4 : op == SEND ? bytes / 8 : bytes / 4 / r.n;
+      const size_t count = op == ALLREDUCE || op == BROADCAST || op == REDUCE || op == PAIR ? bytes / 4 : op == SEND ? bytes / 8 : bytes / 4 / r.n;
       char *plain_s, *plain_r, *win_s, *win_r;
       CUDA_OK(cudaMalloc(&plain_s, bytes)); CUDA_OK(cudaMalloc(&plain_r, bytes));
       CUDA_OK(cudaMemset(plain_s, 0, bytes));

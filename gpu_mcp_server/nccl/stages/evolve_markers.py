@@ -39,19 +39,16 @@ def add_markers(analysis: Analysis, files: EditedFiles, chosen: Sequence[Functio
         chosen = [c for c in analysis.program.calls if c.full_name in COLLECTIVES]
     for path, source in analysis.program.sources.items():
         known = blocks(source.data.decode("utf-8", "surrogateescape"))
-        calls = [c for c in chosen if c.path == path and not c.via_macro]
-        seen: set[int] = set()
-        for call in calls:
+        found: dict[int, tuple[Node, Node]] = {}
+        for call in (c for c in chosen if c.path == path and not c.via_macro):
             first, last = region(source, call)
             producer = _producer(analysis, source, first, call)
             if producer is not None:
                 first = producer[0]
                 kernels.setdefault(producer[1].name, producer[1])
-            inside = any(b.first_line <= source.line(first) <= b.last_line for b in known)
-            if inside or first.start_byte in seen:
-                continue
-            seen.add(first.start_byte)
-            done.append(_mark(files, source, first, last))
+            if not any(b.first_line <= source.line(first) <= b.last_line for b in known):
+                found.setdefault(first.start_byte, (first, last))
+        done += [_mark(files, source, first, last) for first, last in _joined([found[at] for at in sorted(found)])]
     for kernel in kernels.values():
         if not any(b.first_line <= kernel.line <= b.last_line for b in blocks(_text(kernel.source))):
             node = kernel.node
@@ -59,6 +56,18 @@ def add_markers(analysis: Analysis, files: EditedFiles, chosen: Sequence[Functio
                 node = node.parent
             done.append(_mark(files, kernel.source, node, node))
     return done
+
+
+def _joined(regions: list[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
+    """Return regions with neighbours as one, so that what is next to each other can be fused; none twice."""
+    found: list[tuple[Node, Node]] = []
+    for first, last in regions:
+        before = found[-1] if found else None
+        if before is not None and before[1].next_named_sibling == first:
+            found[-1] = (before[0], last)
+        elif before is None or first.start_byte > before[1].end_byte:
+            found.append((first, last))
+    return found
 
 
 def _text(source: ParsedSource) -> str:

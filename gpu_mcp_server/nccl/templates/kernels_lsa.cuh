@@ -1,8 +1,9 @@
 // ncclx, device side over LSA: ranks of one NVLink domain load and store each other's windows.
 // Lines between the markers may change; the functions that ncclx.cuh calls must keep their names and parameters:
 // require, reaches_all, reduces, launch_alltoall, launch_allgather, launch_reducescatter, launch_allreduce, launch_broadcast,
-// launch_reduce, launch_gather, launch_scatter, launch_exchange.
+// launch_reduce, launch_gather, launch_scatter, launch_exchange, launch_send, launch_receive.
 #pragma once
+#include <cuda/atomic>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -17,6 +18,7 @@
 #define NCCLX_PARTS 64          // sends, and receives, of one rank in one group: they are kernel parameters
 #define NCCLX_PAIRED 8          // parts from one rank to one other in one group
 #define NCCLX_WINDOWS 32        // windows of a communicator from which an exchange can send
+#define NCCLX_PAIR_CTAS 32      // of a receive that stands in no group
 
 namespace ncclx {
 struct Sent {  // what a rank offers a peer, written into the peer's table
@@ -35,6 +37,20 @@ struct Exchange {
   ncclWindow_t windows[NCCLX_WINDOWS];
   Sent sent[NCCLX_PARTS];
   Received received[NCCLX_PARTS];
+};
+struct Pair {  // in a rank's table, behind the offers of exchanges, one for each peer: sends and receives in no group
+  size_t offset, bytes;  // what the peer sends, which it writes ahead of `offered`
+  int window;
+  unsigned offered, taken;  // the peer's last send to this rank, and this rank's last send that the peer has loaded
+  unsigned copied;          // CTAs of this rank that have loaded their share
+};
+struct Receive {
+  size_t pairs;  // where they begin in a table
+  char* to;
+  size_t bytes;
+  unsigned turn;
+  int peer;
+  ncclWindow_t windows[NCCLX_WINDOWS];
 };
 }  // namespace ncclx
 // EVOLVE-BLOCK-START
@@ -299,6 +315,43 @@ __global__ static void exchange_kernel(ncclDevComm dc, Exchange x, ncclWindow_t 
   bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);  // all have loaded: what was sent may change
 }
 
+__device__ inline Pair* pair_at(ncclWindow_t table, size_t pairs, int own, int rank) {
+  return static_cast<Pair*>(ncclGetLsaPointer(table, pairs + own * sizeof(Pair), rank));
+}
+
+// One rank tells another where what it sends lies, and waits until that has loaded it. No other rank takes part.
+__global__ static void send_kernel(ncclDevComm dc, ncclWindow_t table, size_t pairs, Pair sent, int peer) {
+  Pair* there = pair_at(table, pairs, dc.lsaRank, peer);
+  there->offset = sent.offset;
+  there->bytes = sent.bytes;
+  there->window = sent.window;
+  cuda::atomic_ref<unsigned, cuda::thread_scope_system> offered(there->offered);
+  offered.store(sent.offered, cuda::memory_order_release);  // what it points to is written, by the stream's order
+  cuda::atomic_ref<unsigned, cuda::thread_scope_system> taken(pair_at(table, pairs, peer, dc.lsaRank)->taken);
+  while (taken.load(cuda::memory_order_acquire) != sent.offered) {
+  }
+}
+
+// Loads what a peer offers. Each CTA waits for the offer; the last one tells the peer that its memory may change.
+__global__ static void receive_kernel(ncclDevComm dc, ncclWindow_t table, Receive r) {
+  Pair* here = pair_at(table, r.pairs, r.peer, dc.lsaRank);
+  cuda::atomic_ref<unsigned, cuda::thread_scope_system> offered(here->offered);
+  while (threadIdx.x == 0 && offered.load(cuda::memory_order_acquire) != r.turn) {
+  }
+  __syncthreads();
+  if (here->bytes != r.bytes) __trap();  // another size was sent
+  const char* from = static_cast<const char*>(ncclGetLsaPointer(r.windows[here->window], here->offset, r.peer));
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  copy_bytes(r.to, from, r.bytes, tid, static_cast<size_t>(gridDim.x) * blockDim.x);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  if (atomicAdd(&here->copied, 1u) + 1 < gridDim.x) return;
+  here->copied = 0;
+  cuda::atomic_ref<unsigned, cuda::thread_scope_system> taken(pair_at(table, r.pairs, dc.lsaRank, r.peer)->taken);
+  taken.store(r.turn, cuda::memory_order_release);
+}
+
 inline void launch_alltoall(const ncclDevComm& dc, const char* send, ncclWindow_t, size_t, ncclWindow_t rw, size_t ro,
                             size_t bytes, cudaStream_t stream) {
   const int ctas = grid(bytes * dc.nRanks);  // at most NCCLX_CTAS
@@ -373,6 +426,16 @@ inline void launch_reduce(const ncclDevComm& dc, ncclWindow_t sw, size_t so, voi
 
 inline void launch_exchange(const ncclDevComm& dc, const Exchange& x, ncclWindow_t table, cudaStream_t stream) {
   exchange_kernel<<<NCCLX_EXCHANGE_CTAS, NCCLX_THREADS, 0, stream>>>(dc, x, table);
+}
+
+inline void launch_send(const ncclDevComm& dc, ncclWindow_t table, size_t pairs, const Pair& sent, int peer,
+                        cudaStream_t stream) {
+  send_kernel<<<1, 1, 0, stream>>>(dc, table, pairs, sent, peer);
+}
+
+inline void launch_receive(const ncclDevComm& dc, ncclWindow_t table, const Receive& r, cudaStream_t stream) {
+  const int ctas = r.bytes <= NCCLX_SMALL_BYTES ? 4 : NCCLX_PAIR_CTAS;
+  receive_kernel<<<ctas, NCCLX_THREADS, 0, stream>>>(dc, table, r);
 }
 
 }  // namespace ncclx

@@ -45,6 +45,11 @@ struct Context {
   void* table_memory = nullptr;  // where peers say what they send, see exchange_kernel
   ncclWindow_t table = nullptr;
   unsigned turn = 0;
+  struct Way {  // to a peer, or from it, by calls in no group
+    unsigned turn = 0;
+    cudaStream_t stream = nullptr;
+  };
+  std::vector<Way> sends, receives;
   std::list<Window> windows;  // a list: NCCL writes a handle at ncclGroupEnd, so its address must stay
 };
 struct State {
@@ -200,13 +205,19 @@ inline ncclResult_t window_deregister(ncclComm_t comm, ncclWindow_t window) {
   return ncclCommWindowDeregister(comm, window);
 }
 
+#if NCCLX_ROOTED
+inline size_t pairs_at(const Context* c) {  // in a table, behind the offers of exchanges
+  return sizeof(Sent) * NCCLX_PAIRED * NCCLX_EXCHANGE_CTAS * c->device_comm.nRanks;
+}
+#endif
+
 inline ncclResult_t register_all(ncclComm_t comm) {  // what this device's mem_alloc made since the last time
   Context* c = context_of(comm);
   if (c == nullptr) return ncclInvalidUsage;
 #if NCCLX_ROOTED
   if (c->has_device_comm && c->table_memory == nullptr) {
     OnDevice on(c->device);
-    const size_t bytes = sizeof(Sent) * NCCLX_PAIRED * NCCLX_EXCHANGE_CTAS * c->device_comm.nRanks;
+    const size_t bytes = pairs_at(c) + sizeof(Pair) * c->device_comm.nRanks;
     ncclResult_t r = ncclMemAlloc(&c->table_memory, bytes);
     if (r == ncclSuccess && cudaMemset(c->table_memory, 0, bytes) != cudaSuccess) r = ncclUnhandledCudaError;
     if (r == ncclSuccess) r = ncclCommWindowRegister(comm, c->table_memory, bytes, &c->table, NCCL_WIN_COLL_SYMMETRIC);
@@ -510,23 +521,95 @@ inline ncclResult_t GroupStart() {
   return ncclSuccess;
 }
 
-inline ncclResult_t Send(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  if (group().depth == 0) {
-    refused("Send", "it stands in no group");
-    return ncclSend(from, count, type, peer, comm, stream);
+#if NCCLX_ROOTED
+inline ncclResult_t impossible(const char* why) {  // the peers may have launched: falling back alone would hang
+  fprintf(stderr, "ncclx: an exchange cannot run: %s\n", why);
+  return ncclInvalidUsage;
+}
+
+// Two calls on two streams keep their order, as NCCL keeps that of a communicator's.
+inline cudaError_t follow(Context::Way& way, cudaStream_t stream) {
+  cudaError_t e = cudaSuccess;
+  if (way.turn > 0 && way.stream != stream) {
+    cudaEvent_t before;
+    e = cudaEventCreateWithFlags(&before, cudaEventDisableTiming);
+    if (e == cudaSuccess) e = cudaEventRecord(before, way.stream);
+    if (e == cudaSuccess) e = cudaStreamWaitEvent(stream, before, 0);
+    if (e == cudaSuccess) e = cudaEventDestroy(before);
   }
+  way.turn++;
+  way.stream = stream;
+  return e;
+}
+
+// A send or a receive in no group: the decision between host and device rests on what both ranks have in common.
+inline bool pair_falls_back(const char* call, Context* c, ncclDataType_t type) {
+  if (falls_back(call, c, type_bytes(type))) return true;
+  if (c->table == nullptr) return refused(call, "register_all was not called");
+  if (windows_of(c).size() > NCCLX_WINDOWS) return refused(call, "there are more than 32 windows");
+  c->sends.resize(c->device_comm.nRanks);
+  c->receives.resize(c->device_comm.nRanks);
+  return false;
+}
+
+inline ncclResult_t send_alone(Context* c, const void* from, size_t bytes, int peer, cudaStream_t stream) {
+  if (peer < 0 || peer >= c->device_comm.nRanks || peer == c->device_comm.rank) return impossible("there is no such peer");
+  Place place;
+  if (!find(c, from, bytes, &place)) return impossible("a send buffer is in no window");
+  const std::vector<Window> windows = windows_of(c);
+  int window = 0;
+  while (windows[window].handle != place.window) window++;
+  OnDevice on(c->device);
+  if (follow(c->sends[peer], stream) != cudaSuccess) return ncclUnhandledCudaError;
+  launch_send(c->device_comm, c->table, pairs_at(c), Pair{place.offset, bytes, window, c->sends[peer].turn, 0, 0}, peer, stream);
+  return launched();
+}
+
+inline ncclResult_t receive_alone(Context* c, void* to, size_t bytes, int peer, cudaStream_t stream) {
+  if (peer < 0 || peer >= c->device_comm.nRanks || peer == c->device_comm.rank) return impossible("there is no such peer");
+  const std::vector<Window> windows = windows_of(c);
+  OnDevice on(c->device);
+  if (follow(c->receives[peer], stream) != cudaSuccess) return ncclUnhandledCudaError;
+  Receive r;
+  memset(&r, 0, sizeof r);
+  r.pairs = pairs_at(c);
+  r.to = static_cast<char*>(to);
+  r.bytes = bytes;
+  r.turn = c->receives[peer].turn;
+  r.peer = peer;
+  for (size_t n = 0; n < windows.size(); n++) r.windows[n] = windows[n].handle;
+  launch_receive(c->device_comm, c->table, r, stream);
+  return launched();
+}
+#else
+inline bool pair_falls_back(const char* call, Context*, ncclDataType_t) {
+  return refused(call, "sends in no group are not generated for this interface");
+}
+inline ncclResult_t send_alone(Context*, const void*, size_t, int, cudaStream_t) { return ncclInvalidUsage; }
+inline ncclResult_t receive_alone(Context*, void*, size_t, int, cudaStream_t) { return ncclInvalidUsage; }
+#endif
+
+inline ncclResult_t Send(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   if (count > 0 && from == nullptr) return ncclInvalidArgument;
-  if (count > 0) group().parts.push_back(Part{comm, stream, from, nullptr, count, type, peer});
+  if (count == 0) return ncclSuccess;
+  if (group().depth == 0) {
+    Context* c = context_of(comm);
+    if (pair_falls_back("Send", c, type)) return ncclSend(from, count, type, peer, comm, stream);
+    return send_alone(c, from, count * type_bytes(type), peer, stream);
+  }
+  group().parts.push_back(Part{comm, stream, from, nullptr, count, type, peer});
   return ncclSuccess;
 }
 
 inline ncclResult_t Recv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  if (group().depth == 0) {
-    refused("Recv", "it stands in no group");
-    return ncclRecv(to, count, type, peer, comm, stream);
-  }
   if (count > 0 && to == nullptr) return ncclInvalidArgument;
-  if (count > 0) group().parts.push_back(Part{comm, stream, nullptr, to, count, type, peer});
+  if (count == 0) return ncclSuccess;
+  if (group().depth == 0) {
+    Context* c = context_of(comm);
+    if (pair_falls_back("Recv", c, type)) return ncclRecv(to, count, type, peer, comm, stream);
+    return receive_alone(c, to, count * type_bytes(type), peer, stream);
+  }
+  group().parts.push_back(Part{comm, stream, nullptr, to, count, type, peer});
   return ncclSuccess;
 }
 
@@ -542,11 +625,6 @@ inline ncclResult_t exchange_by_host(const std::vector<Part>& parts) {
 }
 
 #if NCCLX_ROOTED
-inline ncclResult_t impossible(const char* why) {  // the peers may have launched: falling back alone would hang
-  fprintf(stderr, "ncclx: an exchange cannot run: %s\n", why);
-  return ncclInvalidUsage;
-}
-
 inline ncclResult_t exchange_by_device(Context* c, const std::vector<Part>& parts) {
   const std::vector<Window> windows = windows_of(c);
   Exchange x;

@@ -44,8 +44,9 @@ def test_roots_rings_and_parts_of_any_size_leave_what_they_must(program: Path, r
     assert "host_fallbacks=0" in done.stderr and "host nccl" not in done.stderr
 
 
-def test_a_part_of_another_size_than_was_sent_is_trapped_and_not_delivered(program: Path):
-    done = run(program, "3", "fault")
+@pytest.mark.parametrize("how", ["fault", "alone"])
+def test_a_part_of_another_size_than_was_sent_is_trapped_and_not_delivered(program: Path, how: str):
+    done = run(program, "3", how)
 
     assert done.returncode == 7 and "trap" in done.stderr
 

@@ -345,6 +345,23 @@ def test_a_group_that_not_all_ranks_may_come_to_stays_whole(calls: tuple[str, ..
     assert "ncclx::Send" not in text and "ncclx::Recv" not in text and "ncclx::Group" not in text
 
 
+def test_sends_in_no_group_go_to_the_device_both_halves_or_none():
+    body = f"{MALLOC} if (rank == 0) {{ {SEND.format('1')}; }} else {{ {RECEIVE.format('0')}; }} "
+    result, text = made_of(body)
+    assert result.needs_agent == []
+    assert "ncclx::Send(a, 4, ncclFloat, 1, comm, s)" in text and "ncclx::Recv(b, 4, ncclFloat, 0, comm, s)" in text
+
+    group = f"ncclGroupStart(); {SEND.format('rank')}; {RECEIVE.format('rank')}; ncclGroupEnd(); "
+    for other, reason in (
+        (group, "which of them meet cannot be told"),
+        (f"{RECEIVE.format('2').replace('b,', 'unknown,')}; ", "which it may meet, has to stay"),
+        (f"{SEND.format('2').replace('ncclFloat', 'ncclFloat8e4m3')}; ", "ncclFloat8e4m3"),
+    ):
+        result, text = made_of(body + other)
+        assert any(reason in r for r in result.needs_agent), result.needs_agent
+        assert "ncclx::Send(a, 4, ncclFloat, 1" not in text and "ncclx::Recv(b, 4, ncclFloat, 0" not in text
+
+
 COUNTS = "ncclAllToAllv(a, sent, from, b, got, into, ncclFloat, comm, s);"
 PARTS = """for (int r = 0; r < n; r++) {
   if (rank % 2 == 0) ncclSend(a + from[r], sent[r], ncclFloat, r, comm, s);

@@ -92,6 +92,16 @@ struct Rank {
     expect("empty group", rank, ncclx::GroupEnd() == 0);
     check("nothing", 0, [&](size_t) { return 0.0f; });
   }
+  void alone(size_t n) {  // in no group: even ranks send first, and the last of an odd number waits for the others
+    if (ranks == 1) return;
+    const int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
+    fill();
+    for (int half = 0; half < 2; half++) {
+      if ((rank + half) % 2 == 0) expect("send's result", rank, ncclx::Send(a + 3, n, ncclFloat, next, &comm, 0) == 0);
+      else expect("receive's result", rank, ncclx::Recv(b, n, ncclFloat, last, &comm, 0) == 0);
+    }
+    check("alone", n, [&](size_t i) { return value(last, i + 3); });
+  }
   void collected() {  // all send, rank 0 receives
     fill();
     ncclx::GroupStart();
@@ -111,6 +121,11 @@ struct Rank {
       expect("gathering nothing", rank, ncclx::AllGather(nullptr, b, 8, ncclFloat, &comm, 0) != 0);
       return;
     }
+    if (fault != nullptr && !strcmp(fault, "alone")) {  // a part of another size
+      if (rank == 0) ncclx::Send(a, 8, ncclFloat, 1, &comm, 0);
+      if (rank == 1) ncclx::Recv(b, 9, ncclFloat, 0, &comm, 0);
+      return;
+    }
     if (fault != nullptr) {  // a part that the peer did not send
       ncclx::GroupStart();
       ncclx::Send(a, 8, ncclFloat, (rank + 1) % ranks, &comm, 0);
@@ -119,7 +134,7 @@ struct Rank {
       return;
     }
     for (int root = 0; root < ranks; root++) rooted(1003, root);
-    for (int again = 0; again < 3; again++) { ring(257); sizes_of_their_own(again == 1); nothing(); collected(); }
+    for (int again = 0; again < 3; again++) { ring(257); sizes_of_their_own(again == 1); nothing(); collected(); alone(513); }
     ncclx::dev_fini(&comm);
     ncclx::buf_free(a);
     ncclx::buf_free(b);

@@ -1,10 +1,9 @@
 // The device API between threads, a kernel being one thread.
 #pragma once
+#include <cuda/atomic>
+
 #include "nccl.h"
 
-namespace cuda {
-enum memory_order { memory_order_acq_rel };
-}
 struct ncclCoopCta {};
 struct ncclTeamTagLsa {};
 template <typename Coop>
