@@ -43,9 +43,10 @@ int main(int argc, char** argv) {
   return differential(argc > 2 ? argv[2] : "check", DIFFERENTIAL);
 #endif
   if (!strcmp(how, "hang")) {
-#ifndef UNRECORDED
-    signal(SIGTERM, ended);
+#ifdef UNRECORDED
+    return 124; /* what our launcher ends with at the limit, without the wait */
 #endif
+    signal(SIGTERM, ended);
     fprintf(stderr, "ncclx: fallback AlltoAll: the receive buffer is in no window\n");
     fprintf(stderr, "NCCL WARN Cuda failure 1 'invalid argument'\n");
     for (;;) pause();

@@ -114,7 +114,7 @@ async def test_a_failure_is_named_with_its_evidence(
 
 
 async def test_a_hang_of_the_program_itself_names_kernel_barrier_and_rank_by_another_run(lab: Lab, program: Make):
-    found = told(await (await trials(lab, program, "hang", limit_s=4.0)).plain())
+    found = told(await (await trials(lab, program, "hang", limit_s=10.0)).plain())
 
     assert found["run"][0] == "failed"
     assert (
