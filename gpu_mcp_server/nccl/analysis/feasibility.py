@@ -10,7 +10,9 @@ from gpu_mcp_server.nccl.analysis.exchange_groups import exchange_obstacles
 from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern
 from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT, FLOAT8, plain_collective
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
+from gpu_mcp_server.nccl.program_model.program import FunctionCall
 from gpu_mcp_server.nccl.program_model.rank_agreement import allocation_disagreements, disagreements
+from gpu_mcp_server.nccl.program_model.rank_dependence import event_dependence
 from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
 
 REPLACED = {
@@ -133,7 +135,8 @@ def _buffer(analysis: Analysis, buffer: Buffer) -> list[str]:
         reasons += allocation_disagreements(analysis.trace, made)
         if made.place in windows:
             reasons += [
-                f"{made.place} has a window of the program's own {why}" for why in _unusual(windows[made.place])
+                f"{made.place} has a window of the program's own {why}"
+                for why in _unusual(analysis, windows[made.place])
             ]
             if made.kind == "device":
                 reasons.append(f"{made.place} has a window of the program's own over {made.function}: use ncclMemAlloc")
@@ -149,17 +152,30 @@ def own_windows(analysis: Analysis) -> dict[MemoryLocation, list[TraceEvent]]:
     return found
 
 
-def _unusual(registered: list[TraceEvent]) -> list[str]:
+def _unusual(analysis: Analysis, registered: list[TraceEvent]) -> list[str]:
     """Return why the generated code cannot use a window."""
     calls = [e.call for e in registered if e.call is not None]
     found: list[str] = []
-    if any(len(c.arguments) != 5 or SYMMETRIC not in c.arguments[4] for c in calls):
-        found.append(f"without {SYMMETRIC}")
+    if any(len(c.arguments) != 5 or not is_plain_window(c) for c in calls):
+        found.append(f"with other flags than {SYMMETRIC} or NCCL_WIN_DEFAULT")
     if any(c.via_macro for c in calls):
         found.append("that a macro registers")
-    if any(e.group is not None for e in registered):
-        found.append("that a group registers, so its handle comes later")
+    if any(event_dependence(e) is not None for e in registered):
+        found.append("that only some ranks register")
+    if any(e.group is not None and window_group_end(analysis, e) is None for e in registered):
+        found.append("that a group registers whose end is not seen as a plain call, so its handle comes later")
     return found
+
+
+def is_plain_window(call: FunctionCall) -> bool:
+    """Say whether a registration's flags are one that the generated code takes; it registers symmetric ones."""
+    return "".join(call.arguments[4:]).strip() in {SYMMETRIC, "NCCL_WIN_DEFAULT", "0"}
+
+
+def window_group_end(analysis: Analysis, event: TraceEvent) -> FunctionCall | None:
+    """Return the ncclGroupEnd after which a window that a group registers has its handle."""
+    ends = [e.call for e in analysis.events("group_end") if e.group == event.group and e.call is not None]
+    return ends[0] if len(ends) == 1 and not ends[0].via_macro else None
 
 
 def _registered(analysis: Analysis, event: TraceEvent) -> list[MemoryLocation]:

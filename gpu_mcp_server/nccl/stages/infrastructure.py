@@ -6,7 +6,7 @@ from posixpath import basename, dirname, relpath
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
-from gpu_mcp_server.nccl.analysis.feasibility import SYMMETRIC, own_windows, stage_a
+from gpu_mcp_server.nccl.analysis.feasibility import is_plain_window, own_windows, stage_a, window_group_end
 from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, includes_of
@@ -59,6 +59,9 @@ def add_infrastructure(analysis: Analysis, files: EditedFiles) -> list[str]:
     for call in _windows(analysis) if own else ():
         name = "window_register" if call.name == "ncclCommWindowRegister" else "window_deregister"
         _swap(analysis, files, call, f"ncclx::{name}")
+    in_groups = [e for events in own.values() for e in events if e.group is not None]
+    for call in _once(c for e in in_groups if (c := window_group_end(analysis, e)) is not None):
+        _swap(analysis, files, call, "ncclx::window_group_end")
     for call in _allocations(analysis, places):
         _swap(analysis, files, call, "ncclx::mem_alloc")
     for call in _frees(analysis, places):
@@ -94,9 +97,9 @@ def include(analysis: Analysis, files: EditedFiles, path: str) -> None:
 
 
 def _windows(analysis: Analysis) -> list[FunctionCall]:
-    """Return the calls that register symmetric windows, and those that end windows."""
+    """Return the calls that register windows, and those that end windows."""
     plain = [c for c in analysis.program.calls if not c.via_macro]
-    made = [c for c in plain if c.name == "ncclCommWindowRegister" and SYMMETRIC in "".join(c.arguments[4:])]
+    made = [c for c in plain if c.name == "ncclCommWindowRegister" and is_plain_window(c)]
     return _once([*made, *(c for c in plain if c.name == "ncclCommWindowDeregister")])
 
 

@@ -35,6 +35,7 @@ struct Window {
   char* base;
   size_t bytes;
   ncclWindow_t handle;
+  ncclWindow_t* later = nullptr;  // where NCCL writes the handle, when a group of the program's own ends
 };
 struct Context {
   ncclComm_t comm;
@@ -188,13 +189,25 @@ inline ncclResult_t win_register(ncclComm_t comm, void* p, size_t bytes) {
   return ncclCommWindowRegister(comm, p, bytes, &w->handle, NCCL_WIN_COLL_SYMMETRIC);
 }
 
-// The program's own windows: registered as it says, and known to the calls below.
+// The program's own windows: registered as it says, but symmetric, and known to the calls below.
 inline ncclResult_t window_register(ncclComm_t comm, void* p, size_t bytes, ncclWindow_t* window, int) {
-  ncclResult_t r = ncclCommWindowRegister(comm, p, bytes, window, NCCL_WIN_COLL_SYMMETRIC);  // called with no other flag
+  *window = nullptr;
+  ncclResult_t r = ncclCommWindowRegister(comm, p, bytes, window, NCCL_WIN_COLL_SYMMETRIC);
   if (r != ncclSuccess) return r;
   std::lock_guard<std::mutex> lock(state().mutex);
-  state().others.emplace_back(comm, Window{static_cast<char*>(p), bytes, *window});
+  state().others.emplace_back(comm, Window{static_cast<char*>(p), bytes, *window, *window == nullptr ? window : nullptr});
   return ncclSuccess;
+}
+
+inline ncclResult_t window_group_end() {  // the end of a group in which windows are registered
+  ncclResult_t r = ncclGroupEnd();
+  std::lock_guard<std::mutex> lock(state().mutex);
+  for (auto& other : state().others)
+    if (other.second.later != nullptr) {
+      other.second.handle = *other.second.later;
+      if (other.second.handle != nullptr) other.second.later = nullptr;
+    }
+  return r;
 }
 
 inline ncclResult_t window_deregister(ncclComm_t comm, ncclWindow_t window) {

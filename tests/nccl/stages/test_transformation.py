@@ -428,12 +428,27 @@ def test_a_program_with_windows_of_its_own_keeps_them_and_goes_to_the_device(tmp
     assert compiled(written(tmp_path, {**made, "main.cu": main}), "main.cu") == ""
 
 
+def test_windows_that_a_group_registers_are_known_from_its_end_on():
+    register = "ncclCommWindowRegister(comm, a, 64, &v, FLAG); ncclCommWindowRegister(comm, b, 64, &w, FLAG);"
+    body = OWN.replace(register, f"ncclGroupStart(); {register} ncclGroupEnd();").replace("FLAG", "NCCL_WIN_DEFAULT")
+    result, text = made_of(body)
+
+    assert result.needs_agent == [] and "ncclx::AllReduce(a, b" in text
+    assert (
+        text.index("ncclGroupStart();")
+        < text.index("ncclx::window_register")
+        < text.index("ncclx::window_group_end();")
+    )
+    assert text.index("ncclx::window_group_end();") < text.index("ncclx::register_all(comm)")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("FLAG", "NCCL_WIN_DEFAULT", "without NCCL_WIN_COLL_SYMMETRIC"),
+        ("FLAG", "NCCL_WIN_GIN_ONLY", "with other flags than NCCL_WIN_COLL_SYMMETRIC"),
         ("ncclMemAlloc((void**)&a", "cudaMalloc((void**)&a", "over cudaMalloc"),
-        ("ncclCommWindowRegister(comm, a, 64, &v, FLAG);", "ncclGroupStart(); ncclCommWindowRegister(comm, a, 64, &v, FLAG); ncclGroupEnd();", "a group registers"),
+        ("ncclCommWindowRegister(comm, a, 64, &v, FLAG);", "ncclGroupStart(); ncclCommWindowRegister(comm, a, 64, &v, FLAG); end();", "a group registers"),
+        ("ncclCommWindowRegister(comm, a, 64, &v, FLAG);", "if (rank == 0) ncclCommWindowRegister(comm, a, 64, &v, FLAG);", "only some ranks register"),
     ],
 )  # fmt: skip
 def test_windows_that_the_generated_code_cannot_use_are_left(old: str, new: str, reason: str):
