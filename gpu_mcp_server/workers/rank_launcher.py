@@ -105,15 +105,26 @@ def launch_ranks(plan: Dict[str, Any], environment: Dict[str, str], own: List[st
     return found
 
 
+def is_alive(process: "subprocess.Popen[bytes]") -> bool:
+    """Say whether a process, or one that it started in its group, still runs: forked ranks outlive who forked them."""
+    if process.poll() is None:
+        return True
+    try:
+        os.killpg(process.pid, 0)
+    except OSError:
+        return False
+    return True
+
+
 def end(processes: List["subprocess.Popen[bytes]"]) -> None:
-    """Ask all that still run to end, then kill them."""
+    """Ask all that still run to end, and give them time to say where they stood; then kill them."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
-            if process.poll() is None:
+            if is_alive(process):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
         until = time.monotonic() + GRACE_S
-        while time.monotonic() < until and any(p.poll() is None for p in processes):
+        while time.monotonic() < until and any(map(is_alive, processes)):
             time.sleep(0.02)
 
 

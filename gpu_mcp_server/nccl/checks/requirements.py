@@ -43,6 +43,8 @@ def findings(program: ProgramModel, kernels: dict[str, Function], header: Versio
 
 def _zeroed(call: FunctionCall, everything: str, header: Version | None) -> list[Finding]:
     name = call.source.text(strip_casts(call.nodes[1])) if len(call.nodes) > 1 else ""
+    if call.function is not None and name in {p.name for p in call.function.parameters}:
+        return [note("requirements", call.source, call.node, f"{name} comes from a caller: how it is made is not seen")]
     zero = re.search(rf"memset\s*\(\s*&?\s*{re.escape(name)}\b|\b{re.escape(name)}\s*(?:=\s*)?\{{", everything)
     if name and not zero and re.fullmatch(r"\w+", name):
         text = f"{name} is neither zeroed nor made by {INITIALIZER}: its fields are whatever lay there"

@@ -256,3 +256,12 @@ def test_the_collectives_of_another_spelling_are_the_originals_own():
     assert "collectives" in broken(
         rules.findings(ProgramModel.read({"m.cu": after.replace("4,", "5,", 1)}, "m.cu"), original=original)
     )
+
+
+def test_requirements_that_a_caller_made_are_not_judged():
+    given = found(
+        "ncclResult_t make(ncclComm_t c, const R* reqs, ncclDevComm* made) { return ncclDevCommCreate(c, reqs, made); }"
+    )
+
+    assert [(f.severity, f.rule) for f in given if "comes from a caller" in f.text] == [("note", "requirements")]
+    assert "requirements" not in broken(given)
