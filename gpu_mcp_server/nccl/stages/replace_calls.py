@@ -10,13 +10,16 @@ from gpu_mcp_server.nccl.program_model.syntax import field
 from gpu_mcp_server.nccl.stages.error_macros import ErrorMacros
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
 
-WITH_GIN = frozenset({"ncclAlltoAll", "ncclAllGather"})
-"""What `kernels_gin.cuh` has kernels for, a loop of sends and receives over all peers beside them."""
+WITH_GIN = frozenset(
+    {"ncclAlltoAll", "ncclAllGather", "ncclBroadcast", "ncclBcast", "ncclGather", "ncclScatter", "ncclAlltoAllv"}
+)
+"""What `kernels_gin.cuh` has kernels for, groups of sends and receives beside them; no reduction is among them."""
 
 
 def has_kernel(analysis: Analysis, site: CallSite, api: str) -> bool:
     """Say whether the chosen interface has a kernel for a site."""
-    return api != "gin" or plain_collective(site.call.name) in WITH_GIN or _sweep(analysis, site) is not None
+    pattern = analysis.pattern_of(site)
+    return api != "gin" or plain_collective(site.call.name) in WITH_GIN or (pattern is not None and pattern.grouped)
 
 
 def replace_calls(analysis: Analysis, files: EditedFiles, api: str = "lsa") -> list[str]:

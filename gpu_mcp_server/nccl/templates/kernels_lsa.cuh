@@ -13,7 +13,10 @@
 #include <cstdint>
 
 #define NCCLX_SEND_IN_WINDOW 0  // only what peers access has to lie in a window
-#define NCCLX_ROOTED 1          // broadcast, reduce, gather, scatter and groups of sends and receives are generated
+#define NCCLX_ROOTED 1          // broadcast, reduce, gather and scatter have kernels of their own
+#define NCCLX_EXCHANGES 1       // groups of sends and receives are generated
+#define NCCLX_PAIRS 1           // sends and receives in no group are generated
+#define NCCLX_RECEIVE_IN_WINDOW 0
 #define NCCLX_EXCHANGE_CTAS 32  // one grid for all, as the ranks of an exchange move different amounts
 #define NCCLX_PARTS 64          // sends, and receives, of one rank in one group: they are kernel parameters
 #define NCCLX_PAIRED 8          // parts from one rank to one other in one group
@@ -44,6 +47,9 @@ struct Pair {  // in a rank's table, behind the offers of exchanges, one for eac
   unsigned offered, taken;  // the peer's last send to this rank, and this rank's last send that the peer has loaded
   unsigned copied;          // CTAs of this rank that have loaded their share
 };
+inline size_t table_bytes(int ranks) {
+  return (sizeof(Sent) * NCCLX_PAIRED * NCCLX_EXCHANGE_CTAS + sizeof(Pair)) * ranks;
+}
 struct Receive {
   size_t pairs;  // where they begin in a table
   char* to;

@@ -218,19 +218,19 @@ inline ncclResult_t window_deregister(ncclComm_t comm, ncclWindow_t window) {
   return ncclCommWindowDeregister(comm, window);
 }
 
-#if NCCLX_ROOTED
+#if NCCLX_PAIRS
 inline size_t pairs_at(const Context* c) {  // in a table, behind the offers of exchanges
-  return sizeof(Sent) * NCCLX_PAIRED * NCCLX_EXCHANGE_CTAS * c->device_comm.nRanks;
+  return table_bytes(c->device_comm.nRanks) - sizeof(Pair) * c->device_comm.nRanks;
 }
 #endif
 
 inline ncclResult_t register_all(ncclComm_t comm) {  // what this device's mem_alloc made since the last time
   Context* c = context_of(comm);
   if (c == nullptr) return ncclInvalidUsage;
-#if NCCLX_ROOTED
+#if NCCLX_EXCHANGES
   if (c->has_device_comm && c->table_memory == nullptr) {
     OnDevice on(c->device);
-    const size_t bytes = pairs_at(c) + sizeof(Pair) * c->device_comm.nRanks;
+    const size_t bytes = table_bytes(c->device_comm.nRanks);
     ncclResult_t r = ncclMemAlloc(&c->table_memory, bytes);
     if (r == ncclSuccess && cudaMemset(c->table_memory, 0, bytes) != cudaSuccess) r = ncclUnhandledCudaError;
     if (r == ncclSuccess) r = ncclCommWindowRegister(comm, c->table_memory, bytes, &c->table, NCCL_WIN_COLL_SYMMETRIC);
@@ -437,6 +437,12 @@ inline ncclResult_t AllReduce(const void* send, void* recv, size_t count, ncclDa
   return launched();
 }
 
+#if NCCLX_EXCHANGES && !NCCLX_ROOTED
+// A collective with a root as an exchange: its parts are known on all ranks. False where the host's NCCL has to do it.
+bool by_exchange(const char* call, const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                 cudaStream_t stream, ncclResult_t* result);
+#endif
+
 inline ncclResult_t Broadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                               cudaStream_t stream) {
 #if NCCLX_ROOTED
@@ -450,6 +456,9 @@ inline ncclResult_t Broadcast(const void* send, void* recv, size_t count, ncclDa
     launch_broadcast(c->device_comm, static_cast<const char*>(send), to.window, to.offset, bytes, root, stream);
     return launched();
   }
+#elif NCCLX_EXCHANGES
+  ncclResult_t result = ncclSuccess;
+  if (by_exchange("Broadcast", send, recv, count, type, root, comm, stream, &result)) return result;
 #endif
   return ncclBroadcast(send, recv, count, type, root, comm, stream);
 }
@@ -488,6 +497,9 @@ inline ncclResult_t Gather(const void* send, void* recv, size_t count, ncclDataT
     launch_gather(c->device_comm, from.window, from.offset, static_cast<char*>(recv), bytes, root, stream);
     return launched();
   }
+#elif NCCLX_EXCHANGES
+  ncclResult_t result = ncclSuccess;
+  if (by_exchange("Gather", send, recv, count, type, root, comm, stream, &result)) return result;
 #endif
   return ncclGather(send, recv, count, type, root, comm, stream);
 }
@@ -505,6 +517,9 @@ inline ncclResult_t Scatter(const void* send, void* recv, size_t count, ncclData
     launch_scatter(c->device_comm, static_cast<const char*>(send), to.window, to.offset, bytes, root, stream);
     return launched();
   }
+#elif NCCLX_EXCHANGES
+  ncclResult_t result = ncclSuccess;
+  if (by_exchange("Scatter", send, recv, count, type, root, comm, stream, &result)) return result;
 #endif
   return ncclScatter(send, recv, count, type, root, comm, stream);
 }
@@ -534,12 +549,15 @@ inline ncclResult_t GroupStart() {
   return ncclSuccess;
 }
 
-#if NCCLX_ROOTED
+#if NCCLX_EXCHANGES
 inline ncclResult_t impossible(const char* why) {  // the peers may have launched: falling back alone would hang
   fprintf(stderr, "ncclx: an exchange cannot run: %s\n", why);
   return ncclInvalidUsage;
 }
 
+#endif
+
+#if NCCLX_PAIRS
 // Two calls on two streams keep their order, as NCCL keeps that of a communicator's.
 inline cudaError_t follow(Context::Way& way, cudaStream_t stream) {
   cudaError_t e = cudaSuccess;
@@ -637,13 +655,12 @@ inline ncclResult_t exchange_by_host(const std::vector<Part>& parts) {
   return r != ncclSuccess ? r : end;
 }
 
-#if NCCLX_ROOTED
-inline ncclResult_t exchange_by_device(Context* c, const std::vector<Part>& parts) {
+#if NCCLX_EXCHANGES
+inline ncclResult_t exchange_by_device(Context* c, const std::vector<Part>& parts, cudaStream_t stream = nullptr) {
   const std::vector<Window> windows = windows_of(c);
   Exchange x;
   memset(&x, 0, sizeof x);
   x.turn = ++c->turn;
-  cudaStream_t stream = nullptr;
   bool first = true;
   for (const Part& p : parts) {
     if (p.comm != c->comm) continue;
@@ -657,7 +674,16 @@ inline ncclResult_t exchange_by_device(Context* c, const std::vector<Part>& part
     int same = 0;
     if (p.from == nullptr) {
       for (int i = 0; i < x.receives; i++) same += x.received[i].peer == p.peer;
-      x.received[x.receives++] = Received{static_cast<char*>(p.to), bytes, p.peer};
+      Received& received = x.received[x.receives++];
+      received.to = static_cast<char*>(p.to);
+      received.bytes = bytes;
+      received.peer = p.peer;
+#if NCCLX_RECEIVE_IN_WINDOW
+      Place place;
+      if (!find(c, p.to, bytes, &place)) return impossible("a receive buffer is in no window");
+      received.offset = place.offset;
+      while (windows[received.window].handle != place.window) received.window++;
+#endif
     } else {
       Place place;
       if (!find(c, p.from, bytes, &place)) return impossible("a send buffer is in no window");
@@ -675,13 +701,40 @@ inline ncclResult_t exchange_by_device(Context* c, const std::vector<Part>& part
 }
 #endif
 
+#if NCCLX_EXCHANGES && !NCCLX_ROOTED
+inline bool by_exchange(const char* call, const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                        ncclComm_t comm, cudaStream_t stream, ncclResult_t* result) {
+  Context* c = context_of(comm);
+  if (falls_back(call, c, type_bytes(type))) return false;
+  if (c->table == nullptr) return !refused(call, "register_all was not called");
+  if (windows_of(c).size() > NCCLX_WINDOWS) return !refused(call, "there are more than 32 windows");
+  if (c->device_comm.nRanks > NCCLX_PARTS) return !refused(call, "there are more than 64 ranks");
+  const int rank = c->device_comm.rank, ranks = c->device_comm.nRanks;
+  const bool gathers = call[0] == 'G', scatters = call[0] == 'S';
+  const size_t bytes = count * type_bytes(type);
+  const char* from = static_cast<const char*>(send);
+  char* to = static_cast<char*>(recv);
+  std::vector<Part> parts;
+  const bool there = rank == root && (gathers ? from == to + root * bytes : scatters ? from + root * bytes == to : from == to);
+  if (gathers && !there) parts.push_back(Part{comm, stream, from, nullptr, count, type, root});
+  if (!gathers && !there) parts.push_back(Part{comm, stream, nullptr, to, count, type, root});
+  for (int p = 0; p < (rank == root ? ranks : 0); p++) {
+    if (p == root && there) continue;  // in place, the own part is there
+    if (gathers) parts.push_back(Part{comm, stream, nullptr, to + p * bytes, count, type, p});
+    else parts.push_back(Part{comm, stream, from + (scatters ? p * bytes : 0), nullptr, count, type, p});
+  }
+  *result = count == 0 ? ncclSuccess : exchange_by_device(c, parts, stream);
+  return true;
+}
+#endif
+
 // All ranks must come to one decision: it rests on what they have in common, and on no rank's own parts.
 inline ncclResult_t GroupEnd() {
   if (group().depth == 0) return ncclInvalidUsage;
   if (--group().depth > 0) return ncclSuccess;
   std::vector<Part> parts;
   parts.swap(group().parts);
-#if NCCLX_ROOTED
+#if NCCLX_EXCHANGES
   std::list<Context*> contexts;
   bool host = false;
   for (const Part& p : parts) {

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.models.transform import Api
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Finding
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
@@ -119,15 +120,16 @@ def test_success_that_depends_on_the_data_raises_no_alarm(printed: str):
     assert broken(found(EXCHANGE[:a] + printed + EXCHANGE[b:])) == set()
 
 
-def transformed(path: Path) -> tuple[dict[str, str], str]:
+def transformed(path: Path, api: Api = "lsa") -> tuple[dict[str, str], str]:
     files = {p.name: p.read_text(encoding="utf-8") for p in path.parent.iterdir() if p.is_file()}
-    result, made = transform(files, path.name, nccl_version=(2, 28, 9))
+    result, made = transform(files, path.name, nccl_version=(2, 28, 9), api=api)
     return {**files, **made}, result.main or path.name
 
 
+@pytest.mark.parametrize("api", ["lsa", "gin"])
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
-def test_what_the_transformation_makes_raises_no_alarm(path: Path):
-    files, main = transformed(path)
+def test_what_the_transformation_makes_raises_no_alarm(path: Path, api: Api):
+    files, main = transformed(path, api)
     original = ProgramModel.read(files, path.name)
 
     assert broken(rules.findings(ProgramModel.read(files, main), original=original, header=(2, 28, 9))) == set()

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.nccl.templates import infrastructure, kernels
+from gpu_mcp_server.nccl.templates import KernelApi, infrastructure, kernels
 
 THREADS = Path(__file__).parents[1] / "emulation" / "threads"
 LAUNCH = re.compile(r"<<<[^;]*?>>>")
 PAIRED = "for (int j = 0; j < i; j++) k += x.received[j].peer == peer;"
 
 
-def built(folder: Path, changed: tuple[str, str] = ("", "")) -> Path:
+def built(folder: Path, changed: tuple[str, str] = ("", ""), api: KernelApi = "lsa") -> Path:
     """Compile collectives.cpp with the generated files: launches become calls."""
-    assert not changed[0] or changed[0] in kernels("lsa")
-    files = {"ncclx.cuh": infrastructure(), "ncclx_kernels.cuh": kernels("lsa").replace(*changed)}
+    assert not changed[0] or changed[0] in kernels(api)
+    files = {"ncclx.cuh": infrastructure(), "ncclx_kernels.cuh": kernels(api).replace(*changed)}
     for name, text in files.items():
         (folder / name).write_text(LAUNCH.sub("", text), encoding="utf-8")
     command = ["g++", "-std=c++17", "-O1", "-w", "-pthread", f"-I{THREADS}", f"-I{folder}"]
@@ -42,6 +42,25 @@ def test_roots_rings_and_parts_of_any_size_leave_what_they_must(program: Path, r
 
     assert (done.returncode, done.stdout) == (0, "end wrong=0\n")
     assert "host_fallbacks=0" in done.stderr and "host nccl" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def by_gin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("gin"), api="gin")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_by_gin_too_roots_rings_and_parts_of_any_size_leave_what_they_must(by_gin: Path, ranks: int):
+    done = run(by_gin, str(ranks))
+
+    assert (done.returncode, done.stdout) == (0, "end wrong=0\n"), done.stderr
+    assert "host_fallbacks=0" in done.stderr and "host nccl" not in done.stderr
+
+
+def test_by_gin_too_a_part_of_another_size_is_trapped(by_gin: Path):
+    done = run(by_gin, "3", "fault")
+
+    assert done.returncode == 7 and "trap" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["fault", "alone"])

@@ -32,9 +32,11 @@ struct Rank {
     ncclx::Bcast(b, n, ncclFloat, root, &comm, 0);
     check("bcast", n, [&](size_t i) { return value(root, i); });
     fill();
+#if NCCLX_ROOTED
     ncclx::Reduce(a + 4, b, n, ncclFloat, ncclSum, root, &comm, 0);
     check("reduce", rank == root ? n : 0, [&](size_t i) { float s = 0; for (int p = 0; p < ranks; p++) s += value(p, i + 4); return s; });
     fill();
+#endif
     ncclx::Gather(a, b, n, ncclFloat, root, &comm, 0);
     check("gather", rank == root ? n * ranks : 0, [&](size_t i) { return value((int)(i / n), i % n); });
     fill();
@@ -134,7 +136,10 @@ struct Rank {
       return;
     }
     for (int root = 0; root < ranks; root++) rooted(1003, root);
-    for (int again = 0; again < 3; again++) { ring(257); sizes_of_their_own(again == 1); nothing(); collected(); alone(513); }
+    for (int again = 0; again < 3; again++) { ring(257); sizes_of_their_own(again == 1); nothing(); collected(); }
+#if NCCLX_PAIRS
+    for (int again = 0; again < 3; again++) alone(513);
+#endif
     ncclx::dev_fini(&comm);
     ncclx::buf_free(a);
     ncclx::buf_free(b);

@@ -21,6 +21,7 @@ struct World {
   int ranks, arrived = 0, turn = 0;
   std::mutex mutex;
   std::condition_variable all;
+  std::map<std::pair<int, unsigned>, uint64_t> signals;  // by rank and number
   std::vector<std::vector<char*>> windows;  // by order of registration, then by rank
   void meet() {
     std::unique_lock<std::mutex> lock(mutex);
@@ -33,8 +34,8 @@ struct Comm { World* world; int rank; size_t windows = 0; };
 typedef Comm* ncclComm_t;
 struct WindowOf { World* world; size_t number; int rank; };
 typedef WindowOf* ncclWindow_t;
-struct ncclDevComm { World* world; int rank, nRanks, lsaRank, lsaSize; };
-struct ncclDevCommRequirements { int lsaBarrierCount; };
+struct ncclDevComm { World* world; int rank, nRanks, lsaRank, lsaSize, ginContextCount; };
+struct ncclDevCommRequirements { int lsaBarrierCount, barrierCount, ginSignalCount; };
 inline ncclResult_t ncclMemAlloc(void** p, size_t n) { *p = calloc(n ? n : 1, 1); return 0; }
 inline ncclResult_t ncclMemFree(void* p) { free(p); return 0; }
 inline ncclResult_t ncclCommCuDevice(ncclComm_t c, int* device) { *device = c->rank; return 0; }
@@ -42,7 +43,7 @@ inline ncclResult_t ncclCommCount(ncclComm_t c, int* ranks) { *ranks = c->world-
 inline const char* ncclGetLastError(ncclComm_t) { return ""; }
 inline const char* ncclGetErrorString(ncclResult_t) { return "error"; }
 inline ncclResult_t ncclDevCommCreate(ncclComm_t c, const ncclDevCommRequirements*, ncclDevComm* made) {
-  *made = {c->world, c->rank, c->world->ranks, c->rank, c->world->ranks};
+  *made = {c->world, c->rank, c->world->ranks, c->rank, c->world->ranks, 1};
   return 0;
 }
 inline ncclResult_t ncclDevCommDestroy(ncclComm_t, const ncclDevComm*) { return 0; }
