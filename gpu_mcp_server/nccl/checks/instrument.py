@@ -177,7 +177,12 @@ def delay_kernel(edits: Edits, kernel: Function) -> list[str]:
         if n.type == CALL and (receiver_of(source, n) or "") in sessions and name_of(source, n) in {"sync", "wait"}
     ]
     if not passed or not rank:
-        return [f"{source.path}:{kernel.line}: {kernel.name} is not made late, its barrier is in a helper"]
+        why = (
+            "its barrier is in a helper"
+            if rank and "BarrierSession" in source.text(kernel.node)
+            else "it has no barrier"
+        )
+        return [f"{source.path}:{kernel.line}: {kernel.name} is not made late, {why}"]
     for number, call in enumerate(passed):
         statement = _own_statement(call)
         if statement is None:
