@@ -207,10 +207,10 @@ def block_threads(reading: KernelReading) -> int | None:
 
 
 def waves_of(reading: KernelReading) -> float | None:
-    """Return waves of blocks on the device; where they were not counted, blocks over SMs if those are fewer."""
+    """Return waves of blocks on the device; not counted or printed as 0.00: blocks over SMs if those are fewer."""
     waves = reading.metrics.get("launch__waves_per_multiprocessor")
-    if waves is not None:
-        return waves if waves > 0 else None
+    if waves:
+        return waves
     units = amd_value(reading.metrics, "Active CUs")
     if units is not None and (percent := reading.units_percent.get("Active CUs")) is not None and percent < 100:
         return percent / 100 if units > 0 else None

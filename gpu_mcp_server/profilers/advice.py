@@ -9,7 +9,7 @@ Weights are rules of thumb, judged by the textbook profiles of tests/profilers/d
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers import access_counters as counted
@@ -21,6 +21,8 @@ MOST = 3
 SHORT_US = 10.0
 """Kernels below this are as long as their launches. Source: our guide on launch overhead."""
 FULL = 0.9
+LEAST_UNEVEN = 0.15
+"""Part of the time that SMs idle beyond what the last wave explains."""
 MEMORY_STALLS = ("long_scoreboard", "lg_throttle", "drain")
 SHARED_STALLS = ("short_scoreboard", "mio_throttle")
 LIMITERS: Mapping[str, tuple[str, str]] = {
@@ -79,10 +81,12 @@ def suggest(situation: Situation) -> list[Suggestion]:
     Where too little was counted, the one text that says so has weight 0.
     """
     best: dict[str, Suggestion] = {}
-    for one in (*_causes(situation), *rule_suggestions_of(situation)):
-        kept = best.get(one.topic)
-        if kept is None or one.weight > kept.weight:
+    for one in _causes(situation):
+        if one.topic not in best or one.weight > best[one.topic].weight:
             best[one.topic] = one
+    for one in rule_suggestions_of(situation):  # our words say what was counted: a rule only adds its estimate
+        kept = best.get(one.topic, one)
+        best[one.topic] = replace(kept, weight=max(kept.weight, one.weight))
     general = _general(situation, set(best))
     if general is not None:
         best.setdefault("general", general)
@@ -95,9 +99,25 @@ def suggest(situation: Situation) -> list[Suggestion]:
 
 
 def rule_suggestions_of(s: Situation) -> Iterator[Suggestion]:
-    """Return what the profiler's own rules suggest."""
+    """Return what the profiler's own rules suggest, as far as the launch leaves room for it.
+
+    ncu estimates what more warps would bring even where there are no more blocks, or where a unit is full already.
+    """
+    waves, idle = counted.waves_of(s.reading), counted.idle_share(s.metrics)
+    small = waves is not None and waves < FULL
     for topic, weight, text in rule_suggestions(s.reading.rules):
+        if topic == "occupancy" and (small or s.family not in ("", "latency")):
+            continue
+        if topic == "imbalance" and (small or (idle is not None and idle - _tail_share(waves) < LEAST_UNEVEN)):
+            continue
+        if topic == "occupancy" and s.waits(MEMORY_STALLS) < 50:
+            weight *= 0.5
         yield Suggestion(topic, weight, text)
+
+
+def _tail_share(waves: float | None) -> float:
+    """Return which part of the time SMs idle because the last wave is not full."""
+    return 1 - waves / math.ceil(waves) if waves is not None and 0 < waves < 10 else 0.0
 
 
 def _causes(s: Situation) -> Iterator[Suggestion]:
@@ -110,7 +130,7 @@ MEMORY = ("dram", "l2", "l2 store", "l1", "tex")
 
 def _scattered(s: Situation) -> Iterator[Suggestion]:
     cure = "let neighbouring threads access neighbouring addresses, or stage through shared memory"
-    for op, what in (("ld", "loaded"), ("st", "stored")):
+    for op, verb, what in (("ld", "load", "loaded"), ("st", "store", "stored")):
         used, sectors = counted.used_bytes(s.metrics, op), counted.sectors_a_request(s.metrics, op)
         if used is not None and 0 < used <= 20:
             part, text = used / counted.SECTOR_BYTES, f"{used:.0f} of 32 bytes of each {what} sector are used"
@@ -118,8 +138,18 @@ def _scattered(s: Situation) -> Iterator[Suggestion]:
             part, text = 4 / sectors, f"a warp's request touches {sectors:.0f} {what} sectors, 4 to 16 are enough"
         else:
             continue
-        weight = (1 - part) * s.weigh(MEMORY, MEMORY_STALLS)
+        weight = min(1 - part, _estimated(s, f"global {verb}")) * s.weigh(MEMORY, MEMORY_STALLS)
         yield Suggestion("coalesce", weight, link_guide(f"coalesce: {text}; {cure}", "coalesce"))
+
+
+def _estimated(s: Situation, words: str) -> float:
+    """Return twice what ncu estimates of the access pattern, 1 where it does not: few sectors may be scattered."""
+    gains = [
+        r.speedup_percent
+        for r in s.reading.rules
+        if r.name == "MemoryCacheAccessPattern" and r.scope == "global" and r.speedup_percent and words in r.text
+    ]
+    return min(1.0, max(gains) / 50) if gains else 1.0
 
 
 def _spills(s: Situation) -> Iterator[Suggestion]:
@@ -138,7 +168,9 @@ def _spills(s: Situation) -> Iterator[Suggestion]:
         f"stop the spills to local memory ({what}): launch bounds that leave more registers, fewer values alive "
         "(smaller tile, less unrolling), arrays indexed by constants only"
     )
-    yield Suggestion("spills", weight * s.weigh((*MEMORY, "issue", "alu"), MEMORY_STALLS), link_guide(text, "spills"))
+    yield Suggestion(
+        "spills", weight * s.weigh((*MEMORY, "issue", "alu", "sm"), MEMORY_STALLS), link_guide(text, "spills")
+    )
 
 
 def _atomics(s: Situation) -> Iterator[Suggestion]:
@@ -172,7 +204,7 @@ def _divergence(s: Situation) -> Iterator[Suggestion]:
     if counts is None or not 0 < counts[0] <= 0.75 * counts[1]:
         return
     threads, lanes = counts
-    pipes = ("issue", "alu", "fma", "xu", "fp64", "control", "l1")
+    pipes = ("issue", "alu", "fma", "xu", "fp64", "control", "l1", "sm")
     weight = (1 - threads / lanes) * s.weigh(pipes, tuple(STALL_HELP))
     block = counted.block_threads(s.reading)
     if block is not None and block < lanes:
@@ -198,8 +230,9 @@ def _launch(s: Situation) -> Iterator[Suggestion]:
         yield Suggestion("launch", 0.95, link_guide(text, "launch"))
     elif small and waves is not None:
         weight = (1 - waves) * (0.3 if busy else 1.0)
+        share = f"{100 * waves:.0f}" if waves >= 0.01 else "less than 1"
         text = (
-            f"the grid fills {100 * waves:.0f} % of the device: more blocks (smaller tiles, split the inner dimension, "
+            f"the grid fills {share} % of the device: more blocks (smaller tiles, split the inner dimension, "
             f"several items at once; up to {1 / waves:.2g}x)"
         )
         yield Suggestion("launch", weight, link_guide(text, "small grid"))
@@ -217,8 +250,7 @@ def _imbalance(s: Situation) -> Iterator[Suggestion]:
     idle, waves = counted.idle_share(s.metrics), counted.waves_of(s.reading)
     if idle is None or idle < 0.2 or (waves is not None and waves < FULL):
         return
-    explained = 1 - waves / math.ceil(waves) if waves is not None and waves < 10 else 0.0
-    if idle - explained < 0.15:
+    if idle - _tail_share(waves) < LEAST_UNEVEN:
         return
     text = (
         f"uneven work: an SM has none for {100 * idle:.0f} % of the time; balance it (split long items, hand out small "

@@ -105,6 +105,10 @@ HEADLINES: Mapping[str, tuple[str, str]] = {
     f"sm__throughput{PERCENT}": ("SM (which pipe was not counted)", "sm"),
 }
 """What is left to say where a report has no sub-metrics: the maximum over a unit's parts, not which part."""
+SAME_PIPE = 5.0
+"""Percent by which the SM's headline must exceed a pipe that was counted, to stand for another one."""
+FEW_HITS = 20.0
+"""Percent of sectors found in a cache below which the cache only passes on what it is asked for."""
 NO_THROUGHPUT = ("Active Threads", "Active CUs", "Occupancy", "IPC", "Conflict")
 """Lines of rocprof-compute that are percentages, but of no unit's throughput."""
 
@@ -121,14 +125,39 @@ def units_of(reading: KernelReading) -> dict[str, tuple[float, str]]:
         title, family = TITLES.get(base, (base, _family(base)))
         if value > found.get(title, (-1.0, ""))[0]:
             found[title] = (value, family)
-    if not found:
-        for metric, (title, family) in HEADLINES.items():
-            if metric in reading.metrics:
-                found.setdefault(title, (reading.metrics[metric], family))
+    streams = False
+    if not named:
+        streams = _is_streaming(reading.metrics) and not any(
+            family in ("dram", "l1", "l2") for _, family in found.values()
+        )
+        found |= _headlines(reading.metrics, found)
     for title, value in reading.units_percent.items():
         if not any(word in title for word in NO_THROUGHPUT):
             found.setdefault(title, (value, _amd_family(title)))
-    return dict(sorted(found.items(), key=lambda kv: -kv[1][0]))
+    return dict(sorted(found.items(), key=lambda kv: (not streams or kv[1][1] != "dram", -kv[1][0])))
+
+
+def _headlines(m: Mapping[str, float], found: Mapping[str, tuple[float, str]]) -> dict[str, tuple[float, str]]:
+    """Return headlines of those units of which no part was counted."""
+    counted = {family for _, family in found.values()}
+    pipe = max((v for v, family in found.values() if family not in ("dram", "l2", "l2 store", "l1")), default=0.0)
+    active, elapsed = m.get("sm__cycles_active.avg"), m.get("sm__cycles_elapsed.max")
+    more: dict[str, tuple[float, str]] = {}
+    for metric, (title, family) in HEADLINES.items():
+        if metric not in m or family in counted or (family == "sm" and m[metric] < pipe + SAME_PIPE):
+            continue
+        value = m[metric]
+        if metric.endswith("_active") and active and elapsed:  # idle SMs do not count there
+            value *= min(1.0, active / elapsed)
+        more.setdefault(title, (value, family))
+    return more
+
+
+def _is_streaming(m: Mapping[str, float]) -> bool:
+    """Say whether nearly all that L1 and L2 carry is DRAM's traffic on its way: their headlines repeat it then."""
+    dram = max((m.get(name, 0.0) for name, (_, family) in HEADLINES.items() if family == "dram"), default=0.0)
+    hits = m.get("l1tex__t_sector_hit_rate.pct"), m.get("lts__t_sector_hit_rate.pct")
+    return dram >= BUSY_PERCENT and all(hit is not None and hit < FEW_HITS for hit in hits)
 
 
 def _family(base: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from gpu_mcp_server.models.profile import KernelReading, Rule
 from gpu_mcp_server.profilers.csv_tables import in_base_units, number, records
 from gpu_mcp_server.profilers.ncu import MAX_KERNELS, reading
+from gpu_mcp_server.profilers.ncu_rule_evidence import counts_in_rules
 
 _OCCUPANCY = "launch__occupancy_limit_{}"
 _ELAPSED = "{}.avg.pct_of_peak_sustained_elapsed"
@@ -51,11 +52,18 @@ SHARED = ("Static Shared Memory Per Block", "Dynamic Shared Memory Per Block")
 RULE_WORDS: Mapping[str, str] = {
     "uncoalesced global access": "UncoalescedGlobalAccess",
     "access pattern for global": "MemoryCacheAccessPattern",
+    "access pattern for local": "LocalMemoryAccess",
     "uncoalesced shared access": "UncoalescedSharedAccess",
     "bank conflict": "SharedMemoryConflicts",
     "register spill": "LocalMemorySpilling",
     "thread divergence": "ThreadDivergence",
+    "calculated theoretical": "AchievedOccupancy",
     "workload imbalance": "WorkloadImbalance",
+    "one or more sms have a much": "WorkloadImbalance",
+    "one or more smsps have a much": "WorkloadImbalance",
+    "slices have a much": "OtherImbalance",
+    "a wave of thread blocks": "TailEffect",
+    "grid for this launch is configured": "LaunchConfiguration",
     "theoretical warps": "TheoreticalOccupancy",
     "l2 compression": "MemoryL2Compression",
     "being stalled": "CPIStall",
@@ -128,7 +136,9 @@ class _Kernel:
         found = reading(self.about, self.metrics, self.texts)
         total = found.time_us * self.calls if found.time_us is not None else None
         stalls = found.stalls or _stalls_of(self.rules)
-        return found.model_copy(update={"rules": self.rules, "calls": self.calls, "total_us": total, "stalls": stalls})
+        metrics = {**counts_in_rules(self.rules), **found.metrics}
+        more = {"rules": self.rules, "calls": self.calls, "total_us": total, "stalls": stalls, "metrics": metrics}
+        return found.model_copy(update=more)
 
 
 def _stalls_of(rules: list[Rule]) -> dict[str, float]:

@@ -16,8 +16,12 @@ NOISE = (
     "CPIStall",
     "IssueSlotUtilization",
     "HighPipeUtilization",
+    "AchievedOccupancy",
+    "OtherImbalance",
+    "TailEffect",
+    "LaunchConfiguration",
 )
-"""Rules whose estimates do not come from anything that can be changed at that place."""
+"""Rules whose estimates do not come from anything that can be changed there, or whose counts `advice` weighs."""
 TOPICS: Mapping[str, tuple[str, str]] = {
     # part of a rule's name: topic, what to do
     "UncoalescedGlobal": ("coalesce", "coalesce global accesses"),

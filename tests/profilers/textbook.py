@@ -26,7 +26,9 @@ class Outcome:
 
 def page_of(profile: dict[str, Any]) -> str:
     """Return a profile's labels and rules as ncu prints its page details."""
-    lines = [f"  {profile['name']}(float *) {profile['grid']}x{profile['block']}, Context 1, Stream 7, Device 0, CC 9.0"]
+    lines = [
+        f"  {profile['name']}(float *) {profile['grid']}x{profile['block']}, Context 1, Stream 7, Device 0, CC 9.0"
+    ]
     lines += ["    Section: All of it", "    ------- ------- -------"]
     lines += [f"    {label:<40}  {unit:<16}  {value:>14}".rstrip() for label, unit, value in profile["labels"]]
     for kind, gain, text in profile["rules"]:
