@@ -57,7 +57,9 @@ def verdicts(readings: Sequence[KernelReading], peaks: Peaks | None = None) -> l
     whole = sum(r.total_us or 0.0 for r in readings)
     ordered = sorted(readings, key=lambda r: -(r.total_us or 0.0))
     return [
-        kernel_verdict(r, peaks, 100 * (r.total_us or 0.0) / whole if whole and len(readings) > 1 else None)
+        kernel_verdict(
+            r, peaks, 100 * r.total_us / whole if whole and r.total_us is not None and len(readings) > 1 else None
+        )
         for r in ordered
     ]
 

@@ -21,7 +21,29 @@ TIMES_NS = {
 }
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d{1,2}")
+_CONTINENTAL = re.compile(r"[+-]?(\d{1,3}(\.\d{3})*|\d+),(\d{1,2}|\d{4,})|[+-]?\d{1,3}(\.\d{3}){2,}")
+_ENGLISH = re.compile(r"[+-]?\d{1,3}(,\d{3})*\.(\d{1,2}|\d{4,})|[+-]?\d{1,3}(,\d{3}){2,}|[+-]?\d{1,3}(,\d{3})+\.\d+")
+_DIGITS = re.compile(r"[+-]?\d[\d.,]*")
 _SCALED = re.compile(r"^([KMGTk])(byte|hz|inst|b|B)(\b.*)$", re.IGNORECASE)
+
+
+def is_continental(values: Iterable[str]) -> bool:
+    """Say whether a table has its decimals after a comma and its thousands after dots, as 65,77 and 27.595.520.
+
+    117.344 alone tells nothing: ncu on such a host means a hundred thousand by it.
+    """
+    seen = False
+    for value in values:
+        cleaned = value.strip().rstrip("%").strip()
+        if _ENGLISH.fullmatch(cleaned):
+            return False
+        seen = seen or _CONTINENTAL.fullmatch(cleaned) is not None
+    return seen
+
+
+def in_english(text: str) -> str:
+    """Return a number of such a table with a dot before its decimals, and none elsewhere."""
+    return text.replace(".", "").replace(",", ".") if _DIGITS.fullmatch(text.strip()) else text
 
 
 def number(text: object) -> float | None:

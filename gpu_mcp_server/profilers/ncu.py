@@ -14,12 +14,26 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpu_mcp_server.models.profile import KernelReading, ProfileLevel, Rule, SourceLine
-from gpu_mcp_server.profilers.csv_tables import as_list, as_mapping, dimensions, in_base_units, number, records, rows
+from gpu_mcp_server.profilers.csv_tables import (
+    as_list,
+    as_mapping,
+    dimensions,
+    in_base_units,
+    in_english,
+    is_continental,
+    number,
+    records,
+    rows,
+)
 from gpu_mcp_server.profilers.kernel_names import short_name
 
 HEADER = '"ID",'
 FIXED = {"ID", "Process ID", "Process Name", "Host Name", "Context", "Stream", "Device", "CC"}
-STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
+STALL = re.compile(
+    r"smsp__(?:average_)?warps?_(?:latency_)?issue_stalled_(\w+?)"
+    r"(?:_per_(?:issue_active|warp_active|inst_issued))?\.(?:ratio|pct|avg|sum)"
+)
+"""Of the ways in which it can be counted, a report has one: only ratios of a kernel's stalls mean anything."""
 SAMPLED_STALL = re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+?)(?<!_not_issued)")
 SAMPLED = re.compile(r"stall_(\w+)$")
 SHORTENED = {
@@ -97,6 +111,11 @@ MESSAGES: tuple[tuple[re.Pattern[str], str, str], ...] = (
         "/etc/modprobe.d/nvidia-profiling.conf, then load the driver anew. Until then use level quick.",
     ),
     (
+        re.compile(r"==ERROR== LaunchFailed"),
+        "the program failed under ncu, and counters of that launch are lost",
+        "ncu launches a kernel once for each pass: does it run twice on the same memory, and within a time limit?",
+    ),
+    (
         re.compile(r"Failed to initialize the profiler: LibraryNotLoaded|LibraryNotLoaded"),
         "ncu could not load the driver's profiling library",
         "Common in gVisor and small containers: they need the driver's libraries (NVIDIA_DRIVER_CAPABILITIES=all).",
@@ -142,23 +161,33 @@ def troubles(text: str) -> list[str]:
     return found
 
 
-def denied_counters(text: str) -> list[str]:
-    """Return what to say when ncu was refused the counters; also beside kernels, whose times and launches remain."""
-    pattern, what, fix = MESSAGES[0]
-    return [f"{what}. {fix}"] if pattern.search(text) else []
+def lost_counters(text: str) -> list[str]:
+    """Return why ncu has no counters of kernels which it names: it was refused them, or a launch failed."""
+    return [f"{what}. {fix}" for pattern, what, fix in MESSAGES[:2] if pattern.search(text)]
 
 
 def unread_counters(readings: Sequence[KernelReading]) -> list[str]:
     """Return what to say of counters that have no number: their names, what remains, an administrator's line."""
-    names = dict.fromkeys(n for r in readings for n, v in r.texts.items() if v.strip().lower() in NO_NUMBERS)
-    if not names:
+    without = {n: v.strip().lower() for r in readings for n, v in r.texts.items() if v.strip().lower() in NO_NUMBERS}
+    if not without:
         return []
-    counted = any(isinstance(v, float) for r in readings for n, v in r.metrics.items() if n.startswith(COUNTED))
-    rest = "the others stand above" if counted else "time, launch and occupancy limits remain"
-    shown = ", ".join(list(names)[:3]) + (" ..." if len(names) > 3 else "")
+    shown = ", ".join(list(without)[:3]) + (" ..." if len(without) > 3 else "")
+    if any(n.startswith(COUNTED) for r in readings for n in r.metrics) and set(without.values()) == {"n/a"}:
+        return [
+            f"{len(without)} metrics are n/a ({shown}), others were counted: this GPU or ncu has none of these names, "
+            "or they do not apply to the kernel (ncu --query-metrics lists names)"
+        ]
+    has = {
+        "time": any(r.time_us is not None for r in readings),
+        "launch": any(r.grid for r in readings),
+        "occupancy limits": any("launch__occupancy_limit" in n for r in readings for n in r.metrics),
+        "some counters": any(n.startswith(COUNTED) for r in readings for n in r.metrics),
+    }
+    rest = ", ".join(what for what, known in has.items() if known) or "nothing"
     return [
-        f"{len(names)} counters are n/a or NaN ({shown}); {rest}. An administrator opens counters: {OPEN_COUNTERS}; "
-        "if they are open, this ncu does not know the GPU: a newer one"
+        f"{len(without)} counters are n/a or NaN ({shown}); what remains: {rest}. An administrator opens counters: "
+        f"{OPEN_COUNTERS}; if they are open, this ncu does not know the GPU, or a name is wrong: a newer ncu, "
+        "--query-metrics"
     ]
 
 
@@ -168,14 +197,16 @@ def parse_raw(text: str) -> dict[str, KernelReading]:
     header: list[str] = next(table, list[str]())
     units: list[str] = next(table, list[str]())
     found: dict[str, KernelReading] = {}
-    for row in table:
+    listed = list(table)
+    continental = is_continental(value for row in listed for value in row)
+    for row in listed:
         about: dict[str, str] = {}
         metrics: dict[str, float] = {}
         texts: dict[str, str] = {}
         for n, (name, value) in enumerate(zip(header, row, strict=False)):
             if name in FIXED or name in ("Kernel Name", "Block Size", "Grid Size"):
                 about.setdefault(name, value)
-            elif (read := number(value)) is not None:
+            elif (read := number(in_english(value) if continental else value)) is not None:
                 metrics[name] = in_base_units(read, units[n] if n < len(units) else "")
             elif value:
                 texts[name] = value[:200]
@@ -187,7 +218,7 @@ def parse_raw(text: str) -> dict[str, KernelReading]:
 def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, str]) -> KernelReading:
     """Return one kernel's reading; stalls and time are taken from its metrics."""
     time_ns = time_ns_of(metrics)
-    stalls = {m[1]: v for name, v in metrics.items() if (m := STALL.fullmatch(name)) and m[1] not in NOT_STALLS}
+    stalls = {m[1]: v for name, v in metrics.items() if (m := STALL.fullmatch(name)) and _is_stall(m[1])}
     if not stalls:
         stalls = {
             SHORTENED.get(m[1], m[1]): v
@@ -205,6 +236,10 @@ def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, s
         texts=texts,
         stalls=stalls,
     )
+
+
+def _is_stall(reason: str) -> bool:
+    return reason not in NOT_STALLS and not reason.endswith("_not_issued")
 
 
 def time_ns_of(metrics: Mapping[str, float]) -> float | None:
@@ -327,4 +362,5 @@ def parse_report(text: str) -> list[KernelReading]:
 
 
 def _size(text: str | None) -> str | None:
-    return dimensions((text or "").strip("() ").split(",")) if text else None
+    sizes = (text or "").strip("() ").split(",")
+    return dimensions(sizes) if text and "0" not in map(str.strip, sizes) else None  # of a launch that failed

@@ -6,10 +6,10 @@ that is not known stays under its label.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from gpu_mcp_server.models.profile import KernelReading, Rule
-from gpu_mcp_server.profilers.csv_tables import in_base_units, number, records
+from gpu_mcp_server.profilers.csv_tables import in_base_units, in_english, is_continental, number, records
 from gpu_mcp_server.profilers.ncu import MAX_KERNELS, reading
 from gpu_mcp_server.profilers.ncu_rule_evidence import counts_in_rules
 
@@ -94,12 +94,19 @@ NO_NAME = "kernel without a name"
 OTHER_STALLS = "others (not named)"
 _STALL_SHARE = re.compile(r"(?:represents|approximately) (?:about )?([\d.]+)%")
 _SIZES = r"\((?P<grid>\d+, *\d+, *\d+)\)x\((?P<block>\d+, *\d+, *\d+)\)"
+_LAUNCH = r",(?: [^,]+,)? (?:Context \d+, Stream \d+|Device \d+, CC [\d.]+)(?:.*\bInvocations (?P<calls>\d{1,9}))?"
+_WRAPPED = re.compile(rf"^\s*{_SIZES}{_LAUNCH}")
+"""Sizes on a line of their own, below the kernel's name."""
 _KERNEL = re.compile(
-    rf"^\s*(?P<name>\S.*?)(?: {_SIZES})?,(?: [^,]+,)? Context \d+, Stream \d+|^\s*(?P<bare>\S.*?) "
+    rf"^\s*(?P<name>\S.*?)(?: {_SIZES})?{_LAUNCH}|^\s*(?P<bare>\S.*?) "
     + _SIZES.replace("grid", "bare_grid").replace("block", "bare_block")
     + r"\s*$"
 )
-_METRIC = re.compile(r"^\s{2,}(?P<name>\S.*?)(?: {2,}(?P<unit>[^\s\d<]\S*))? {2,}(?P<value>[\w.,+%/-]+)\s*(?:<.*)?$")
+_VALUE = r"(?: {{{spaces},}}|\s*(?=\(!\)))(?:\(!\) )?(?P<value>[\w.,+%/-]+)\s*(?:<.*)?$"
+_NAME = r"^\s{2,}(?P<name>\S.*?)(?: {2,}(?P<unit>[^\s\d<(]\S*))?"
+_METRIC = re.compile(_NAME + _VALUE.format(spaces=2))
+_SUMMARY = re.compile(_NAME + r" {2,}[\w.,+%/-]+ +[\w.,+%/-]+" + _VALUE.format(spaces=1))
+"""A row of --print-summary: minimum, maximum, average."""
 _RULE = re.compile(r"^\s{2,}(?P<kind>OPT|WRN|INF|ERR) {2,}(?P<text>.*)$")
 _QUOTED = re.compile(r"^(?://|#|\d{1,6}:) ?")
 """Before a line that somebody pasted into a comment or listed with numbers."""
@@ -109,13 +116,13 @@ _GAIN = re.compile(r"Est\. (?P<local>Local )?Speedup: (?P<gain>[\d.]+)%")
 class _Kernel:
     """One launch, as its rows come."""
 
-    def __init__(self, about: dict[str, str]) -> None:
-        self.about, self.rules = about, list[Rule]()
+    def __init__(self, about: dict[str, str], *, continental: bool = False) -> None:
+        self.about, self.rules, self._continental = about, list[Rule](), continental
         self.metrics, self.texts = dict[str, float](), dict[str, str]()
         self.calls = 1
 
     def add(self, label: str, unit: str, value: str) -> None:
-        read = number(value)
+        read = number(in_english(value) if self._continental else value)
         if label in ("Memory Throughput", "Memory [%]", "SOL Memory") and unit == "%":
             name = _ELAPSED.format("gpu__compute_memory_throughput")
         elif label == "Memory Throughput":
@@ -157,12 +164,14 @@ def _stalls_of(rules: list[Rule]) -> dict[str, float]:
 def parse_long_table(text: str) -> list[KernelReading]:
     """Read a CSV with a row a metric, with or without IDs, sizes, sections; never raises."""
     found: dict[str, _Kernel] = {}
-    for record in _rows(text):
+    listed = _rows(text)
+    continental = is_continental(r.get("Metric Value") or r.get("Average") or "" for r in listed)
+    for record in listed:
         name = record.get("Kernel Name") or NO_NAME
         key = record.get("ID") or f"{name} {record.get('Block Size')} {record.get('Grid Size')}"
         if key not in found and len(found) >= MAX_KERNELS:
             continue
-        kernel = found.setdefault(key, _Kernel({**record, "Kernel Name": name}))
+        kernel = found.setdefault(key, _Kernel({**record, "Kernel Name": name}, continental=continental))
         value = record.get("Metric Value") or record.get("Average") or ""
         if calls := number(record.get("Invocations")):
             kernel.calls = max(1, int(calls))
@@ -173,7 +182,7 @@ def parse_long_table(text: str) -> list[KernelReading]:
     return [k.done() for k in found.values() if k.metrics or k.texts]
 
 
-def _rows(text: str) -> Iterable[dict[str, str]]:
+def _rows(text: str) -> list[dict[str, str]]:
     return records(text, "Metric Name", "Metric Value") or records(text, "Metric Name", "Average")
 
 
@@ -190,31 +199,54 @@ def _named_rule(record: Mapping[str, str]) -> Rule:
 
 def parse_text(text: str) -> list[KernelReading]:
     """Read what ncu prints without `--csv`: kernels, tables of sections, rules; never raises."""
-    found: list[_Kernel] = []
-    section, rule = "", list[str]()
-    for line in [*(_QUOTED.sub("", quoted) for quoted in text.splitlines()), ""]:
-        if rule and line.startswith("          ") and line.strip():
-            rule.append(line.strip())
-            continue
-        if rule and found:
-            found[-1].rules.append(_text_rule(rule, section))
-            rule = []
-        if match := _KERNEL.match(line):
-            if len(found) >= MAX_KERNELS:
-                break
-            sizes = {
-                "Grid Size": match["grid"] or match["bare_grid"] or "",
-                "Block Size": match["block"] or match["bare_block"] or "",
-            }
-            found.append(_Kernel({"Kernel Name": match["name"] or match["bare"], **sizes}))
+    lines = [_QUOTED.sub("", quoted) for quoted in text.splitlines()]
+    page = _Page(is_continental(m["value"] for line in lines if (m := _METRIC.match(line))))
+    for line in [*lines, ""]:
+        if len(page.found) > MAX_KERNELS:
+            break
+        page.read(line)
+    return [k.done() for k in page.found[:MAX_KERNELS] if k.metrics or k.texts]
+
+
+class _Page:
+    """ncu's text, as its lines come."""
+
+    def __init__(self, continental: bool) -> None:
+        self.found = list[_Kernel]()
+        self._continental, self._metric = continental, _METRIC
+        self._section, self._before = "", ""
+        self._rule = list[str]()
+
+    def read(self, line: str) -> None:
+        """Take one line."""
+        if self._rule and line.startswith("          ") and line.strip():
+            self._rule.append(line.strip())
+            return
+        if self._rule and self.found:
+            self.found[-1].rules.append(_text_rule(self._rule, self._section))
+            self._rule = []
+        if match := _WRAPPED.match(line):
+            self._begin(self._before, match["grid"], match["block"], match["calls"])
+        elif match := _KERNEL.match(line):
+            grid, block = match["grid"] or match["bare_grid"], match["block"] or match["bare_block"]
+            self._begin(match["name"] or match["bare"], grid, block, match["calls"])
         elif line.strip().startswith("Section: "):
-            section = line.strip()[9:89]
-            found = found or [_Kernel({"Kernel Name": NO_NAME})]
+            self._section = line.strip()[9:89]
+            if not self.found:
+                self._begin(NO_NAME, None, None, None)
         elif match := _RULE.match(line):
-            rule = [match["kind"], match["text"].strip()]
-        elif found and (match := _METRIC.match(line)) and not match["name"].startswith(("---", "Metric Name")):
-            found[-1].add(match["name"], match["unit"] or "", match["value"])
-    return [k.done() for k in found if k.metrics or k.texts]
+            self._rule = [match["kind"], match["text"].strip()]
+        elif line.strip().startswith("Metric Name"):
+            self._metric = _SUMMARY if line.split()[-1] == "Average" else _METRIC
+        elif self.found and (match := self._metric.match(line)) and not match["name"].startswith("---"):
+            self.found[-1].add(match["name"], match["unit"] or "", match["value"])
+        self._before = line.strip() or self._before
+
+    def _begin(self, name: str, grid: str | None, block: str | None, calls: str | None) -> None:
+        about = {"Kernel Name": name or NO_NAME, "Grid Size": grid or "", "Block Size": block or ""}
+        kernel = _Kernel(about, continental=self._continental)
+        kernel.calls = max(1, int(calls or 1))
+        self.found.append(kernel)
 
 
 def _text_rule(parts: list[str], section: str) -> Rule:

@@ -166,7 +166,7 @@ def test_counters_without_a_number_are_named_with_what_an_administrator_does():
     _, kernel = only(text)
     assert kernel.time_us == pytest.approx(211.9)
     (said,) = ncu.unread_counters([kernel])
-    assert said.startswith("2 counters are n/a or NaN (dram__throughput") and "time, launch" in said
+    assert said.startswith("2 counters are n/a or NaN (dram__throughput") and "what remains: time" in said
     assert "NVreg_RestrictProfilingToAdminUsers=0" in said and "newer" in said
     document = {"kernels": [{"Kernel Name": "k", "metrics": {"gpu__time_duration.sum": 5.0, "lts__x": float("nan")}}]}
     (kernel,) = ncu.parse_report(json.dumps(document))

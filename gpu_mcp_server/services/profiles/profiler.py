@@ -152,7 +152,7 @@ class Profiler:
         attempt_id = await self._tools.experience.start("profile", note=f"report {report}"[:200], host=host)
         unread = report_detection.describe_unread(files)[:3] if len(files) > 1 or not readings else []
         said = "\n".join(report_detection.text_of_bytes(data[:MOST_LOG_BYTES]) for data in files.values())
-        denied = ncu.denied_counters(said)
+        lost = ncu.lost_counters(said)
         hint = f"none of these files is a report that is known: {report_detection.KNOWN}"
         result = ProfileResult(
             status="ok" if readings else "not_measured",
@@ -160,9 +160,9 @@ class Profiler:
             profiler=profiler or None,
             host=host or "-",
             device=next((k.device for k in readings if k.device), None),
-            not_measured=[*denied, *([] if denied else ncu.unread_counters(readings)), *unread]
+            not_measured=[*lost, *([] if lost else ncu.unread_counters(readings)), *unread]
             if readings
-            else [*denied, hint, *unread],
+            else [*lost, hint, *unread],
             note=f"read from {len(files)} files, nothing was run",
         )
         return await self._remembered(result, readings, attempt_id, timeline_of(files))
@@ -207,7 +207,7 @@ def missing_of(context: Mapping[str, Any], readings: Sequence[KernelReading], sa
     if context["profiler"].startswith(ROCPROF):
         found += rocprof_commands.missing_counters(context["level"], [n for r in readings for n in r.metrics])
     elif context["level"] != "quick":
-        found += [*ncu.unread_counters(readings), *ncu.denied_counters(said)] if readings else ncu.troubles(said)
+        found += [*ncu.unread_counters(readings), *ncu.lost_counters(said)] if readings else ncu.troubles(said)
     return found
 
 
