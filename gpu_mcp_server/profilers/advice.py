@@ -34,7 +34,7 @@ LIMITERS: Mapping[str, tuple[str, str]] = {
 }
 NOT_ENOUGH = "not enough counters to advise: level full has them"
 NOT_ENOUGH_AMD = "not enough counters to advise: a report of rocprof-compute has them"
-AMD_ONLY = ("VGPR_Count", "SGPR_Count")
+AMD_TOOLS = ("rocprofv3", "rocprof-compute")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def suggest(situation: Situation) -> list[Suggestion]:
     ordered = sorted((s for s in best.values() if s.weight >= 0.02), key=lambda s: -s.weight)
     if ordered:
         return ordered[:MOST]
-    if situation.reading.units_percent or any(name in situation.metrics for name in AMD_ONLY):
+    if situation.reading.units_percent or situation.reading.texts.get("tool") in AMD_TOOLS:
         return [Suggestion("counters", 0.0, link_guide(NOT_ENOUGH_AMD, "amd"))]
     return [Suggestion("counters", 0.0, link_guide(NOT_ENOUGH, "counters"))]
 

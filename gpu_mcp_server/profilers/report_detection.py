@@ -4,7 +4,18 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from gpu_mcp_server.models.profile import KernelReading, Rule
-from gpu_mcp_server.profilers import ncu, ncu_details, nsys, proton, rocprof, rocprof_json, torch_averages, torch_trace
+from gpu_mcp_server.profilers import (
+    ncu,
+    ncu_details,
+    nsys,
+    proton,
+    rocprof,
+    rocprof_compute,
+    rocprof_events,
+    rocprof_json,
+    torch_averages,
+    torch_trace,
+)
 from gpu_mcp_server.profilers.gpu_events import GpuEvent
 from gpu_mcp_server.profilers.sqlite_reader import query
 
@@ -57,7 +68,7 @@ DATABASE_READERS: tuple[tuple[str, Callable[[bytes], list[KernelReading]]], ...]
 TABLE_READERS: tuple[tuple[str, Callable[[Mapping[str, str]], list[KernelReading]]], ...] = (
     ("nsys", _nsys_stats),
     ("rocprofv3", rocprof.parse_csv),
-    ("rocprof-compute", rocprof.parse_compute),
+    ("rocprof-compute", rocprof_compute.parse_compute),
 )
 """Each is asked of all texts by path."""
 
@@ -114,22 +125,22 @@ def text_of_bytes(data: bytes) -> str:
 
 
 def read_events(files: Mapping[str, bytes]) -> dict[str, list[GpuEvent]]:
-    """Return the events of each file that is a trace, by path; never raises."""
+    """Return the events of each run whose files are traces, by path; never raises."""
     found: dict[str, list[GpuEvent]] = {}
     for path, packed in files.items():
         data = unpack(packed)
         if data.startswith(SQLITE):
-            events = nsys.parse_events(data)
+            events = nsys.parse_events(data) or rocprof_events.parse_database_events(data)
         else:
             text = text_of_bytes(data)
             json_like = text.lstrip()[:1] in ("{", "[")
             if json_like:
                 events = rocprof_json.parse_events(text) or torch_trace.parse_events(text)
             else:
-                events = nsys.parse_gpu_trace(text) or rocprof.parse_events(text)
+                events = nsys.parse_gpu_trace(text) or rocprof_events.parse_csv_events(text)
         if events:
-            found[path] = events
-    return found
+            found.setdefault(rocprof_events.run_of(path), []).extend(events)
+    return {run: sorted(events, key=lambda e: e.start) for run, events in found.items()}
 
 
 def describe_unread(files: Mapping[str, bytes]) -> list[str]:
@@ -137,7 +148,8 @@ def describe_unread(files: Mapping[str, bytes]) -> list[str]:
     lines: list[str] = []
     for path, packed in files.items():
         data = unpack(packed)
-        if b'"File Path"' in data or b'"Rule Name"' in data or read({path: data})[0]:
+        known = b'"File Path"' in data or b'"Rule Name"' in data or read({path: data})[0]
+        if known or read_events({path: data}):
             continue
         if data.startswith(SQLITE):
             tables = [str(r["name"]) for r in query(data, "SELECT name FROM sqlite_master LIMIT 6")]

@@ -1,8 +1,7 @@
-"""AMD's rocprofv3 (CSV of both generations, rocpd's SQLite) and the tables of rocprof-compute.
+"""AMD's rocprofv3: CSV of both generations, rocpd's SQLite.
 
-No AMD GPU was at hand: shapes are those of the data files and the documentation of ROCm/rocprofiler-sdk and
-ROCm/rocprofiler-compute, read by the names of columns and never by their position. Timestamps that a spreadsheet has
-rounded give no time.
+No AMD GPU was at hand: shapes are those of the data files and the documentation of ROCm/rocprofiler-sdk, read by the
+names of columns and never by their position. Timestamps that a spreadsheet has rounded give no time.
 """
 
 import math
@@ -12,11 +11,11 @@ from statistics import fmean
 from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
-from gpu_mcp_server.profilers.csv_tables import dimensions, first_of, number, records, whole
-from gpu_mcp_server.profilers.gpu_events import GpuEvent
+from gpu_mcp_server.profilers.csv_tables import dimensions, number, records, whole
 from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.profilers.sqlite_reader import query
 
+TOOL = "rocprofv3"
 RESOURCES = (
     "VGPR_Count",
     "Accum_VGPR_Count",
@@ -51,11 +50,6 @@ ALIASES = {
 """Names of columns in lower case to those of today's kernel trace."""
 NO_KERNEL = re.compile(r"(hip|hsa|__hip|roctx)|[A-Z][A-Z0-9]*(_[A-Z0-9]+)+$")
 """Rows of statistics that are calls, copies or domains."""
-PERCENT = ("Pct of Peak", "PoP", "Pct")
-_MAY_BE_UNIT = re.compile(
-    r"FLOPs|IOPs|Utilization|BW|Bandwidth|Occupancy|Active CUs|Read|Write|Conflict|IPC", re.IGNORECASE
-)
-
 # ROCm's own views hide that its tables carry an id in their names; their columns differ from release to release.
 _DISPATCHES = "SELECT * FROM kernels"
 _COUNTERS = (
@@ -74,22 +68,25 @@ def parse_csv(texts: Mapping[str, str]) -> list[KernelReading]:
     stats: dict[str, Mapping[str, str]] = {}
     for text in texts.values():
         traced = records(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp")
-        for row in map(_with_known_names, traced or records(text, "KernelName", "BeginNs", "EndNs")):
+        for row in map(with_known_names, traced or records(text, "KernelName", "BeginNs", "EndNs")):
             name = short_name(row["Kernel_Name"])
+            if number(name or "0") is not None or number(row["Start_Timestamp"]) is None:  # words below the table
+                continue
             about.setdefault(name, row)
-            if (ns := _duration(row)) is None:
+            if (ns := duration_ns(row)) is None:
                 continue
             if "Counter_Name" in row:  # a row a counter; so does the newer generation
                 counted.setdefault(name, {})[row.get("Dispatch_Id", "")] = ns
             else:
                 times.setdefault(name, []).append(ns)
-        for row in map(_with_known_names, records(text, "Kernel_Name", "Counter_Name", "Counter_Value")):
+        for row in map(with_known_names, records(text, "Kernel_Name", "Counter_Name", "Counter_Value")):
             name = short_name(row["Kernel_Name"])
-            about[name] = {**row, **about.get(name, {})}
-            if (value := number(row.get("Counter_Value"))) is not None:
+            if name and (value := number(row.get("Counter_Value"))) is not None:
+                about[name] = {**row, **about.get(name, {})}
                 counters.setdefault(name, {}).setdefault(row["Counter_Name"], []).append(value)
         for row in records(text, "Name", "Calls", "TotalDurationNs"):
-            stats.setdefault(short_name(row["Name"]), row)
+            if row["Name"] and number(row["TotalDurationNs"]) is not None:
+                stats.setdefault(short_name(row["Name"]), row)
     for name, by_dispatch in counted.items():
         times.setdefault(name, list(by_dispatch.values()))
     names = list(dict.fromkeys((*times, *counters, *about)))
@@ -98,18 +95,8 @@ def parse_csv(texts: Mapping[str, str]) -> list[KernelReading]:
     return sorted(found, key=lambda k: -(k.total_us or 0))
 
 
-def parse_events(text: str) -> list[GpuEvent]:
-    """Read kernels or copies of one trace of rocprofv3 as events; never raises."""
-    found: list[GpuEvent] = []
-    for row in map(_with_known_names, records(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp")):
-        if "Counter_Name" not in row and (ns := _duration(row)) is not None:
-            start = float(row["Start_Timestamp"])
-            name, device = short_name(row["Kernel_Name"]), row.get("Agent_Id", "")
-            found.append(GpuEvent(name, start, start + ns, device=device, stream=row.get("Queue_Id", "")))
-    return sorted(found, key=lambda e: e.start)
-
-
-def _with_known_names(row: Mapping[str, str]) -> dict[str, str]:
+def with_known_names(row: Mapping[str, str]) -> dict[str, str]:
+    """Return a row under the names of today's kernel trace."""
     return {ALIASES.get(name.lower(), name): value for name, value in row.items()}
 
 
@@ -122,8 +109,8 @@ def workgroups(items: list[Any], group: list[Any]) -> str | None:
     return dimensions([math.ceil(i / g) for i, g in zip(whole_items, whole_group, strict=True)])
 
 
-def _duration(row: Mapping[str, str]) -> float | None:
-    """Return nanoseconds; `None` for timestamps that a spreadsheet wrote as 8.1E+14."""
+def duration_ns(row: Mapping[str, str]) -> float | None:
+    """Return nanoseconds between a row's timestamps; `None` for timestamps that a spreadsheet wrote as 8.1E+14."""
     start, end = row.get("Start_Timestamp", ""), row.get("End_Timestamp", "")
     if not start.strip().isdecimal() or not end.strip().isdecimal():
         return None
@@ -152,13 +139,14 @@ def _kernel(
         grid=workgroups(grid, block) or workgroups([about.get("Grid_Size")], [about.get("Workgroup_Size")]),
         block=dimensions(block) or dimensions([about.get("Workgroup_Size")]),
         metrics=metrics,
+        texts={"tool": TOOL},
     )
 
 
 def parse_rocpd(data: bytes) -> list[KernelReading]:
     """Read rocprofv3's database (ROCm 7) through its views of kernels and counters; never raises."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for row in query(data, _DISPATCHES) or _dispatches_without_views(data):
+    for row in kernels_of_database(data):
         groups.setdefault(short_name(str(row.get("name") or row.get("kernel_name") or "")), []).append(row)
     counters: dict[str, dict[str, float]] = {}
     for row in query(data, _COUNTERS[0]) or query(data, _COUNTERS[1]):
@@ -186,9 +174,15 @@ def parse_rocpd(data: bytes) -> list[KernelReading]:
                 grid=workgroups([_of(first, f"grid_{a}", f"grid_size_{a}") for a in "xyz"], block),
                 block=dimensions(block),
                 metrics=metrics,
+                texts={"tool": TOOL},
             )
         )
     return sorted(found, key=lambda k: -(k.total_us or 0))
+
+
+def kernels_of_database(data: bytes) -> list[dict[str, Any]]:
+    """Return a row for each dispatch of rocprofv3's database, with name, start and end."""
+    return query(data, _DISPATCHES) or _dispatches_without_views(data)
 
 
 def _dispatches_without_views(data: bytes) -> list[dict[str, Any]]:
@@ -213,32 +207,3 @@ def _row_ns(row: Mapping[str, Any]) -> float | None:
         return ns
     start, end = number(row.get("start")), number(row.get("end"))
     return end - start if start is not None and end is not None and end >= start else None
-
-
-def parse_compute(texts: Mapping[str, str]) -> list[KernelReading]:
-    """Read the tables of `rocprof-compute analyze`: top kernels, speed of light, roofline; never raises."""
-    tops = [r for t in texts.values() for r in records(t, "Kernel_Name", "Count", "Sum(ns)")]
-    units: dict[str, float] = {}
-    metrics: dict[str, float] = {}
-    for text in texts.values():
-        for row in records(text, "Metric", "Avg"):
-            name, value = row.get("Metric", "").strip(), number(row.get("Avg"))
-            if value is not None and name:
-                metrics.setdefault(f"{name} [{row['Unit']}]" if row.get("Unit") else name, value)
-            percent = number(first_of(row, *PERCENT))
-            if percent is not None and 0 <= percent <= 1000 and _MAY_BE_UNIT.search(name):
-                units.setdefault(name, percent)
-    if not tops and not metrics:
-        return []
-    top = max(tops, key=lambda r: number(r.get("Sum(ns)")) or 0.0) if tops else {}
-    ns, calls = number(top.get("Sum(ns)")), whole(top.get("Count")) or 1
-    return [
-        KernelReading(
-            name=short_name(top.get("Kernel_Name") or "all kernels"),
-            calls=max(1, calls),
-            time_us=ns / 1000 / max(1, calls) if ns else None,
-            total_us=ns / 1000 if ns else None,
-            metrics=metrics,
-            units_percent=dict(sorted(units.items(), key=lambda kv: -kv[1])),
-        )
-    ]

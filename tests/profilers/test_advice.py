@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.profile import KernelReading, Rule
-from gpu_mcp_server.profilers import bottleneck, rocprof
+from gpu_mcp_server.profilers import bottleneck, rocprof_compute
 from gpu_mcp_server.profilers.guide_links import LINKS, UNIT_LINKS
 from gpu_mcp_server.profilers.hardware_units import HELP, PERCENT
 from gpu_mcp_server.profilers.ncu_rules import TOPICS
@@ -125,7 +125,7 @@ def test_headlines_name_a_unit_and_not_its_part():
 
 def amd(*rows: str) -> str:
     table = "\n".join(["Metric,Avg,Unit,Peak,Pct of Peak", *rows]) + "\n"
-    (kernel,) = rocprof.parse_compute({"2.1_Speed-of-Light.csv": table})
+    (kernel,) = rocprof_compute.parse_compute({"2.1_Speed-of-Light.csv": table})
     return bottleneck.kernel_verdict(kernel).advice[0]
 
 

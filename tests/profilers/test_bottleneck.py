@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 
 from gpu_mcp_server.models.profile import KernelReading, Rule, SourceLine
 from gpu_mcp_server.plots import roofline_chart
-from gpu_mcp_server.profilers import bottleneck, compare, hardware_units, ncu, proton, rocprof
+from gpu_mcp_server.profilers import bottleneck, compare, hardware_units, ncu, proton, rocprof_compute
 from gpu_mcp_server.profilers.roofline import Peaks, roofline
 from tests.profilers.test_ncu import kernels, line_of, page
 
@@ -127,7 +127,7 @@ def test_operations_that_the_author_declared_are_held_against_the_sheet():
 
 def test_an_amd_table_has_a_limit_by_its_own_percentages():
     table = "Metric,Avg,Unit,Peak,Pct of Peak\nL2-Fabric Read BW,1105.9,Gb/s,1638.4,67.5\nVALU FLOPs,8,Gflop,22630,3.5\nActive CUs,104,Cus,104,100\n"
-    (kernel,) = rocprof.parse_compute({"t.csv": table})
+    (kernel,) = rocprof_compute.parse_compute({"t.csv": table})
     found = bottleneck.kernel_verdict(kernel)
     assert (found.bound, found.bound_percent) == ("L2-Fabric Read BW", 67.5)
     assert "move fewer bytes" in found.advice[0]

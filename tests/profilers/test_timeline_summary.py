@@ -2,7 +2,7 @@
 
 import json
 
-from gpu_mcp_server.profilers import compare, nsys, report_detection, rocprof, timeline, torch_trace
+from gpu_mcp_server.profilers import compare, nsys, report_detection, rocprof_events, timeline, torch_trace
 from gpu_mcp_server.profilers.gpu_events import GpuEvent, readings_of
 from tests.profilers.test_timelines import database
 
@@ -70,7 +70,10 @@ def test_a_chrome_trace_says_when_its_kernels_were_launched():
 
 def test_a_trace_of_rocprofv3_has_events():
     text = '"Kernel_Name","Start_Timestamp","End_Timestamp","Agent_Id","Queue_Id"\n"blur",100,400,2,1\n"blur",900,1000,2,1\n'
-    assert [(e.start, e.end, e.device) for e in rocprof.parse_events(text)] == [(100, 400, "2"), (900, 1000, "2")]
+    assert [(e.start, e.end, e.device) for e in rocprof_events.parse_csv_events(text)] == [
+        (100, 400, "2"),
+        (900, 1000, "2"),
+    ]
 
 
 def test_side_by_side_says_which_launches_appeared_vanished_and_slowed():

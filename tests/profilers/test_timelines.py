@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_mcp_server.profilers import nsys, proton, rocprof, sqlite_reader, torch_averages, torch_trace
+from gpu_mcp_server.profilers import nsys, proton, rocprof, rocprof_compute, sqlite_reader, torch_averages, torch_trace
 from gpu_mcp_server.profilers.sqlite_reader import query
 
 DATA = Path(__file__).parent / "data"
@@ -182,7 +182,7 @@ TOP = 'Kernel_Name,Count,Sum(ns),Mean(ns),Median(ns),Pct\n"blur(float*, \nint) [
 
 
 def test_rocprof_computes_tables_give_units_in_percent_of_peak():
-    (kernel,) = rocprof.parse_compute({"2.1_Speed-of-Light.csv": SPEED_OF_LIGHT, "0.1_Top_Kernels.csv": TOP})
+    (kernel,) = rocprof_compute.parse_compute({"2.1_Speed-of-Light.csv": SPEED_OF_LIGHT, "0.1_Top_Kernels.csv": TOP})
     assert (kernel.name, kernel.calls, kernel.time_us) == ("blur", 3, 20.0)
     assert kernel.units_percent["L2-Fabric Read BW"] == 67.5
     assert "VALU IOPs" not in kernel.units_percent and "MFMA FLOPs (F16)" not in kernel.units_percent
@@ -208,7 +208,7 @@ def test_no_junk_makes_any_of_them_raise(page: str, at: int, junk: str, go_on: b
     for parse in (proton.parse, torch_averages.parse_averages, torch_trace.parse_trace, nsys.parse_stats):
         parse(broken)
     rocprof.parse_csv({"a": broken, "b": TRACE})
-    rocprof.parse_compute({"a": broken})
+    rocprof_compute.parse_compute({"a": broken})
 
 
 @settings(max_examples=60, deadline=None)
