@@ -19,6 +19,8 @@ class GpuEvent:
     kind: EventKind = "kernel"
     device: str = ""
     stream: str = ""
+    process: int | None = None
+    """Which of a trace's processes, where it has several."""
     launched: float | None = None
     """When the host began the call that launched it."""
     grid: str | None = None

@@ -6,7 +6,7 @@ bytes; in the SQLite, tables appear only when they have rows, and names are in `
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
@@ -16,12 +16,16 @@ from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.profilers.sqlite_reader import query
 
 _UNIT = re.compile(r"^(?P<what>.*?)\s*\((?P<unit>[^()]+)\)$")
+_BETWEEN = re.compile(r"\n\s*\n|\n(?=Processing \[|\[\d+/\d+\] |\*\* )")
 _SIZES = {"byte": 1.0, "bytes": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9}
 _KERNELS = """
     SELECT k.*, s.value AS name FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.{column} ORDER BY k.start
 """
 _COPIES = "SELECT * FROM {table} ORDER BY start"
-_CALLS = "SELECT correlationId AS correlation, start FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+_CALLS = "SELECT * FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+_GRAPHS = "SELECT * FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE ORDER BY start"
+PROCESS = 1 << 24
+"""What a globalTid has below its globalPid. Source: the schema of `nsys export`."""
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """Source: CUpti_ActivityMemcpyKind."""
 
@@ -42,13 +46,25 @@ def _with_units(record: Mapping[str, str]) -> dict[str, float | str]:
     return found
 
 
-def _as_csv_records(text: str, *wanted: str) -> list[dict[str, str]]:
-    """Return rows of the table whose columns begin with `wanted`, whichever units follow; also of aligned columns."""
-    for row in rows(text):
-        names = [n.strip() for n in row]
-        if all(any(n == w or n.startswith(f"{w} (") for n in names) for w in wanted):
-            return records(text, *(n for n in names if n))
-    return _aligned(text, wanted)
+def table_rows(text: str, *wanted: str) -> list[dict[str, float | str]]:
+    """Return rows of the first table with all these columns, whichever units follow in their names."""
+    return next(tables(text, *wanted), [])
+
+
+def tables(text: str, *wanted: str) -> Iterator[list[dict[str, float | str]]]:
+    """Return the rows of each such table, as CSV or in aligned columns.
+
+    Several reports may stand in one file, with a blank line between them or what nsys says.
+    """
+    for block in _BETWEEN.split(text):
+        names = next((names for row in rows(block) if _has(names := [n.strip() for n in row], wanted)), None)
+        found = records(block, *(n for n in names if n)) if names else _aligned(block, wanted)
+        if found:
+            yield [_with_units(r) for r in found]
+
+
+def _has(names: Sequence[str], wanted: Iterable[str]) -> bool:
+    return all(any(n == w or n.startswith(f"{w} (") for n in names) for w in wanted)
 
 
 def _aligned(text: str, wanted: Iterable[str]) -> list[dict[str, str]]:
@@ -57,7 +73,7 @@ def _aligned(text: str, wanted: Iterable[str]) -> list[dict[str, str]]:
     for n, line in enumerate(lines[1:], 1):
         spans = [m.span() for m in re.finditer(r"-{2,}", line)] if line.strip(" -") == "" and "--" in line else []
         names = [lines[n - 1][a:b].strip() for a, b in spans]
-        if not spans or not all(any(x == w or x.startswith(f"{w} (") for x in names) for w in wanted):
+        if not spans or not _has(names, wanted):
             continue
         spans[-1] = (spans[-1][0], 1 << 20)
         found: list[dict[str, str]] = []
@@ -72,9 +88,8 @@ def _aligned(text: str, wanted: Iterable[str]) -> list[dict[str, str]]:
 def parse_stats(text: str) -> list[KernelReading]:
     """Read a sum of kernels (`cuda_gpu_kern_sum`, `gpukernsum`) or the trace of a GPU; never raises."""
     found: list[KernelReading] = []
-    sums = _as_csv_records(text, "Total Time", "Instances", "Name")
-    for record in sums or _as_csv_records(text, "Total Time", "Instances", "Operation"):
-        row = _with_units(record)
+    sums = table_rows(text, "Total Time", "Instances", "Name")
+    for row in sums or table_rows(text, "Total Time", "Instances", "Operation"):
         row.setdefault("Name", row.get("Operation", ""))
         ns, calls = row.get("Total Time"), whole(row.get("Instances"))
         if not isinstance(ns, float) or not calls or not row.get("Name"):
@@ -97,13 +112,12 @@ def parse_stats(text: str) -> list[KernelReading]:
 def parse_gpu_trace(text: str) -> list[GpuEvent]:
     """Read report `cuda_gpu_trace` (`gputrace`), in any unit; never raises."""
     found: list[GpuEvent] = []
-    for record in _as_csv_records(text, "Start", "Duration", "Name"):
-        row = _with_units(record)
+    for row in table_rows(text, "Start", "Duration", "Name"):
         start, ns, name = row.get("Start"), row.get("Duration"), str(row.get("Name") or "")
         if not isinstance(start, float) or not isinstance(ns, float) or not name or ns < 0:
             continue
         memory = [v for k in ("StcSMem", "DymSMem") if isinstance(v := row.get(k), float)]
-        named = {"registers per thread": number(row.get("Reg/Trd")), "bytes": _number_of(row.get("Bytes"))}
+        named = {"registers per thread": number(row.get("Reg/Trd")), "bytes": number_of(row.get("Bytes"))}
         named["shared memory"] = sum(memory) if memory else None
         found.append(
             GpuEvent(
@@ -121,7 +135,8 @@ def parse_gpu_trace(text: str) -> list[GpuEvent]:
     return sorted(found, key=lambda e: e.start)
 
 
-def _number_of(value: float | str | None) -> float | None:
+def number_of(value: float | str | None) -> float | None:
+    """Return a column's number, with or without a unit in its name."""
     return value if isinstance(value, float) else number(value)
 
 
@@ -132,7 +147,9 @@ def parse_sqlite(data: bytes) -> list[KernelReading]:
 
 def parse_events(data: bytes) -> list[GpuEvent]:
     """Read kernels, copies and when the host launched them from an exported database; never raises."""
-    launched = {row["correlation"]: number(row.get("start")) for row in query(data, _CALLS)}
+    launched = {
+        (_process(row, "globalTid"), row.get("correlationId")): number(row.get("start")) for row in query(data, _CALLS)
+    }
     found: list[GpuEvent] = []
     for row in query(data, _KERNELS.format(column="demangledName")) or query(data, _KERNELS.format(column="shortName")):
         memory = [v for k in ("staticSharedMemory", "dynamicSharedMemory") if (v := number(row.get(k))) is not None]
@@ -148,14 +165,22 @@ def parse_events(data: bytes) -> list[GpuEvent]:
             moved = number(row.get("bytes"))
             name = f"[CUDA {title}{' ' + way if way else ''}]"
             found += _event(name, row, "copy", launched, {"bytes": moved} if moved is not None else {})
+    for row in query(data, _GRAPHS):  # one row a launch of a graph: its kernels have none then
+        found += _event(f"[CUDA graph {row.get('graphId', '')}]", row, "kernel", launched, {})
     return sorted(found, key=lambda e: e.start)
+
+
+def _process(row: Mapping[str, Any], column: str) -> int | None:
+    """Return the part of a global number that names the process; several ranks may stand in one file."""
+    value = row.get(column)
+    return value // PROCESS if isinstance(value, int) else None
 
 
 def _event(
     name: str,
     row: Mapping[str, Any],
     kind: EventKind,
-    launched: Mapping[Any, float | None],
+    launched: Mapping[tuple[int | None, Any], float | None],
     metrics: dict[str, float],
 ) -> list[GpuEvent]:
     start, end = number(row.get("start")), number(row.get("end"))
@@ -168,8 +193,9 @@ def _event(
             end=end,
             kind=kind,
             device=str(row.get("deviceId", "")),
+            process=_process(row, "globalPid"),
             stream=str(row.get("streamId", "")),
-            launched=launched.get(row.get("correlationId")),
+            launched=launched.get((_process(row, "globalPid"), row.get("correlationId"))),
             grid=dimensions([row.get(f"grid{a}") for a in "XYZ"]) if kind == "kernel" else None,
             block=dimensions([row.get(f"block{a}") for a in "XYZ"]) if kind == "kernel" else None,
             metrics=metrics,

@@ -8,6 +8,7 @@ from gpu_mcp_server.profilers import (
     ncu,
     ncu_details,
     nsys,
+    nsys_sums,
     proton,
     rocprof,
     rocprof_compute,
@@ -31,9 +32,10 @@ def _trace(text: str) -> list[KernelReading]:
 
 
 def _nsys_stats(texts: Mapping[str, str]) -> list[KernelReading]:
-    for text in texts.values():
-        if found := nsys.parse_stats(text):
-            return found
+    for parse in (nsys.parse_stats, nsys_sums.parse_executions):
+        for text in texts.values():
+            if found := parse(text):
+                return found
     return []
 
 
@@ -141,6 +143,12 @@ def read_events(files: Mapping[str, bytes]) -> dict[str, list[GpuEvent]]:
         if events:
             found.setdefault(rocprof_events.run_of(path), []).extend(events)
     return {run: sorted(events, key=lambda e: e.start) for run, events in found.items()}
+
+
+def read_sums(files: Mapping[str, bytes]) -> list[str]:
+    """Return what tables of sums say beyond kernels; never raises."""
+    unpacked = {path: unpack(data) for path, data in files.items()}
+    return nsys_sums.describe_sums({p: text_of_bytes(d) for p, d in unpacked.items() if not d.startswith(SQLITE)})
 
 
 def describe_unread(files: Mapping[str, bytes]) -> list[str]:

@@ -18,6 +18,7 @@ SHORT_LAUNCH_NS = 20_000.0
 LATE_PART = 0.8
 """A rank whose NCCL kernels last less than this part of the median waits least: the others wait for it."""
 NCCL = "nccl"
+GRAPH = "[CUDA graph"
 
 
 def merge_spans(spans: Iterable[Span]) -> list[Span]:
@@ -76,6 +77,9 @@ def _describe(events: Sequence[GpuEvent], title: str) -> list[str]:
         longest, start, end = gaps[0]
         text += f", {len(gaps)} gaps; longest {longest / 1000:.4g} us, {_between(events, start, end)}"
     lines = [text]
+    graphs = sum(e.name.startswith(GRAPH) for e in events)
+    if graphs:
+        lines.append(f"GRAPHS: {graphs} launches without their kernels: nsys profile --cuda-graph-trace=node has them")
     lines += _copies(events)
     latency = _launch_latency(events)
     lines += [latency] if latency else []
@@ -124,6 +128,19 @@ def _nccl(events: Sequence[GpuEvent]) -> list[str]:
     hidden = 100 * overlap_ns(nccl, others) / _length(nccl) if _length(nccl) > 0 else 0.0
     text = f"NCCL: {100 * _length(nccl) / busy:.0f} % of busy time, {hidden:.0f} % of it beside other kernels"
     return [link_guide(text, "nccl")]
+
+
+def split_processes(events: Sequence[GpuEvent]) -> dict[str, list[GpuEvent]]:
+    """Return the events of one trace by process, or by device where one process drives several."""
+    by_process: dict[str, list[GpuEvent]] = {}
+    by_device: dict[str, list[GpuEvent]] = {}
+    for event in events:
+        by_process.setdefault(f"process {event.process}", []).append(event)
+        by_device.setdefault(f"device {event.device}", []).append(event)
+    if len(by_process) > 1:
+        return by_process
+    in_nccl = [device for device, own in by_device.items() if any(NCCL in e.name.lower() for e in own)]
+    return by_device if len(in_nccl) > 1 else {"": list(events)}
 
 
 def describe_ranks(ranks: Mapping[str, Sequence[GpuEvent]]) -> list[str]:

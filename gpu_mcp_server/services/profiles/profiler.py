@@ -181,12 +181,12 @@ def peaks_of(device: str | None) -> Peaks | None:
 
 
 def timeline_of(files: Mapping[str, bytes]) -> list[str]:
-    """Return lines about the traces of a run; several files are taken for several ranks."""
+    """Return lines about the traces of a run, or else its sums; several files or processes are several ranks."""
     traces = report_detection.read_events(files)
     if not traces:
-        return []
-    first = next(iter(traces.values()))
-    return [*timeline.describe_timeline(first), *timeline.describe_ranks(traces)]
+        return report_detection.read_sums(files)
+    ranks = traces if len(traces) > 1 else timeline.split_processes(next(iter(traces.values())))
+    return [*timeline.describe_timeline(next(iter(ranks.values()))), *timeline.describe_ranks(ranks)]
 
 
 def with_text(readings: Sequence[KernelReading], sources: Mapping[str, str]) -> list[KernelReading]:
