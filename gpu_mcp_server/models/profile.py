@@ -69,6 +69,8 @@ class RooflineLevel(Model):
     bandwidth_gb_s: float
     """Achieved."""
     peak_bandwidth_gb_s: float
+    measured_gb_s: float | None = None
+    """What a copy reached on this host; absent where it was not measured, or of another level."""
     roof_tflop_s: float
     """What this intensity allows: min(compute peak, intensity x peak bandwidth)."""
     of_roof_percent: float
@@ -82,6 +84,8 @@ class Roofline(Model):
     tflop_s: float
     peak_tflop_s: float
     peak_source: str
+    measured_tflop_s: float | None = None
+    """What a loop of FMAs reached on this host; absent where it was not measured, or of another pipe."""
     levels: list[RooflineLevel] = []
 
 

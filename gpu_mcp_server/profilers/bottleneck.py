@@ -142,6 +142,8 @@ def _roof_line(roof: Roofline | None) -> str:
     )
     reached = 100 * roof.tflop_s / roof.peak_tflop_s
     text = f"ROOFLINE: {roof.tflop_s:.3g} of {roof.peak_tflop_s:.3g} TFLOP/s {roof.pipe} ({reached:.0f} %)"
+    if roof.measured_tflop_s:
+        text += f", an FMA loop reaches {roof.measured_tflop_s:.3g} here"
     return text + (f"; {levels}" if levels else "")
 
 
@@ -150,6 +152,8 @@ def _memory_line(r: KernelReading, peaks: Peaks | None) -> str:
         f"{level} {done / 1e12:.2f} of {most / 1e12:.2f} TB/s ({100 * done / most:.0f} %)"
         for level, (done, most) in bandwidths(r, peaks).items()
     ]
+    if parts and peaks and peaks.copy_gb_s:
+        parts.append(f"a copy reaches {peaks.copy_gb_s / 1e3:.2f} TB/s here")
     hits = [
         f"{title} {r.metrics[name]:.0f} %"
         for title, name in (("L1", "l1tex__t_sector_hit_rate.pct"), ("L2", "lts__t_sector_hit_rate.pct"))

@@ -48,7 +48,9 @@ def _with_units(record: Mapping[str, str]) -> dict[str, float | str]:
 
 def table_rows(text: str, *wanted: str) -> list[dict[str, float | str]]:
     """Return rows of the first table with all these columns, whichever units follow in their names."""
-    return next(tables(text, *wanted), [])
+    for found in tables(text, *wanted):
+        return found
+    return []
 
 
 def tables(text: str, *wanted: str) -> Iterator[list[dict[str, float | str]]]:

@@ -1,7 +1,7 @@
 """Where a kernel stands under its device's roofs, as numbers.
 
 Peaks come from the profiler itself where it measured them (sustained peak per cycle times the clock of the run), and
-otherwise from the device's sheet.
+otherwise from the device's sheet. Beside them stands what a copy and a loop of FMAs reached on the host.
 
 Source: metrics as in Nsight Compute's sections SpeedOfLight_RooflineChart and
 SpeedOfLight_HierarchicalTensorRooflineChart for CC 9.0; the model is Williams, Waterman, Patterson, CACM 52(4), 2009.
@@ -21,12 +21,16 @@ L2_BYTES = 32
 
 @dataclass(frozen=True)
 class Peaks:
-    """A device's sheet: dense peaks."""
+    """A device's sheet, dense peaks, and what was measured beside it."""
 
     name: str
     dram_gb_s: float
     tflop_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """By type: float32, float64, bfloat16_tensor ..."""
+    copy_gb_s: float | None = None
+    """What a copy reached on this very host, read and written."""
+    fma_tflop_s: float | None = None
+    """What a loop of float32 FMAs reached there."""
 
 
 def clock_hz(metrics: Mapping[str, float]) -> float | None:
@@ -97,9 +101,17 @@ def roofline(reading: KernelReading, peaks: Peaks | None = None) -> Roofline | N
                 peak_bandwidth_gb_s=most / 1e9,
                 roof_tflop_s=roof / 1e12,
                 of_roof_percent=100 * done / roof,
+                measured_gb_s=peaks.copy_gb_s if peaks and level == "dram" else None,
             )
         )
-    return Roofline(pipe=pipe, tflop_s=done / 1e12, peak_tflop_s=peak / 1e12, peak_source=source, levels=levels)
+    return Roofline(
+        pipe=pipe,
+        tflop_s=done / 1e12,
+        peak_tflop_s=peak / 1e12,
+        peak_source=source,
+        measured_tflop_s=peaks.fma_tflop_s if peaks and pipe == "fp32" else None,
+        levels=levels,
+    )
 
 
 def _compute(reading: KernelReading, peaks: Peaks | None) -> tuple[str, float | None, float | None, str]:

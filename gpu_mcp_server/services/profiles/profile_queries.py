@@ -11,6 +11,7 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.profile import KernelReading, ProfileAnswer
 from gpu_mcp_server.profilers import bottleneck
 from gpu_mcp_server.profilers.compare import compare_profiles
+from gpu_mcp_server.profilers.roofline import Peaks
 from gpu_mcp_server.services.profiles.profiler import peaks_of
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -41,9 +42,8 @@ class Profiles:
             NotFound: If there is no such profile.
             BadRequest: If there is nothing to compare with.
         """
-        readings, device = await self._readings(profile_id)
+        readings, peaks = await self._readings(profile_id)
         chosen = [r for r in readings if kernel is None or kernel in r.name]
-        peaks = peaks_of(device)
         if about == "compare":
             if other is None:
                 raise BadRequest("compare needs `other`, a second profile_id.")
@@ -60,7 +60,7 @@ class Profiles:
             profile_id=profile_id, about=about, rows=rows[:ROWS], rows_left_out=max(0, len(rows) - ROWS) or None
         )
 
-    async def _readings(self, profile_id: str) -> tuple[list[KernelReading], str | None]:
+    async def _readings(self, profile_id: str) -> tuple[list[KernelReading], Peaks | None]:
         attempt = await self._experience.get(profile_id)
         evidence = attempt.evidence or {}
         if attempt.kind != "profile" or "profile_artifact" not in evidence:
@@ -70,7 +70,7 @@ class Profiles:
             found = [KernelReading.model_validate(r) for r in cast("list[Any]", document)]
         except ValidationError as error:
             raise NotFound("readable profile", profile_id, hint="It is of another version; profile again.") from error
-        return found, evidence.get("device")
+        return found, peaks_of(evidence.get("device"), evidence.get("ceilings"))
 
 
 def _kernels(readings: Sequence[KernelReading], name: str) -> list[dict[str, Any]]:

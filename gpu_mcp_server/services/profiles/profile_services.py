@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.jobs.job_services import JobServices
+from gpu_mcp_server.services.profiles.measured_ceilings import MeasuredCeilings
 from gpu_mcp_server.services.profiles.memory_checker import Checker
 from gpu_mcp_server.services.profiles.profile_queries import Profiles
 from gpu_mcp_server.services.profiles.profile_targets import Targets
@@ -29,4 +30,5 @@ class ProfileServices:
         artifacts, experience = store.artifacts, store.experience
         tools = ToolJobs(settings, jobs.runner, jobs.table, artifacts, experience)
         targets = Targets(jobs.runner, store.workspaces, artifacts, experience, store.problems, compiler)
-        return cls(Checker(tools, targets), Profiler(tools, targets), Profiles(experience, artifacts), tools, targets)
+        profiler = Profiler(tools, targets, MeasuredCeilings(settings, jobs.runner, store.db))
+        return cls(Checker(tools, targets), profiler, Profiles(experience, artifacts), tools, targets)

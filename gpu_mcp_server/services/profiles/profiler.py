@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
@@ -15,6 +16,7 @@ from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.hosts.device_specs import spec_of
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.profiles.measured_ceilings import Ceilings, MeasuredCeilings
 from gpu_mcp_server.services.profiles.profile_plans import ABOUT, FOLDER, REPORT, ROCPROF, plan_profile
 from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJobs
@@ -27,8 +29,8 @@ MOST_LOG_BYTES = 1 << 16
 class Profiler:
     """Programs in, verdicts out."""
 
-    def __init__(self, tools: ToolJobs, targets: Targets) -> None:
-        self._tools, self._targets = tools, targets
+    def __init__(self, tools: ToolJobs, targets: Targets, ceilings: MeasuredCeilings) -> None:
+        self._tools, self._targets, self._ceilings = tools, targets, ceilings
 
     async def profile(
         self,
@@ -58,6 +60,9 @@ class Profiler:
                 hint="Use level quick, or profile with one rank.",
             )
         job = plan_profile(level, target, self._tools, what)
+        if level != "quick" and target.vendor == "nvidia":
+            found = await self._ceilings.measure_once(target.host, target.probe)
+            job = replace(job, context={**job.context, "ceilings": found.model_dump() if found else None})
         job_id, made = await self._tools.start(job, target)
         if progress is not None:
             await progress(f"profile {level}, job {job_id} on {target.host}")
@@ -101,12 +106,17 @@ class Profiler:
             sandbox=done.record.level,
             note="; ".join(filter(None, (note_of(ended, status), saved))) or None,
         )
-        return await self._remembered(result, readings, row.attempt_id or "", lines)
+        return await self._remembered(result, readings, row.attempt_id or "", lines, context.get("ceilings"))
 
     async def _remembered(
-        self, result: ProfileResult, readings: Sequence[KernelReading], attempt_id: str, lines: Sequence[str]
+        self,
+        result: ProfileResult,
+        readings: Sequence[KernelReading],
+        attempt_id: str,
+        lines: Sequence[str],
+        ceilings: Mapping[str, Any] | None = None,
     ) -> ProfileResult:
-        peaks = peaks_of(result.device)
+        peaks = peaks_of(result.device, ceilings)
         verdicts = bottleneck.verdicts(readings, peaks)
         text = bottleneck.text_of(verdicts, result.not_measured, timeline=lines)
         picture = roofline_chart.png(verdicts)
@@ -127,6 +137,7 @@ class Profiler:
             "level": result.level,
             "profiler": result.profiler,
             "device": result.device,
+            "ceilings": ceilings,
             "profile_artifact": kept,
             "report_artifact": result.report_artifact_id,
             "verdict": text,
@@ -174,10 +185,16 @@ class Profiler:
         return await self._targets.sources(workspace_id) if workspace_id else {}
 
 
-def peaks_of(device: str | None) -> Peaks | None:
-    """Return a device's sheet from the knowledge base."""
+def peaks_of(device: str | None, ceilings: Mapping[str, Any] | None = None) -> Peaks | None:
+    """Return a device's sheet from the knowledge base, with what was measured of the same device."""
     spec = spec_of(device) if device else None
-    return Peaks(spec.name, spec.dram_gb_s, spec.tflop_s) if spec else None
+    found = Ceilings.model_validate(ceilings or {})
+    if device is None or found.device != device:
+        found = Ceilings()
+    if spec is None and found.copy_gb_s is None:
+        return None
+    sheet = (spec.name, spec.dram_gb_s, spec.tflop_s) if spec else (str(device), 0.0, dict[str, float]())
+    return Peaks(*sheet, copy_gb_s=found.copy_gb_s, fma_tflop_s=found.fma_tflop_s)
 
 
 def timeline_of(files: Mapping[str, bytes]) -> list[str]:
