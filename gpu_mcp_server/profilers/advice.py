@@ -21,6 +21,8 @@ MOST = 3
 SHORT_US = 10.0
 """Kernels below this are as long as their launches. Source: our guide on launch overhead."""
 FULL = 0.9
+SPILLS = 0.02
+"""Part of loads and stores that are local from which registers are too few already."""
 LEAST_UNEVEN = 0.15
 """Part of the time that SMs idle beyond what the last wave explains."""
 MEMORY_STALLS = ("long_scoreboard", "lg_throttle", "drain")
@@ -161,7 +163,7 @@ def _spills(s: Situation) -> Iterator[Suggestion]:
     what = f"{scratch:.0f} bytes of scratch a thread" if scratch else ""
     if local:
         part = None if share is None else share[0] if share[1] != "instructions" else min(1.0, 3 * share[0])
-        weight = 0.6 if part is None else part if part < 0.1 else min(1.0, 0.5 + part)
+        weight = 0.6 if part is None else min(5 * part, 1.0, 0.5 + part)
         what = f"about {local:.2g} local loads and stores"
         what += f", {100 * share[0]:.0f} % of all {share[1]}" if share else ""
     text = (
@@ -300,6 +302,9 @@ def _occupancy(s: Situation) -> Iterator[Suggestion]:
         return
     warps = possible if possible is not None else reached
     titles = [t for t in limiter[0].split(" and ") if t != "warps"]
+    share = counted.local_share(s.metrics)
+    if "registers" in titles and share is not None and share[0] >= SPILLS:  # fewer would spill more
+        titles.remove("registers")
     if warps is None or warps > 50 or not titles:
         return
     helps = "; ".join(LIMITERS[t][1] for t in titles)

@@ -111,12 +111,13 @@ def records(text: str, *wanted: str) -> list[dict[str, str]]:
     """
     found: list[dict[str, str]] = []
     header: list[str] | None = None
+    raw = list[str]()
     for row in rows(text):
         if header is None:
             lower = {w.lower(): w for w in wanted}
             names = [lower.get(name.strip().lower(), name.strip()) for name in row]
-            header = names if set(wanted) <= set(names) else None
-        elif row:
+            header, raw = (names, row) if set(wanted) <= set(names) else (None, [])
+        elif row and row != raw:  # the header again: several tables of one kind in a file
             record: dict[str, str] = {}
             for name, value in zip(header, row, strict=False):
                 record.setdefault(name, value)

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from gpu_mcp_server.models.profile import KernelReading
 
 PERCENT = ".avg.pct_of_peak_sustained_elapsed"
+ACTIVE = ".avg.pct_of_peak_sustained_active"
+DRAM_WAYS = ("dram__bytes_{}.sum.pct_of_peak_sustained_elapsed", "dram__bytes_op_{}.sum.pct_of_peak_sustained_elapsed")
+"""Percent of DRAM's peak by direction; CC 12.0 has the second name."""
 BUSY_PERCENT = 60.0
 """A unit below this does not limit by its throughput. Source: ncu's rule SOLBottleneck."""
 
@@ -45,7 +48,11 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "sm__pipe_fma_cycles_active": ("FMA pipe", "fma"),
     "sm__pipe_fmaheavy_cycles_active": ("FMA-heavy pipe", "fma"),
     "sm__inst_executed_pipe_fma_type_fp16": ("FP16 pipe", "fma"),
+    "sm__inst_executed_pipe_fma": ("FMA pipe", "fma"),
+    "sm__inst_executed_pipe_fmaheavy": ("FMA-heavy pipe", "fma"),
+    "sm__inst_executed_pipe_fp16": ("FP16 pipe", "fma"),
     "sm__pipe_alu_cycles_active": ("ALU pipe", "alu"),
+    "sm__inst_executed_pipe_alu": ("ALU pipe", "alu"),
     "sm__inst_executed_pipe_uniform": ("uniform pipe", "alu"),
     "sm__inst_executed_pipe_xu": ("XU pipe (special functions, conversions)", "xu"),
     "sm__pipe_fp64_cycles_active": ("FP64 pipe", "fp64"),
@@ -55,10 +62,16 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "sm__pipe_tensor_op_hmma_cycles_active": ("tensor pipe", "tensor"),
     "sm__pipe_tensor_op_imma_cycles_active": ("tensor pipe (int)", "tensor"),
     "sm__pipe_tensor_op_dmma_cycles_active": ("tensor pipe (fp64)", "tensor"),
+    "sm__pipe_tensor_subpipe_hmma_cycles_active": ("tensor pipe", "tensor"),
+    "sm__pipe_tensor_subpipe_imma_cycles_active": ("tensor pipe (int)", "tensor"),
+    "sm__pipe_tensor_subpipe_dmma_cycles_active": ("tensor pipe (fp64)", "tensor"),
+    "sm__inst_executed_pipe_tensor": ("tensor pipe", "tensor"),
+    "sm__inst_executed_pipe_tensor_op_hmma": ("tensor pipe", "tensor"),
     "sm__pipe_tensor_type_hmma_hgmma_qgmma_imma_igmma_bmma_bgmma_cycles_active": ("tensor pipe", "tensor"),
     "sm__inst_issued": ("issue slots", "issue"),
     "sm__inst_executed": ("issue slots", "issue"),
     "sm__issue_active": ("issue slots", "issue"),
+    "smsp__issue_active": ("issue slots", "issue"),
 }
 """Asked for in this order when the breakdown itself is not there."""
 
@@ -99,6 +112,7 @@ STALL_HELP: Mapping[str, str] = {
 }
 HEADLINES: Mapping[str, tuple[str, str]] = {
     **{f"{name}{PERCENT}": ("DRAM", "dram") for name in ("gpu__dram_throughput", "dram__throughput")},
+    "dram__bytes.sum.pct_of_peak_sustained_elapsed": ("DRAM", "dram"),
     f"lts__throughput{PERCENT}": ("L2", "l2"),
     f"l1tex__throughput{PERCENT}": ("L1", "l1"),
     "l1tex__throughput.avg.pct_of_peak_sustained_active": ("L1", "l1"),
@@ -118,7 +132,7 @@ def units_of(reading: KernelReading) -> dict[str, tuple[float, str]]:
     found: dict[str, tuple[float, str]] = {}
     named = [n for names in reading.breakdowns.values() for n in names]
     for metric in named or [f"{n}{PERCENT}" for n in TITLES]:
-        value = reading.metrics.get(metric)
+        value = _elapsed_percent(reading.metrics, metric)
         base = metric.split(".", 1)[0]
         if value is None or "internal_activity" in base or "throughput" in base:
             continue
@@ -137,19 +151,33 @@ def units_of(reading: KernelReading) -> dict[str, tuple[float, str]]:
     return dict(sorted(found.items(), key=lambda kv: (not streams or kv[1][1] != "dram", -kv[1][0])))
 
 
+def _elapsed_percent(m: Mapping[str, float], metric: str) -> float | None:
+    """Return a sub-metric of elapsed cycles, or else what that of active cycles comes to."""
+    if metric in m or not metric.endswith(PERCENT):
+        return m.get(metric)
+    value = m.get(metric[: -len(PERCENT)] + ACTIVE)
+    return value * _active_part(m) if value is not None else None
+
+
+def _active_part(m: Mapping[str, float]) -> float:
+    """Return which part of the elapsed cycles an average SM is active, 1 where it was not counted."""
+    active, elapsed = m.get("sm__cycles_active.avg"), m.get("sm__cycles_elapsed.max")
+    return min(1.0, active / elapsed) if active and elapsed else 1.0
+
+
 def _headlines(m: Mapping[str, float], found: Mapping[str, tuple[float, str]]) -> dict[str, tuple[float, str]]:
     """Return headlines of those units of which no part was counted."""
     counted = {family for _, family in found.values()}
     pipe = max((v for v, family in found.values() if family not in ("dram", "l2", "l2 store", "l1")), default=0.0)
-    active, elapsed = m.get("sm__cycles_active.avg"), m.get("sm__cycles_elapsed.max")
     more: dict[str, tuple[float, str]] = {}
     for metric, (title, family) in HEADLINES.items():
         if metric not in m or family in counted or (family == "sm" and m[metric] < pipe + SAME_PIPE):
             continue
-        value = m[metric]
-        if metric.endswith("_active") and active and elapsed:  # idle SMs do not count there
-            value *= min(1.0, active / elapsed)
+        value = m[metric] * (_active_part(m) if metric.endswith("_active") else 1.0)  # idle SMs do not count there
         more.setdefault(title, (value, family))
+    ways = [v for way in ("read", "write") for n in DRAM_WAYS if (v := m.get(n.format(way))) is not None]
+    if ways and "dram" not in counted:
+        more.setdefault("DRAM", (sum(ways), "dram"))
     return more
 
 

@@ -138,15 +138,18 @@ MESSAGES: tuple[tuple[re.Pattern[str], str, str], ...] = (
 )
 
 
-def options(level: ProfileLevel, kernel: str | None, skip: int, count: int, *, tensor: bool = True) -> list[str]:
-    """Return ncu's options; clocks stay as they are, as users have no right to lock them."""
+def options(level: ProfileLevel, kernel: str | None, skip: int, count: int, *, arch: str = "sm_90") -> list[str]:
+    """Return ncu's options for a GPU; clocks stay as they are, as users have no right to lock them."""
     argv = ["--clock-control", "none", "--target-processes", "all"]
     if level == "full":
         argv += ["--set", "full", "--import-source", "yes"]
     else:
         for section in SECTIONS:
             argv += ["--section", section]
-        more = (*ROOFLINE_METRICS, *CAUSE_METRICS, *(TENSOR_METRICS if tensor else ()), SAMPLES)
+        tensor = TENSOR_METRICS if arch.startswith("sm_9") else ()
+        more = (*ROOFLINE_METRICS, *CAUSE_METRICS, *tensor, SAMPLES)
+        if arch.startswith("sm_12"):  # these GPUs count DRAM's bytes under another name
+            more = tuple(re.sub(r"dram__bytes_(read|write)\b", r"dram__bytes_op_\1", name) for name in more)
         argv += ["--metrics", ",".join(more), "--import-source", "yes"]
     if kernel:
         argv += ["--kernel-name-base", "function", "-k", kernel]
@@ -230,8 +233,8 @@ def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, s
         time_us=time_ns / 1000 if time_ns is not None else None,
         total_us=time_ns / 1000 if time_ns is not None else None,
         device=texts.get("device__attribute_display_name"),
-        grid=_size(about.get("Grid Size")),
-        block=_size(about.get("Block Size")),
+        grid=_size(about.get("Grid Size")) or _size_of(metrics, "launch__grid_size"),
+        block=_size(about.get("Block Size")) or _size_of(metrics, "launch__block_size"),
         metrics=metrics,
         texts=texts,
         stalls=stalls,
@@ -359,6 +362,10 @@ def parse_report(text: str) -> list[KernelReading]:
             continue
         found.append(one)
     return found
+
+
+def _size_of(metrics: Mapping[str, float], name: str) -> str | None:
+    return f"{metrics[name]:.0f}" if metrics.get(name) else None
 
 
 def _size(text: str | None) -> str | None:

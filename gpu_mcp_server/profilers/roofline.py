@@ -15,6 +15,8 @@ from gpu_mcp_server.models.profile import KernelReading, Roofline, RooflineLevel
 FFMA = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
 PEAK = "sm__sass_thread_inst_executed_op_{}_pred_on.sum.peak_sustained"
 TENSOR = "sm__ops_path_tensor_op_"
+DRAM_BYTES = ("dram__bytes_{}.sum", "dram__bytes_op_{}.sum")
+"""By direction; CC 12.0 has the second name."""
 L2_BYTES = 32
 """Of one cycle of lts2xbar. Source: derived__lts__lts2xbar_bytes, its cycles times 32."""
 
@@ -63,8 +65,9 @@ def bandwidths(reading: KernelReading, peaks: Peaks | None) -> dict[str, tuple[f
     m = reading.metrics
     found: dict[str, tuple[float, float]] = {}
     dram = m.get("dram__bytes.sum.per_second")
-    if dram is None and reading.time_us and "dram__bytes_read.sum" in m:
-        dram = (m["dram__bytes_read.sum"] + m.get("dram__bytes_write.sum", 0.0)) / reading.time_us * 1e6
+    ways = [v for way in ("read", "write") for n in DRAM_BYTES if (v := m.get(n.format(way))) is not None]
+    if dram is None and reading.time_us and ways:
+        dram = sum(ways) / reading.time_us * 1e6
     if dram is None and reading.total_us and m.get("bytes"):
         dram = m["bytes"] / reading.total_us * 1e6
     peak = m.get("dram__bytes.sum.peak_sustained", 0.0) * m.get("dram__cycles_elapsed.avg.per_second", 0.0)

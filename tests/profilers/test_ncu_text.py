@@ -2,7 +2,9 @@
 
 import pytest
 
-from gpu_mcp_server.profilers import ncu, ncu_details
+from gpu_mcp_server.models.profile import KernelReading
+from gpu_mcp_server.profilers import bottleneck, ncu, ncu_details, report_detection
+from gpu_mcp_server.profilers.roofline import Peaks, bandwidths
 from tests.profilers.test_formats import long_table, only
 
 
@@ -77,3 +79,36 @@ def test_a_name_above_its_sizes_is_the_kernels():
 def test_stalls_are_known_under_each_of_their_names(name: str):
     _, kernel = only(long_table((name.format("barrier"), "", "6"), (name.format("selected"), "", "1")))
     assert kernel.stalls == {"barrier": 6}
+
+
+def test_the_labels_of_2019_and_tables_behind_one_another_are_read():
+    head = '"ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"\n'
+    rows = (
+        ("SOL FB", "%", "52.96"), ("SOL TEX", "%", "41.12"), ("L1 Hit Rate", "%", "75.6"), ("Duration", "nsecond", "72128"),
+        ("Grid Size", "", "2016"), ("Block Size", "", "256"),
+    )  # fmt: skip
+    table = head + "".join(f'"{{}}","spmv","S","{label}","{unit}","{value}"\n' for label, unit, value in rows)
+    _, (first, second) = report_detection.read({"r.txt": (table.format(*"000000") + table.format(*"111111")).encode()})
+    assert (first.name, first.grid, first.block, second.time_us) == ("spmv", "2016", "256", 72.128)
+    assert first.metrics["gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"] == 52.96
+    assert bottleneck.kernel_verdict(first).units_percent == {"DRAM": 53.0, "L1": 41.1}
+
+
+def test_names_of_another_gpu_mean_the_same():
+    """CC 12.0 counts DRAM by direction under names of its own, and people collect percents of active cycles."""
+    active = ".avg.pct_of_peak_sustained_active"
+    metrics = {
+        "dram__bytes_op_read.sum.pct_of_peak_sustained_elapsed": 40.0,
+        "dram__bytes_op_write.sum.pct_of_peak_sustained_elapsed": 25.0,
+        f"sm__inst_executed_pipe_fma{active}": 80.0,
+        "sm__cycles_active.avg": 500.0,
+        "sm__cycles_elapsed.max": 1000.0,
+        "dram__bytes_op_read.sum": 3e6,
+        "dram__bytes_op_write.sum": 1e6,
+    }
+    reading = KernelReading(name="k", time_us=10.0, metrics=metrics)
+    assert bottleneck.kernel_verdict(reading).units_percent == {"DRAM": 65.0, "FMA pipe": 40.0}
+    assert bandwidths(reading, Peaks("sheet", 1792.0))["dram"] == (4e11, 1.792e12)
+    asked = ",".join(ncu.options("standard", None, 0, 1, arch="sm_120"))
+    assert "dram__bytes_op_read.sum" in asked and "dram__bytes_read.sum" not in asked and "hgmma" not in asked
+    assert "hgmma" in ",".join(ncu.options("standard", None, 0, 1, arch="sm_90"))

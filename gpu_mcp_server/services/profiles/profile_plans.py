@@ -34,7 +34,7 @@ def plan_profile(level: ProfileLevel, target: ProfileTarget, tools: ToolJobs, wh
         return _quick(target, tools, what.timeout_s)
     profiler = tools.tool(target, "ncu")
     arch = next((str(g["arch"]) for g in target.probe.gpus if g.get("arch")), "")
-    options = ncu.options(level, what.kernel, what.skip, what.count or 1, tensor=arch.startswith("sm_9"))
+    options = ncu.options(level, what.kernel, what.skip, what.count or 1, arch=arch)
     argv = [profiler.path, *options, "--log-file", f"{FOLDER}/ncu.log", "-f", "-o", REPORT[: -len(".ncu-rep")]]
     plan = {"argv": [*argv, *target.argv], "folder": FOLDER, "report": REPORT, "ncu": profiler.path}
     outputs = (ABOUT, REPORT, *(f"{FOLDER}/{page}" for page in PAGES))
