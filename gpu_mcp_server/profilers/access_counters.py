@@ -12,6 +12,8 @@ SECTOR_BYTES = 32
 LARGEST_WHOLE_REQUEST = 16
 """Sectors of a request in which each of 32 lanes reads 16 bytes side by side: more are scattered for sure."""
 _USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}"
+_AMD_RESOURCES = {"SIMD VGPRs": "VGPRs", "SIMD SGPRs": "SGPRs", "CU LDS": "LDS", "CU Barriers": "barriers"}
+"""Source: rocprof-compute's table of the workgroup manager, whose counts say for what a workgroup could not start."""
 _NVPROF = {"ld": "gld_efficiency", "st": "gst_efficiency"}
 
 
@@ -187,6 +189,14 @@ def idle_share(m: Mapping[str, float]) -> float | None:
     if average is None or not longest:
         return None
     return max(0.0, 1 - average / longest)
+
+
+def amd_limiter(reading: KernelReading) -> tuple[str, float] | None:
+    """Return what AMD's workgroups wait for, and percent of the waves that are there; `None` where many are."""
+    waits = {what: amd_value(reading.metrics, f"Insufficient {name}") or 0.0 for name, what in _AMD_RESOURCES.items()}
+    percent = next((v for n, v in reading.units_percent.items() if n in ("Wave Occupancy", "Wavefront Occupancy")), 0.0)
+    most = max(waits, key=lambda k: waits[k])
+    return (most, percent) if waits[most] > 0 and percent <= 50 else None
 
 
 def grid_blocks(reading: KernelReading) -> int | None:

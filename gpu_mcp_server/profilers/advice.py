@@ -36,6 +36,12 @@ LIMITERS: Mapping[str, tuple[str, str]] = {
 }
 NOT_ENOUGH = "not enough counters to advise: level full has them"
 NOT_ENOUGH_AMD = "not enough counters to advise: a report of rocprof-compute has them"
+AMD_HELP = {
+    "VGPRs": "fewer registers a thread: __launch_bounds__, shorter live ranges; look at AccVGPRs and spills",
+    "SGPRs": "fewer scalar registers: fewer uniform values alive",
+    "LDS": "less LDS a workgroup: smaller tiles, fewer stages",
+    "barriers": "fewer, larger workgroups",
+}
 AMD_TOOLS = ("rocprofv3", "rocprof-compute")
 
 
@@ -295,6 +301,9 @@ def _occupancy(s: Situation) -> Iterator[Suggestion]:
     )
     limiter = occupancy_limiter(s.metrics)
     waves = counted.waves_of(s.reading)
+    if (amd := counted.amd_limiter(s.reading)) is not None and s.family in ("", "latency"):
+        text = f"occupancy is limited by {amd[0]} to {amd[1]:.0f} %: {AMD_HELP[amd[0]]}"
+        yield Suggestion("occupancy", 0.8 * (1 - amd[1] / 100), link_guide(text, "amd"))
     top = next((name for name in s.stalls if name in STALL_HELP), "")
     if s.family != "latency" or limiter is None or (waves is not None and waves < FULL):
         return

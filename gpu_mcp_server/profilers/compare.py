@@ -127,10 +127,9 @@ def _bound(title: str | None, percent: float | None) -> str:
 def _change(a: KernelReading, b: KernelReading) -> str:
     if not a.time_us or not b.time_us:
         return "times not known"
-    ratio = a.time_us / b.time_us
-    word = (
-        "as fast" if abs(ratio - 1) <= SAME else (f"{ratio:.3g}x faster" if ratio > 1 else f"{1 / ratio:.3g}x slower")
-    )
+    ratio, word = a.time_us / b.time_us, "as fast"
+    if abs(ratio - 1) > SAME:
+        word = f"{ratio:.3g}x faster" if ratio > 1 else f"{b.time_us / a.time_us:.3g}x slower"
     return f"{format_time(a.time_us / 1e6)} -> {format_time(b.time_us / 1e6)}, {word}"
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from gpu_mcp_server.profilers import bottleneck, report_detection, rocprof, rocprof_events, timeline
+from gpu_mcp_server.profilers import bottleneck, report_detection, rocprof, rocprof_compute, rocprof_events, timeline
 from tests.profilers.test_timelines import database
 
 KERNELS = (
@@ -85,3 +85,13 @@ def test_what_rocprof_compute_prints_in_boxes_is_read():
     assert kernel.units_percent == {"L2 Util": 98.72, "vL1D Cache Util": 87.79}
     assert kernel.metrics["L2 Cache Hit [Pct]"] == 93.46
     assert bottleneck.kernel_verdict(kernel).advice[0].startswith("coalesce: 8 of 32 bytes")
+
+
+def test_what_amds_workgroups_wait_for_limits_their_occupancy():
+    table = "Metric,Avg,Unit,Peak,PoP\nWave Occupancy,102.7,Wavefronts,3328,3.09\n"
+    table += "Insufficient CU LDS,6015745446,Cu,,\nInsufficient SIMD VGPRs,12,Simd,,\n"
+    (kernel,) = rocprof_compute.parse_compute({"a.csv": table})
+    said = bottleneck.kernel_verdict(kernel).advice[0]
+    assert said.startswith("occupancy is limited by LDS to 3 %: less LDS a workgroup")
+    (full,) = rocprof_compute.parse_compute({"a.csv": table.replace("3.09", "83.09")})
+    assert "occupancy" not in bottleneck.kernel_verdict(full).advice[0]
