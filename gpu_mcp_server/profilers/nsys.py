@@ -5,12 +5,24 @@ about files come before the header of a report, units stand in the names of colu
 bytes; in the SQLite, tables appear only when they have rows, and names are in `StringIds`.
 """
 
+import csv
+import io
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
-from gpu_mcp_server.profilers.csv_tables import TIMES_NS, dimensions, number, records, rows, whole
+from gpu_mcp_server.profilers.csv_tables import (
+    TIMES_NS,
+    as_list,
+    as_mapping,
+    dimensions,
+    number,
+    records,
+    rows,
+    whole,
+)
 from gpu_mcp_server.profilers.gpu_events import EventKind, GpuEvent, readings_of
 from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.profilers.sqlite_reader import query
@@ -63,6 +75,23 @@ def tables(text: str, *wanted: str) -> Iterator[list[dict[str, float | str]]]:
         found = records(block, *(n for n in names if n)) if names else _aligned(block, wanted)
         if found:
             yield [_with_units(r) for r in found]
+
+
+def as_csv(text: str) -> str:
+    """Return a report that nsys wrote with `--format json` as CSV; any other text as it is."""
+    if not text.lstrip().startswith("[{") or not any(
+        f'"{name} (' in text for name in ("Total Time", "Duration", "KAvg")
+    ):
+        return text
+    try:
+        listed = [as_mapping(row) for row in as_list(json.loads(text))]
+    except (ValueError, RecursionError):
+        return text
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(name for row in listed for name in row)))
+    writer.writeheader()
+    writer.writerows(listed)
+    return out.getvalue()
 
 
 def _has(names: Sequence[str], wanted: Iterable[str]) -> bool:

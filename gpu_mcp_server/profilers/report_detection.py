@@ -9,6 +9,7 @@ from gpu_mcp_server.profilers import (
     ncu_details,
     nsys,
     nsys_sums,
+    nvprof,
     proton,
     rocprof,
     rocprof_compute,
@@ -23,7 +24,7 @@ from gpu_mcp_server.profilers.sqlite_reader import query
 SQLITE = b"SQLite format 3\0"
 GZIP = b"\x1f\x8b"
 MAX_BYTES = 256 << 20
-KNOWN = "ncu's CSV or text, Proton, torch, nsys, rocprofv3, rocprof-compute"
+KNOWN = "ncu's CSV or text, Proton, torch, nsys, rocprofv3, rocprof-compute, nvprof"
 """Whose reports are known, as errors say it."""
 
 
@@ -55,6 +56,13 @@ def _ncu_pages(texts: Mapping[str, str]) -> list[KernelReading]:
     return ncu.add_lines(long, lines)
 
 
+def _nvprof(texts: Mapping[str, str]) -> list[KernelReading]:
+    for text in texts.values():
+        if found := nvprof.parse_nvprof(text):
+            return found
+    return []
+
+
 JSON_READERS: tuple[tuple[str, Callable[[str], list[KernelReading]]], ...] = (
     ("ncu", ncu.parse_report),
     ("rocprofv3", rocprof_json.parse),
@@ -71,8 +79,19 @@ TABLE_READERS: tuple[tuple[str, Callable[[Mapping[str, str]], list[KernelReading
     ("nsys", _nsys_stats),
     ("rocprofv3", rocprof.parse_csv),
     ("rocprof-compute", rocprof_compute.parse_compute),
+    ("nvprof", _nvprof),
 )
 """Each is asked of all texts by path."""
+
+
+CONVERSIONS: Mapping[str, str] = {
+    ".ncu-rep": "ncu --import {path} --page raw --csv > raw.csv; the same with --page details",
+    ".nsys-rep": "nsys export --type sqlite {path}",
+    ".qdrep": "nsys export --type sqlite {path}",
+    ".pftrace": "rocprofv3 with --output-format csv, or rocpd convert",
+    ".nvvp": "nvprof -i {path} --print-gpu-summary, and what it prints",
+}
+"""How a file that only its own program reads becomes one that is read here, by the end of its name."""
 
 
 def read(files: Mapping[str, bytes]) -> tuple[str, list[KernelReading]]:
@@ -120,10 +139,10 @@ def unpack(data: bytes) -> bytes:
 
 
 def text_of_bytes(data: bytes) -> str:
-    """Return a file's text; shells of Windows write UTF-16."""
+    """Return a file's text, of nsys's JSON the table; shells of Windows write UTF-16."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16", "replace")
-    return data.decode("utf-8-sig", "replace")
+        return nsys.as_csv(data.decode("utf-16", "replace"))
+    return nsys.as_csv(data.decode("utf-8-sig", "replace"))
 
 
 def read_events(files: Mapping[str, bytes]) -> dict[str, list[GpuEvent]]:
@@ -158,6 +177,10 @@ def describe_unread(files: Mapping[str, bytes]) -> list[str]:
         data = unpack(packed)
         known = b'"File Path"' in data or b'"Rule Name"' in data or read({path: data})[0]
         if known or read_events({path: data}):
+            continue
+        convert = next((how for end, how in CONVERSIONS.items() if path.endswith(end)), None)
+        if convert:
+            lines.append(f"{path} is read by its own program alone: {convert.format(path=path)}")
             continue
         if data.startswith(SQLITE):
             tables = [str(r["name"]) for r in query(data, "SELECT name FROM sqlite_master LIMIT 6")]

@@ -108,3 +108,18 @@ def test_time_of_call_queue_and_kernel_are_told_apart():
     assert (kernel.name, kernel.calls, kernel.time_us) == ("tiny_add", 4000, 0.84)
     (said,) = nsys_sums.describe_sums({"x": text})
     assert said.startswith("LAUNCHES: 4000 on average: call 1.70 µs, queue 290 µs, kernel 840 ns; calls last longer")
+
+
+def test_reports_as_json_say_the_same_as_csv():
+    text = (
+        '[{"Time (%)":100.0,"Total Time (ns)":2000000,"Instances":1000,"Avg (ns)":2000.0,"Name":"add(float *, int)"}]'
+    )
+    _, (kernel,) = report_detection.read({"kern.json": text.encode()})
+    assert (kernel.name, kernel.calls, kernel.time_us) == ("add", 1000, 2.0)
+    trace = (
+        '[{"Start (ns)":100,"Duration (ns)":50,"CorrId":1,"Device":"GPU (0)","Strm":7,"Name":"add(float *)"},'
+        '{"Start (ns)":200,"Duration (ns)":40,"CorrId":2,"Bytes (MB)":4.0,"Device":"GPU (0)","Strm":7,'
+        '"Name":"[CUDA memcpy HtoD]"}]'
+    )
+    (events,) = report_detection.read_events({"trace.json": trace.encode()}).values()
+    assert [(e.kind, e.start, e.end) for e in events] == [("kernel", 100, 150), ("copy", 200, 240)]
