@@ -8,6 +8,8 @@ from typing import Any, cast
 
 MAX_ROWS = 200_000
 MAX_FIELD = 1 << 20
+MOST_COLUMNS = 500
+"""Of a table that is looked up by its columns' names."""
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "k": 1e3}
 TIMES_NS = {
     unit: ns
@@ -114,6 +116,8 @@ def records(text: str, *wanted: str) -> list[dict[str, str]]:
     raw = list[str]()
     for row in rows(text):
         if header is None:
+            if not len(wanted) <= len(row) <= MOST_COLUMNS:
+                continue
             lower = {w.lower(): w for w in wanted}
             names = [lower.get(name.strip().lower(), name.strip()) for name in row]
             header, raw = (names, row) if set(wanted) <= set(names) else (None, [])

@@ -97,6 +97,8 @@ STALL_WORDS: Mapping[str, str] = {
     "immediate constant cache": "imc_miss",
 }
 """What the rule on stalls says; its section's own numbers are not on page `details`."""
+LONGEST_LINE, LONGEST_ROW = 16_000, 500
+"""Of a kernel's header, whose name may be long, and of a metric; longer ones are no lines of ncu."""
 NO_NAME = "kernel without a name"
 OTHER_STALLS = "others (not named)"
 _STALL_SHARE = re.compile(r"(?:represents|approximately) (?:about )?([\d.]+)%")
@@ -206,13 +208,17 @@ def _named_rule(record: Mapping[str, str]) -> Rule:
 
 def parse_text(text: str) -> list[KernelReading]:
     """Read what ncu prints without `--csv`: kernels, tables of sections, rules; never raises."""
-    lines = [_QUOTED.sub("", quoted) for quoted in text.splitlines()]
-    page = _Page(is_continental(m["value"] for line in lines if (m := _METRIC.match(line))))
+    lines = [_QUOTED.sub("", quoted[:LONGEST_LINE]) for quoted in text.splitlines()]
+    page = _Page(is_continental(m["value"] for line in lines if (m := _match_row(_METRIC, line))))
     for line in [*lines, ""]:
         if len(page.found) > MAX_KERNELS:
             break
         page.read(line)
     return [k.done() for k in page.found[:MAX_KERNELS] if k.metrics or k.texts]
+
+
+def _match_row(form: re.Pattern[str], line: str) -> re.Match[str] | None:
+    return form.match(line) if len(line) <= LONGEST_ROW else None
 
 
 class _Page:
@@ -245,7 +251,7 @@ class _Page:
             self._rule = [match["kind"], match["text"].strip()]
         elif line.strip().startswith("Metric Name"):
             self._metric = _SUMMARY if line.split()[-1] == "Average" else _METRIC
-        elif self.found and (match := self._metric.match(line)) and not match["name"].startswith("---"):
+        elif self.found and (match := _match_row(self._metric, line)) and not match["name"].startswith("---"):
             self.found[-1].add(match["name"], match["unit"] or "", match["value"])
         self._before = line.strip() or self._before
 

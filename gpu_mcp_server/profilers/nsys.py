@@ -9,11 +9,12 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.csv_tables import (
+    MOST_COLUMNS,
     TIMES_NS,
     as_list,
     as_mapping,
@@ -94,17 +95,19 @@ def as_csv(text: str) -> str:
     return out.getvalue()
 
 
-def _has(names: Sequence[str], wanted: Iterable[str]) -> bool:
-    return all(any(n == w or n.startswith(f"{w} (") for n in names) for w in wanted)
+def _has(names: Sequence[str], wanted: Sequence[str]) -> bool:
+    return len(wanted) <= len(names) <= MOST_COLUMNS and all(
+        any(n == w or n.startswith(f"{w} (") for n in names) for w in wanted
+    )
 
 
-def _aligned(text: str, wanted: Iterable[str]) -> list[dict[str, str]]:
+def _aligned(text: str, wanted: Sequence[str]) -> list[dict[str, str]]:
     """Return rows of a table in columns, whose widths the line of dashes has."""
     lines = text.splitlines()
     for n, line in enumerate(lines[1:], 1):
         spans = [m.span() for m in re.finditer(r"-{2,}", line)] if line.strip(" -") == "" and "--" in line else []
-        names = [lines[n - 1][a:b].strip() for a, b in spans]
-        if not spans or not _has(names, wanted):
+        names = [lines[n - 1][a:b].strip() for a, b in spans[:MOST_COLUMNS]]
+        if not spans or not _has(names, wanted) or len(spans) > MOST_COLUMNS:
             continue
         spans[-1] = (spans[-1][0], 1 << 20)
         found: list[dict[str, str]] = []

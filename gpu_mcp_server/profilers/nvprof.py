@@ -10,6 +10,7 @@ from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.csv_tables import TIMES_NS, number
 from gpu_mcp_server.profilers.kernel_names import short_name
 
+LONGEST_LINE = 4_000
 _TIME = r"([\d.]+)(ns|us|ms|s)"
 _SUM = re.compile(
     rf"^\s*(?P<type>GPU activities:|API calls:)?\s*[\d.]+%\s+{_TIME}\s+(?P<calls>\d+)\s+{_TIME}\s+{_TIME}\s+{_TIME}\s+"
@@ -43,7 +44,7 @@ def parse_nvprof(text: str) -> list[KernelReading]:
         return []
     found: dict[str, KernelReading] = {}
     part, kernel = "", ""
-    for line in text.splitlines():
+    for line in (each[:LONGEST_LINE] for each in text.splitlines()):
         if "Profiling result" in line or "Metric result" in line:
             part = ""
         elif "API calls" in line:
