@@ -157,10 +157,10 @@ def _stepped(line: Sequence[str]) -> str:
     return " ".join(corners)
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten between two positive numbers."""
+def ticks(low: float, high: float, multiples: Sequence[float] = (1, 2, 5)) -> list[float]:
+    """Return multiples of powers of ten between two positive numbers."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]
+    return [m * 10.0**p for p in powers for m in multiples if low <= m * 10.0**p <= high]
 
 
 def bracket(low: float, high: float) -> tuple[float, float]:

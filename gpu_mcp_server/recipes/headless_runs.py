@@ -225,12 +225,18 @@ def verdicts_of(journal: Sequence[Mapping[str, Any]]) -> list[Verdict]:
         if entry["event"] == "done" and entry.get("kind") != "confirm"
         for each in [*([entry["verdict"]] if "verdict" in entry else []), *entry.get("verdicts", [])]
     ]
-    settled = {
-        entry["verdict"]["attempt_id"]: Verdict.model_validate(entry["verdict"])
+    settled = settled_verdicts(journal)
+    return [verdict if verdict.coarse else settled.get(verdict.attempt_id, verdict) for verdict in found]
+
+
+def settled_verdicts(journal: Sequence[Mapping[str, Any]]) -> dict[str | None, Verdict]:
+    """Return the verdicts as confirmation runs left them, by attempt."""
+    found = [
+        Verdict.model_validate(entry["verdict"])
         for entry in journal
         if entry["event"] == "done" and entry.get("kind") == "confirm"
-    }
-    return [verdict if verdict.coarse else settled.get(verdict.attempt_id, verdict) for verdict in found]
+    ]
+    return {verdict.attempt_id: verdict for verdict in found}
 
 
 def _step(entry: Mapping[str, Any]) -> RunStep:

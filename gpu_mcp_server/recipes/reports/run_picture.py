@@ -2,48 +2,76 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from xml.sax.saxutils import quoteattr
 
-from gpu_mcp_server.plots.history_plots import bracket, escape_text, ticks
+from gpu_mcp_server.models.recipe import Verdict
+from gpu_mcp_server.plots.history_plots import escape_text, ticks
 from gpu_mcp_server.recipes.reports.run_timeline import FURTHER_LANES, LANES, MAX_STEPS, TimelineStep
+from gpu_mcp_server.recipes.run.prompt_verdict import worth
 from gpu_mcp_server.time_format import format_elapsed
 
-WIDTH, LEFT, RIGHT, TOP, LANE_HEIGHT = 1180, 70, 14, 8, 30
+WIDTH, LEFT, RIGHT, TOP, LANE_HEIGHT = 1000, 84, 16, 6, 27
+RIGHT_EDGE = WIDTH - RIGHT
 LEAST_WIDTH = 3.0
 """Of a bar, as a step of no time happened all the same."""
-COURSE_HEIGHT, ROW_HEIGHT, GAP = 120, 24, 16
-LABEL_ROOM = 120
-"""Pixels between two labels of one row; a label without room is left to its title."""
+COURSE_HEIGHT, BOUND_HEIGHT, COST_HEIGHT, GAP = 130, 20, 34, 24
+RUNNING_PART = 0.03
+"""Of the width, for a step that runs: a journal does not tell since when."""
+CHARACTER = 7.5
+"""Pixels that a character takes at most, by the larger type of narrow windows."""
 SAID_CHARACTERS = 300
+FEWEST_TICKS, MOST_TICKS = 3, 6
+MULTIPLES = ((1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.1, 1.2, 1.3, 1.5, 1.7, 2, 2.5, 3, 4, 5, 6, 7, 8, 9))
+"""Of powers of ten, the coarser first."""
+FAR_TARGET = 10
+"""A target so many times beyond what was reached is named at the top; the axis ends before it."""
+TINTS = 3
+"""By which bounds differ in colour."""
+SHADES = {"good": "fine", "bad": "failed", "cheat": "cheat", "warn": "in doubt", "busy": "running", "": "not counted"}
 
 Across = Callable[[int, float], float]
 """From a step's number and a time in seconds to a place."""
 
 
-def run_picture(found: Sequence[TimelineStep]) -> str:
-    """Return a run as SVG, time of its steps from left to right; it has no clock but theirs."""
+@dataclass(frozen=True)
+class CoursePoint:
+    """A step whose candidate was correct and timed."""
+
+    across: float
+    step: str
+    best: Verdict
+    speedup: float
+
+
+def run_picture(found: Sequence[TimelineStep], target: float | None = None) -> str:
+    """Return a run as SVG, time of its steps from left to right; it has no clock but theirs.
+
+    Args:
+        found: The steps.
+        target: Speed-up that the run is to reach.
+    """
     found = found[:MAX_STEPS]
     lanes = [*LANES, *(lane for lane in FURTHER_LANES if any(step.lane == lane for step in found))]
-    whole = max((step.starts_s + (step.seconds or 0.0) for step in found), default=0.0)
+    done = max((_end(step) for step in found), default=0.0)
+    whole = done * (1 + RUNNING_PART) if any(step.seconds is None for step in found) else done
 
     def x(index: int, seconds: float) -> float:
         part = seconds / whole if whole > 0 else index / max(len(found), 1)
-        return LEFT + part * (WIDTH - LEFT - RIGHT - LEAST_WIDTH)
+        return LEFT + part * (RIGHT_EDGE - LEFT - LEAST_WIDTH)
 
     parts = [*(_lane_line(n, lane) for n, lane in enumerate(lanes)), *_bars(found, lanes, x)]
-    at = TOP + LANE_HEIGHT * len(lanes) + GAP
-    for row, height in ((_course, COURSE_HEIGHT + GAP), (_bounds, ROW_HEIGHT), (_cost, ROW_HEIGHT)):
-        drawn = row(found, at, x)
-        parts += drawn
-        at += height if drawn else 0
-    if whole > 0:
-        parts.append(f'<text x="{LEFT}" y="{at + 8}">0 s</text>')
-        parts.append(
-            f'<text x="{WIDTH - RIGHT}" y="{at + 8}" text-anchor="end">{format_elapsed(whole)} in steps</text>'
-        )
+    at = TOP + LANE_HEIGHT * len(lanes)
+    rows = (_course(_course_points(found, x), target), COURSE_HEIGHT), (_bounds(found, x), BOUND_HEIGHT)
+    for drawn, height in (*rows, (_cost(found, x), COST_HEIGHT)):
+        if drawn:
+            parts.append(f'<g transform="translate(0 {at + GAP})">{"".join(drawn)}</g>')
+            at += height + GAP
+    parts.append(f'<g transform="translate(0 {at + 20})">{"".join(_foot(found, done))}</g>')
     body = "\n".join(parts)
     return (
-        f'<svg class="lanes" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {at + 14}" role="img" '
+        f'<svg class="lanes" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {at + 28}" role="img" '
         f'aria-label="Steps of each role over time, the best so far, the bound, the cost; the table says the same">'
         f"{body}</svg>"
     )
@@ -51,93 +79,172 @@ def run_picture(found: Sequence[TimelineStep]) -> str:
 
 def _lane_line(number: int, lane: str) -> str:
     y = TOP + LANE_HEIGHT * number + LANE_HEIGHT / 2
-    return (
-        f'<text x="4" y="{y + 4}">{lane}</text><line class="lane" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-    )
+    return f'<text x="6" y="{y + 4}">{lane}</text><line class="lane" x1="{LEFT}" x2="{RIGHT_EDGE}" y1="{y}" y2="{y}"/>'
 
 
 def _bars(found: Sequence[TimelineStep], lanes: Sequence[str], x: Across) -> list[str]:
-    """Return a bar for each step, and a line down or up to whoever works next."""
+    """Return a bar for each step, and a line down or up to the role that works next."""
     parts: list[str] = []
     ends: tuple[float, float, str] | None = None
     for index, step in enumerate(found):
-        left, right = x(index, step.starts_s), x(index + 1, _end(step))
+        left = x(index, step.starts_s)
+        right = x(index + 1, _end(step)) if step.seconds is not None else RIGHT_EDGE
         y = TOP + LANE_HEIGHT * lanes.index(step.lane)
         if ends is not None:
             middle = y + LANE_HEIGHT / 2
             parts.append(f'<path class="{ends[2]}" d="M{ends[0]:.1f} {ends[1]:.1f} V{middle:.1f} H{left:.1f}"/>')
         wide = max(right - left, LEAST_WIDTH)
         parts.append(
-            f'<rect class={quoteattr(step.shade)} x="{left:.1f}" y="{y + 7}" width="{wide:.1f}" '
-            f'height="{LANE_HEIGHT - 14}" rx="2">{_title(f"{step.step}: {step.outcome}. {step.said}")}</rect>'
+            f'<rect class={quoteattr(step.shade)} x="{left:.1f}" y="{y + 6}" width="{wide:.1f}" '
+            f'height="{LANE_HEIGHT - 12}" rx="2">{_title(f"{step.step}: {step.outcome}. {step.said}")}</rect>'
         )
         ends = (left + wide, y + LANE_HEIGHT / 2, "back" if step.back_to else "on")
     return parts
 
 
-def _course(found: Sequence[TimelineStep], top: float, x: Across) -> list[str]:
+def _course_points(found: Sequence[TimelineStep], x: Across) -> list[CoursePoint]:
+    return [
+        CoursePoint(x(n + 1, _end(step)), step.step, step.best, step.best.speedup)
+        for n, step in enumerate(found)
+        if step.best is not None and step.best.speedup
+    ]
+
+
+def _course(points: Sequence[CoursePoint], target: float | None) -> list[str]:
     """Return the best so far as a line, each judged step's best as a point with its interval; nothing without any."""
-    judged = [(x(n + 1, _end(step)), step, step.best) for n, step in enumerate(found) if step.best is not None]
-    values = [value for _, _, best in judged for value in best if value]
-    if not values:
+    if not points:
         return []
-    low, high = bracket(min([*values, 1.0]), max([*values, 1.0]))
+    ends = [end for point in points for end in point.best.speedup_range or ()]
+    values = [1.0, *ends, *(point.speedup for point in points)]
+    near = target is not None and target <= FAR_TARGET * max(values)
+    low, high = _padded_range([*values, target] if target and near else values)
 
     def y(speedup: float) -> float:
-        return top + COURSE_HEIGHT * (1 - math.log(speedup / low) / math.log(high / low))
+        return COURSE_HEIGHT * (1 - math.log(speedup / low) / math.log(high / low))
 
-    parts = [
-        f'<line class="lane" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">\u00d7{tick:g}</text>'
-        for tick in ticks(low, high)
-    ]
-    way, best = "", 0.0
-    for across, step, (speedup, least, most) in judged:
-        if speedup > best:
-            best = speedup
-            way += f" H{across:.1f} V{y(best):.1f}" if way else f"M{across:.1f} {y(best):.1f}"
-        if least and most:
-            parts.append(f'<path class="range" d="M{across:.1f} {y(least):.1f} V{y(most):.1f}"/>')
-        interval = f", 95 % {least:.3g} to {most:.3g}" if least and most else ", no interval"
-        said = _title(f"{step.step}: speed-up {speedup:.3g}{interval}")
-        parts.append(f'<circle class="good" cx="{across:.1f}" cy="{y(speedup):.1f}" r="3.5">{said}</circle>')
-    parts.insert(0, f'<path class="best" d="{way} H{WIDTH - RIGHT}"/>')
-    return [*parts, f'<text x="{LEFT + 4}" y="{top - 4}">best speed-up so far, bars: 95 % interval</text>']
+    parts = [_tick(tick, y(tick)) for tick in _spread_ticks(low, high)]
+    if target:
+        at = y(target) if near else 0.0
+        parts += [f'<line class="target" x1="{LEFT}" x2="{RIGHT_EDGE}" y1="{at:.1f}" y2="{at:.1f}"/>'] * near
+        parts.append(f'<text x="{RIGHT_EDGE}" y="{at - 4:.1f}" text-anchor="end">target \u00d7{target:g}</text>')
+    parts.append(f'<path class="best" d="{_best_so_far(points, y)} H{RIGHT_EDGE}"/>')
+    for point in points:
+        if point.best.speedup_range:
+            parts.append(_whisker(point.across, *(y(end) for end in point.best.speedup_range)))
+    parts += [_point(point, y(point.speedup)) for point in points]
+    said = "best speed-up so far; bars: 95 % interval; hollow: not confirmed"
+    return [*parts, f'<text x="{LEFT}" y="-8">{said}</text>']
 
 
-def _bounds(found: Sequence[TimelineStep], top: float, x: Across) -> list[str]:
-    """Return what each profile found to limit the time, where it was taken."""
+def _best_so_far(points: Sequence[CoursePoint], y: Callable[[float], float]) -> str:
+    """Return the way of the line: it rises where a run takes a candidate for better, which is by its low end."""
+    way, best = "", points[0]
+    for point in points:
+        if not way:
+            way = f"M{point.across:.1f} {y(point.speedup):.1f}"
+        elif worth(point.best) > worth(best.best):
+            way += f" H{point.across:.1f} V{y(point.speedup):.1f}"
+        else:
+            continue
+        best = point
+    return way
+
+
+def _padded_range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    room = max((high / low) ** 0.08, 1.1)
+    return low / room, high * room
+
+
+def _spread_ticks(low: float, high: float) -> list[float]:
+    """Return numbers between two ends, 1 among them, neither few nor many."""
+    sets = [ticks(low, high, multiples) for multiples in MULTIPLES]
+    found = next((each for each in sets if len(each) >= FEWEST_TICKS), sets[-1])
+    every = math.ceil(len(found) / MOST_TICKS)
+    return found[found.index(1.0) % every :: every]
+
+
+def _tick(tick: float, y: float) -> str:
+    line = f'<line class="lane" x1="{LEFT}" x2="{RIGHT_EDGE}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    return f'{line}<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">\u00d7{tick:g}</text>'
+
+
+def _whisker(x: float, low: float, high: float) -> str:
+    caps = "".join(f" M{x - 4:.1f} {end:.1f} H{x + 4:.1f}" for end in (low, high))
+    return f'<path class="range" d="M{x:.1f} {low:.1f} V{high:.1f}{caps}"/>'
+
+
+def _point(point: CoursePoint, y: float) -> str:
+    ends = point.best.speedup_range
+    interval = f"95 % {ends[0]:.3g} to {ends[1]:.3g}" if ends else "no interval"
+    trust = f", {point.best.trust}" if point.best.trust else ""
+    shade = "good" if point.best.trust == "confirmed" else "hollow"
+    said = _title(f"{point.step}: speed-up {point.speedup:.3g}, {interval}{trust}")
+    return f'<circle class="{shade}" cx="{point.across:.1f}" cy="{y:.1f}" r="3.5">{said}</circle>'
+
+
+def _bounds(found: Sequence[TimelineStep], x: Across) -> list[str]:
+    """Return what each profile found to limit the time, until the next profile; equal ones in a row have one label."""
     profiled = [(x(n, step.starts_s), step) for n, step in enumerate(found) if step.bound]
-    return _row("bound", top, [(across, step.bound, step.step) for across, step in profiled])
-
-
-def _cost(found: Sequence[TimelineStep], top: float, x: Across) -> list[str]:
-    """Return what the agent has cost so far at its calls, as it reports it."""
-    calls, cost, told = 0, list[float](), list[tuple[float, str, str]]()
-    for n, step in enumerate(found):
-        calls += step.calls
-        cost += [step.cost_usd] if step.cost_usd is not None else []
-        if step.calls:
-            spent = f"{sum(cost):.2f} USD, " if cost else ""
-            told.append((x(n + 1, _end(step)), f"{spent}call {calls}", step.step))
-    return _row("cost", top, told)
-
-
-def _row(name: str, top: float, told: Sequence[tuple[float, str, str]]) -> list[str]:
-    """Return texts along one row, those without room as marks with a title; the last is always written."""
-    if not told:
+    if not profiled:
         return []
-    y = top + ROW_HEIGHT / 2
-    parts = [f'<text x="4" y="{y + 4}">{name}</text>']
-    last = min(told[-1][0], WIDTH - RIGHT - LABEL_ROOM)
-    free = float(LEFT)
-    for number, (across, text, step) in enumerate(told):
-        title = _title(f"{step}: {text}")
-        parts.append(f'<circle class="mark" cx="{across:.1f}" cy="{y}" r="2.5">{title}</circle>')
-        place = last if number == len(told) - 1 else across
-        if number == len(told) - 1 or (place >= free and place + LABEL_ROOM <= last):
-            parts.append(f'<text x="{place + 6:.1f}" y="{y + 4}">{escape_text(text[:24])}</text>')
-            free = place + LABEL_ROOM
+    ends = [*(across for across, _ in profiled[1:]), float(RIGHT_EDGE)]
+    parts = ['<text x="6" y="15">bound</text>']
+    tints: dict[str, int] = {}
+    for kind, group in groupby(zip(profiled, ends, strict=True), lambda each: each[0][1].bound.partition(" (")[0]):
+        alike, tint = list(group), tints.setdefault(kind, len(tints) % TINTS)
+        left, right = alike[0][0][0], alike[-1][1]
+        for (across, step), end in alike:
+            said = _title(f"{step.step}: {step.bound}")
+            place = f'x="{across:.1f}" width="{end - across:.1f}" height="{BOUND_HEIGHT}"'
+            parts.append(f'<rect class="bound tint{tint}" {place}>{said}</rect>')
+        parts.append(f'<line class="edge" x1="{left:.1f}" x2="{left:.1f}" y1="0" y2="{BOUND_HEIGHT}"/>')
+        text = alike[0][0][1].bound if len(alike) == 1 else kind
+        text = text if _fits(text, right - left) else kind
+        parts += [f'<text x="{left + 5:.1f}" y="15">{escape_text(text)}</text>'] * _fits(text, right - left)
+    return parts
+
+
+def _fits(text: str, wide: float) -> bool:
+    return len(text) * CHARACTER + 10 <= wide
+
+
+def _cost(found: Sequence[TimelineStep], x: Across) -> list[str]:
+    """Return what the agent has cost so far, as it reports it, as a rising line; its calls where it reports nothing."""
+    called = [(x(n + 1, _end(step)), step) for n, step in enumerate(found) if step.calls]
+    if not called:
+        return []
+    known = any(step.cost_usd for _, step in called)
+    total = sum((step.cost_usd or 0.0) if known else step.calls for _, step in called)
+    parts, way, spent, calls = list[str](), f"M{LEFT} {COST_HEIGHT}", 0.0, 0
+    for across, step in called:
+        calls += step.calls
+        spent += (step.cost_usd or 0.0) if known else step.calls
+        y = COST_HEIGHT * (1 - spent / total)
+        way += f" H{across:.1f} V{y:.1f}"
+        said = _title(f"{step.step}: {f'{spent:.2f} USD, ' if known else ''}call {calls}")
+        parts.append(f'<circle class="mark" cx="{across:.1f}" cy="{y:.1f}" r="2">{said}</circle>')
+    text = f"{spent:.2f} USD, " if known else "cost unknown, "
+    text += f"{calls} call{'s' * (calls != 1)}"
+    area = f'<path class="spent" d="{way} H{RIGHT_EDGE} V{COST_HEIGHT} Z"/>'
+    label = (
+        f'<text x="6" y="{COST_HEIGHT - 4}">cost</text><text x="{RIGHT_EDGE}" y="-5" text-anchor="end">{text}</text>'
+    )
+    return [area, *parts, label]
+
+
+def _foot(found: Sequence[TimelineStep], done: float) -> list[str]:
+    """Return the ends of the axis, and between them what the colours say."""
+    parts = [f'<text x="{LEFT}" y="0">0 s</text>'] * (done > 0)
+    parts += [f'<text x="{RIGHT_EDGE}" y="0" text-anchor="end">{format_elapsed(done)} in steps</text>'] * (done > 0)
+    at = LEFT + 60.0
+    for shade, said in SHADES.items():
+        if any(step.shade == shade for step in found):
+            parts.append(f'<rect class="{shade}" x="{at}" y="-10" width="10" height="10" rx="2"/>')
+            parts.append(f'<text x="{at + 15}" y="0">{said}</text>')
+            at += 30 + CHARACTER * len(said)
+    if any(step.back_to for step in found[:-1]):
+        parts.append(f'<path class="back" d="M{at} -5 h14"/><text x="{at + 19}" y="0">handed back</text>')
     return parts
 
 

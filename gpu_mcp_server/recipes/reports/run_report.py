@@ -66,7 +66,7 @@ async def report(lab: Lab, run_id: str) -> str:
         section("Result", "" if plan.mode == "project" else _best(state, best)),
         section("Times at each shape", _shapes(first, best)),
         section("Best so far", picture(history_plots.plot_history(_history(state, timed))) if timed else ""),
-        section("Course", run_picture(timeline_steps(journal)[-MAX_STEPS:])),
+        section("Course", run_picture(timeline_steps(journal)[-MAX_STEPS:], plan.target.speedup)),
         section("Roofline, before and after", await _roofs(lab, state, ends)),
         section("From the first candidate to the best", _diff(candidates[0].source, best.source) if best else ""),
         section("Lineage of the best", _line(candidates, best)),
@@ -138,7 +138,7 @@ def _history(state: RunState, candidates: Sequence[Judged]) -> ProblemHistory:
     for candidate in candidates:
         verdict, attempt = candidate.verdict, candidate.attempt
         outcome = "voided" if attempt and attempt.voided else verdict.outcome
-        if outcome == "correct" and verdict.speedup is not None:
+        if outcome == "correct" and verdict.speedup is not None and not verdict.coarse:
             best = max(best or 0.0, verdict.speedup)
         low, high = speedup_range(candidate.shapes) or (None, None)
         points.append(

@@ -4,17 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.plots.outcome_shades import status_class
-from gpu_mcp_server.recipes.headless_runs import ASKED
+from gpu_mcp_server.recipes.headless_runs import ASKED, settled_verdicts
+from gpu_mcp_server.recipes.run.prompt_verdict import VOIDED, worth
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")
 """Of every run; others are there where they have steps."""
 FURTHER_LANES = ("Reflector", "Profiler", "Tuner")
 LANE_OF_KIND = {
     "specification": "Analyst", "lookup": "Analyst", "memory": "Analyst", "code": "Coder", "session": "Coder",
-    "pipeline": "Builder", "verify": "Tester", "measure": "Tester",
+    "pipeline": "Builder", "verify": "Tester", "measure": "Tester", "confirm": "Tester",
     "reflect": "Reflector", "profile": "Profiler", "tune": "Tuner",
 }  # fmt: skip
+BUILD_OUTCOMES = ("configure_failed", "compile_failed", "link_failed", "no_tests", "broken")
+"""Of a project's check that ended before a test ran."""
 MAX_STEPS = 400
 
 
@@ -35,8 +39,8 @@ class TimelineStep:
     """The role that has to do it again, or better."""
     attempts: tuple[tuple[str, str, str], ...] = ()
     """Of each candidate judged: attempt_id, outcome, speed-up."""
-    best: tuple[float, float | None, float | None] | None = None
-    """Speed-up of the fastest correct one, with the ends of its 95 % interval where they are known."""
+    best: Verdict | None = None
+    """The best of its correct and timed candidates, as a confirmation run left it."""
     bound: str = ""
     """What a profile found to limit the time."""
     calls: int = 0
@@ -51,10 +55,11 @@ def timeline_steps(journal: Sequence[Mapping[str, Any]]) -> list[TimelineStep]:
     finished = {entry["step"] for entry in done}
     ended = any(entry.get("step") == "end" for entry in journal)
     begun = {e["step"]: e for e in journal if e.get("event") == "begun" and e["step"] not in finished}
+    settled = settled_verdicts(journal)
     found: list[TimelineStep] = []
     at = 0.0
     for entry in done:
-        found.append(_work(entry, at))
+        found.append(_work(entry, at, settled))
         at += float(entry.get("seconds") or 0.0)
     for entry in begun.values():
         state = "given up" if ended else "running"
@@ -63,7 +68,7 @@ def timeline_steps(journal: Sequence[Mapping[str, Any]]) -> list[TimelineStep]:
     return found
 
 
-def _work(entry: Mapping[str, Any], at: float) -> TimelineStep:
+def _work(entry: Mapping[str, Any], at: float, settled: Mapping[str | None, Verdict]) -> TimelineStep:
     verdicts = _verdicts(entry)
     outcome = str(entry.get("outcome") or "done")
     speeds = [f"{v['speedup']:.3g}" if v.get("speedup") else "" for v in verdicts]
@@ -82,7 +87,7 @@ def _work(entry: Mapping[str, Any], at: float) -> TimelineStep:
         said=said,
         back_to=_back_to(entry, verdicts),
         attempts=attempts,
-        best=_best(verdicts),
+        best=_best(verdicts, settled) if entry.get("kind") != "confirm" else None,
         bound=_bound(entry),
         calls=int(entry.get("kind") in ASKED),
         cost_usd=entry.get("cost_usd"),
@@ -94,14 +99,11 @@ def _bound(entry: Mapping[str, Any]) -> str:
     return str(cast("Mapping[str, Any]", profile).get("bound") or "") if isinstance(profile, dict) else ""
 
 
-def _best(verdicts: Sequence[Mapping[str, Any]]) -> tuple[float, float | None, float | None] | None:
-    """Return the fastest correct verdict that was not timed coarsely, with its interval."""
-    good = [v for v in verdicts if v.get("outcome") == "correct" and v.get("speedup") and not v.get("coarse")]
-    if not good:
-        return None
-    found = max(good, key=lambda v: float(v["speedup"]))
-    low, high = found.get("speedup_range") or (None, None)
-    return float(found["speedup"]), low, high
+def _best(verdicts: Sequence[Mapping[str, Any]], settled: Mapping[str | None, Verdict]) -> Verdict | None:
+    """Return the best correct verdict that was not timed coarsely; what was voided later is none."""
+    read = [Verdict.model_validate(v) for v in verdicts if v.get("outcome") == "correct" and not v.get("coarse")]
+    left = [settled.get(v.attempt_id, v) for v in read]
+    return max((v for v in left if v.outcome == "correct" and v.speedup), key=worth, default=None)
 
 
 def _verdicts(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -120,7 +122,7 @@ def _lane(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> st
     if kind == "plan":
         return "Tester" if str(entry.get("step")).startswith("test-") else "Builder"
     if kind == "check":
-        return "Tester" if "tests_" in str(entry.get("outcome")) or "plant-" in str(entry.get("step")) else "Builder"
+        return "Builder" if entry.get("outcome") in BUILD_OUTCOMES else "Tester"
     if kind != "judge":
         return LANE_OF_KIND.get(kind, "Coder")
     return "Builder" if verdicts and _stages(verdicts) <= {"compile", "code"} else "Tester"
@@ -137,6 +139,8 @@ def _shade(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> s
 def _back_to(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
     if entry.get("kind") in ("tune", "memory"):
         return ""
+    if entry.get("kind") == "confirm":
+        return "Coder" if VOIDED in (v.get("outcome") for v in verdicts) else ""
     if entry.get("kind") in ("specification", "plan", "code"):
         return "" if entry.get("outcome") == "ok" else _lane(entry, verdicts)
     if entry.get("role") is not None:

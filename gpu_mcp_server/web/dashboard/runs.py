@@ -1,7 +1,7 @@
 """Headless runs: the list, and one as its roles worked."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,6 @@ class RunPage:
     picture: str
     failures: int
     hand_backs: int
-    lanes: Mapping[str, int]
-    """Steps of each role."""
 
 
 async def run_list(lab: Lab) -> Sequence[RunState]:
@@ -69,10 +67,9 @@ async def run_page(lab: Lab, run_id: str) -> RunPage:
         plan=plan,
         works=shown,
         left_out=len(found) - len(shown),
-        picture=run_picture(shown),
+        picture=run_picture(shown, plan.target.speedup),
         failures=sum(w.shade in ("bad", "cheat", "warn") for w in found),
         hand_backs=sum(bool(w.back_to) for w in found),
-        lanes={lane: sum(w.lane == lane for w in found) for lane in ("Analyst", "Coder", "Builder", "Tester")},
     )
 
 

@@ -1,5 +1,6 @@
 """The picture of a run, the same in the report and on the dashboard, and what to do next with one that stands still."""
 
+import itertools
 import re
 import shutil
 import xml.etree.ElementTree as ET
@@ -34,38 +35,72 @@ JOURNAL = [
     done("specification-001", "specification", cost_usd=0.5),
     done("test-plan-001", "plan"),
     done("code-001", "code", cost_usd=0.25),
-    done("judge-001", "judge", verdict=verdict("performance", speedup=2.0, speedup_range=(1.0, 4.0))),
+    done("judge-001", "judge", verdict=verdict("performance", attempt_id="a-1", speedup=2.0, speedup_range=(1.9, 4.0))),
     done("profile-001", "profile", profile={"attempt_id": "a-1", "level": "quick", "bound": "memory (80 %)", "advice": "load wider"}),
     done("reflect-001", "reflect"),
-    done("judge-002", "judge", verdict=verdict("performance", speedup=1.5)),
+    done("judge-002", "judge", verdict=verdict("performance", attempt_id="a-2", speedup=2.5, speedup_range=(1.0, 4.5))),
+    done("judge-003", "judge", verdict=verdict("performance", attempt_id="a-3", speedup=8.0)),
     done("tune-001", "tune", verdicts=[verdict("performance", speedup=9.0, coarse=True)]),
-    done("tune-002", "tune", verdicts=[verdict("performance", speedup=3.0, speedup_range=(2.5, 3.5))]),
+    done("tune-002", "tune", verdicts=[verdict("performance", attempt_id="a-4", speedup=3.5, speedup_range=(3.0, 4.0))]),
+    done("confirm-a-3", "confirm", verdict=verdict("correctness", "voided", attempt_id="a-3")),
+    done("confirm-a-4", "confirm", verdict=verdict("performance", attempt_id="a-4", speedup=3.0, speedup_range=(2.5, 3.5), trust="confirmed")),
 ]  # fmt: skip
+
+
+def elements(picture: str, tag: str, of_class: str = "") -> list[ET.Element]:
+    found = [element for element in ET.fromstring(picture).iter() if element.tag.endswith(f"}}{tag}")]
+    return [element for element in found if not of_class or of_class in element.attrib.get("class", "").split()]
 
 
 def test_lanes_the_best_with_its_intervals_the_bound_and_the_cost_share_one_axis():
     steps = timeline_steps(JOURNAL)
     assert [step.lane for step in steps] == [
-        "Analyst", "Tester", "Coder", "Tester", "Profiler", "Reflector", "Tester", "Tuner", "Tuner",
+        "Analyst", "Tester", "Coder", "Tester", "Profiler", "Reflector", "Tester", "Tester", "Tuner", "Tuner", "Tester",
+        "Tester",
     ]  # fmt: skip
-    assert [step.best for step in steps if step.best] == [(2.0, 1.0, 4.0), (1.5, None, None), (3.0, 2.5, 3.5)]
-    tree = ET.fromstring(run_picture(steps))
-    words = [element.text or "" for element in tree.iter() if element.tag.endswith("text")]
+    assert [step.best.speedup for step in steps if step.best] == [2.0, 2.5, 3.0], "a-3 is void, a-4 as confirmed"
+    assert [step.step for step in steps if step.back_to and step.step.startswith("confirm")] == ["confirm-a-3"]
+    picture = run_picture(steps, target=4.0)
+    words = [element.text or "" for element in elements(picture, "text")]
     assert {"Analyst", "Reflector", "Profiler", "Tuner", "memory (80 %)", "bound", "cost"} <= set(words)
-    assert "0.75 USD, call 4" in words and "9 s in steps" in words
-    titles = [element.text or "" for element in tree.iter() if element.tag.endswith("title")]
-    assert "judge-001: speed-up 2, 95 % 1 to 4" in titles and "judge-002: speed-up 1.5, no interval" in titles
-    (best,) = [element.attrib["d"] for element in tree.iter() if element.attrib.get("class") == "best"]
-    assert best.count("V") == 1, "the second judged was slower, the coarse one does not count"
-    assert len([e for e in tree.iter() if e.attrib.get("class") == "range"]) == 2
-    first = next(e for e in tree.iter() if e.tag.endswith("circle"))
-    assert float(first.attrib["cx"]) == pytest.approx(70 + 4 / 9 * (1180 - 70 - 14 - 3), abs=0.1)
+    assert {"0.75 USD, 4 calls", "12 s in steps", "target \u00d74", "fine", "handed back"} <= set(words)
+    titles = [element.text or "" for element in elements(picture, "title")]
+    assert "judge-001: speed-up 2, 95 % 1.9 to 4" in titles and "code-001: 0.75 USD, call 3" in titles
+    assert "tune-002: speed-up 3, 95 % 2.5 to 3.5, confirmed" in titles
+    (best,) = elements(picture, "path", "best")
+    assert best.attrib["d"].count("V") == 1, "a-2 is faster by its median, not by the low end of its interval"
+    assert [len(elements(picture, *kind)) for kind in (("path", "range"), ("circle", "hollow"), ("circle", "good"))] == [3, 2, 1]  # fmt: skip
+    first, last = elements(picture, "circle", "hollow")[0], elements(picture, "circle", "good")[0]
+    whole = 1000 - 84 - 16 - 3
+    assert float(first.attrib["cx"]) == pytest.approx(84 + 4 / 12 * whole, abs=0.1)
+    assert float(last.attrib["cx"]) == pytest.approx(84 + 10 / 12 * whole, abs=0.1)
+
+
+def test_what_does_not_fit_is_left_to_titles_and_a_far_target_does_not_flatten_the_course():
+    profiles = [
+        done(f"profile-{n:03}", "profile", profile={"attempt_id": "a-1", "level": "quick", "bound": bound})
+        for n, bound in enumerate(["memory (80 %)", "memory (70 %)", "latency (25 %)"] * 30)
+    ]
+    picture = run_picture(timeline_steps([*JOURNAL, *profiles]), target=1e6)
+    words = [element.text or "" for element in elements(picture, "text")]
+    assert "target \u00d71e+06" in words and not elements(picture, "line", "target")
+    assert {"\u00d71", "\u00d72"} <= set(words) and len([word for word in words if word.startswith("\u00d7")]) <= 6
+    assert (len(elements(picture, "rect", "bound")), words.count("memory"), words.count("latency")) == (91, 1, 0)
+    ends = [(float(e.attrib["x"]), float(e.attrib["width"])) for e in elements(picture, "rect", "bound")]
+    assert all(x + width == pytest.approx(after, abs=0.2) for (x, width), (after, _) in itertools.pairwise(ends))
+    assert ends[-1][0] + ends[-1][1] == pytest.approx(984, abs=0.2)
 
 
 def test_a_run_without_candidates_has_lanes_alone():
-    tree = ET.fromstring(run_picture(timeline_steps([done("specification-001", "specification")])))
-    words = [element.text for element in tree.iter() if element.tag.endswith("text")]
-    assert "bound" not in words and "Tuner" not in words and "best" not in str(words) and "call 1" in words
+    begun = [done("specification-001", "specification"), {"event": "begun", "step": "code-001", "kind": "code"}]
+    picture = run_picture(timeline_steps(begun), target=2.0)
+    words = [element.text for element in elements(picture, "text")]
+    assert (
+        not {"bound", "Tuner", "handed back"} & set(words) and "best" not in str(words) and "target" not in str(words)
+    )
+    assert "cost unknown, 1 call" in words
+    (running,) = [bar for bar in elements(picture, "rect", "busy") if float(bar.attrib["height"]) > 10]
+    assert float(running.attrib["width"]) > 20
 
 
 def said(stopped: StopReason, *steps: dict[str, Any], **plan: Any) -> str:

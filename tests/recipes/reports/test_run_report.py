@@ -41,7 +41,7 @@ HTML = {
     "b",
 }
 TAGS = HTML | {"pre", "span", "details", "summary", "figure", "figcaption", "ul", "li"}
-SVG = {"svg", "rect", "line", "text", "circle", "polyline", "path", "title"}
+SVG = {"g", "svg", "rect", "line", "text", "circle", "polyline", "path", "title"}
 
 
 class Tags(HTMLParser):

@@ -393,6 +393,23 @@ async def test_long_names_of_users_and_a_page_that_is_refused_do_not_scroll_side
     await context.close()
 
 
+OVERLAPS = """[...document.querySelectorAll('svg.lanes text')].map((t) => [t.textContent, t.getBoundingClientRect()])
+  .flatMap(([text, a], n, all) => all.slice(n + 1).filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1
+    && a.top < b.bottom - 1 && b.top < a.bottom - 1).map(([other]) => text + ' | ' + other))"""
+"""Texts of a run's picture that lie upon each other."""
+SMALLEST = "Math.min(...[...document.querySelectorAll('svg.lanes text')].map((t) => t.getBoundingClientRect().height))"
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 800, 390])
+async def test_the_picture_of_a_run_is_legible_at_every_width(browser: Browser, dashboard: Dashboard, width: int):
+    async with looking(browser, dashboard, viewport={"width": width, "height": 844}) as page:
+        await page.goto(f"{dashboard.url}/runs/{dashboard.handles['run']}")
+        await check_width(page, f"a run at {width}")
+        assert await page.evaluate(OVERLAPS) == []
+        assert await page.evaluate(SMALLEST) >= 10, "pixels from the top of a line of text to its bottom"
+
+
 @in_browser
 async def test_what_is_shown_is_copied_as_it_is_shown(browser: Browser, dashboard: Dashboard):
     async with looking(browser, dashboard, permissions=["clipboard-read", "clipboard-write"]) as page:
