@@ -251,8 +251,8 @@ def hip(
 ) -> None:
     """Run a plan over the tasks of a GEAK-HIP instruction file.
 
-    A task that hipcc builds is compiled and judged by nobody, as AMD's devices are not judged yet; others need an
-    extractor.
+    A task that hipcc builds is judged where a host has an AMD GPU and the task an extractor, otherwise only compiled;
+    others need an extractor.
     """
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
     from gpu_mcp_server.recipes.suites import hip_problems

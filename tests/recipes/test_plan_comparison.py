@@ -99,6 +99,26 @@ def test_shares_of_the_variance_add_up_to_one_and_name_the_step_whose_gain_diffe
     assert gains_of(worse) == {"code-001": 3.0, "code-002": 0.0}
 
 
+def test_gains_are_of_times_as_they_were_confirmed_and_candidates_of_sessions_are_counted():
+    def judged(attempt_id: str, speedup: float, **more: Any) -> dict[str, Any]:
+        return entry(f"judge-{attempt_id}", speedup) | {
+            "verdict": {"stage": "performance", "outcome": "correct", "attempt_id": attempt_id, "speedup": speedup},
+            **more,
+        }
+
+    void = {"stage": "correctness", "outcome": "voided", "attempt_id": "a-2"}
+    journal = [
+        judged("a-1", 2.0), judged("a-2", 9.0), judged("a-3", 4.0),
+        {"event": "done", "step": "confirm-a-2", "kind": "confirm", "verdict": void},
+        judged("a-3", 3.0, step="confirm-a-3", kind="confirm"),
+    ]  # fmt: skip
+    assert gains_of(journal) == {"code-001": 2.0, "code-002": 0.0, "code-003": 1.0}
+    many = [[entry(f"judge-{n:03}", 1.0) for n in (2, 10, 101)]] * 2
+    named = [{"code-101": "a", "build-plan-001": "b", "specification-001": "c"}] * 2
+    order = [one.step for one in variance_by_step(many, named)]
+    assert order == ["build-plan-001", "specification-001", "code-002", "code-010", "code-101"]
+
+
 @gcc
 async def test_repetitions_say_what_each_step_adds(lab: Lab, begun: Begun):
     repeated = await Suites(lab).repeat(Runs(lab).plan(await begun("learns")), 2, "steps")

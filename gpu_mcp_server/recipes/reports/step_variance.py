@@ -1,14 +1,20 @@
 """Which step makes repeated runs of one plan differ: whose answers do, and whose gains spread the result."""
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.models.suite import StepVariance
+from gpu_mcp_server.recipes.headless_runs import settled_verdicts
 from gpu_mcp_server.recipes.reports.text_difference import mean_difference
+from gpu_mcp_server.recipes.run.prompt_verdict import worth
 
 Journal = Sequence[Mapping[str, Any]]
+LOOP = ("code", "judge", "reflect", "tune", "session")
+"""Steps that come once a candidate or a round, after the preparations."""
+_NUMBERED = re.compile(r"([a-z-]+?)-(\d+)(?!\w)")
 
 
 def variance_by_step(journals: Sequence[Journal], answers: Sequence[Mapping[str, str]]) -> list[StepVariance]:
@@ -39,25 +45,40 @@ def variance_by_step(journals: Sequence[Journal], answers: Sequence[Mapping[str,
 
 
 def gains_of(journal: Journal) -> dict[str, float]:
-    """Return by how much each step raised the best speed-up so far; a candidate's gain is its author's step's."""
-    best, found = 0.0, dict[str, float]()
+    """Return by how much each step raised the speed-up of the best so far; a candidate's gain is its author's step's.
+
+    Verdicts count as confirmation runs left them, and the better one is as for a run. In agent mode steps have names
+    of attempts, which no two runs share: there a candidate is the first, the second ... that the agent had judged.
+    """
+    settled, own, found = settled_verdicts(journal), 0, dict[str, float]()
+    best: Verdict | None = None
     for entry in journal:
-        if entry["event"] != "done" or not ("verdict" in entry or "verdicts" in entry):
+        judged = "verdict" in entry or "verdicts" in entry
+        if entry["event"] != "done" or not judged or entry.get("kind") == "confirm":
             continue
-        verdicts = [Verdict.model_validate(one) for one in [entry.get("verdict"), *entry.get("verdicts", [])] if one]
-        speeds = [one.speedup for one in verdicts if one.outcome == "correct" and not one.coarse and one.speedup]
-        now = max([best, *speeds])
+        read = [Verdict.model_validate(one) for one in [entry.get("verdict"), *entry.get("verdicts", [])] if one]
+        left = [settled.get(one.attempt_id, one) for one in read if not one.coarse]
+        good = [one for one in [best, *left] if one is not None and one.outcome == "correct" and one.speedup]
+        now = max(good, key=worth, default=None)
         step = str(entry["step"])
-        found[step.replace("judge-", "code-", 1) if "verdict" in entry else step] = now - best
+        if step.startswith("judge-a-"):
+            own += 1
+            step = f"judge-{own:03}"
+        found[step.replace("judge-", "code-", 1) if "verdict" in entry else step] = _speed(now) - _speed(best)
         best = now
     return found
+
+
+def _speed(verdict: Verdict | None) -> float:
+    return (verdict.speedup or 0.0) if verdict is not None else 0.0
 
 
 def _covariance(one: Sequence[float], other: Sequence[float]) -> float:
     return statistics.covariance(one, other) if len(one) > 1 else 0.0
 
 
-def _place(step: str) -> tuple[bool, str, str]:
+def _place(step: str) -> tuple[bool, int, str]:
     """Return where a step stands: preparations first, then by number."""
-    name, _, number = step.partition("-0")
-    return name in ("code", "judge", "reflect", "tune", "session"), number, name
+    found = _NUMBERED.match(step)
+    name, number = (found[1], int(found[2])) if found else (step, 0)
+    return name in LOOP, number, step
