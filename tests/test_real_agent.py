@@ -23,7 +23,7 @@ mode = "agent"
 problem = "p.toml"
 language = "c"
 [agent]
-command = ["{python}", "agent.py", "1"]
+command = ["{python}", "agent.py", "{seed}"]
 files = { "agent.py" = "AGENT" }
 """
 
@@ -60,6 +60,7 @@ def test_a_win_is_beyond_its_interval_and_a_false_one_was_claimed():
     assert REAL["spread"]([*range(100)], 4) == [0, 25, 50, 75] and REAL["spread"]([1, 2], 4) == [1, 2]
 
 
+@pytest.mark.timeout(400)  # eight verdicts with times; the matter is none of them
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 def test_both_arms_are_judged_anew_and_a_killed_measurement_goes_on(tmp_path: Path):
     (tmp_path / "p.toml").write_text(TWICE)

@@ -3,13 +3,16 @@
     python benchmarks/agent/real.py PLAN.toml (--kernelbench ROOT | --problems FILE ...) [--seeds 3] [--out FOLDER]
         [--shell COMMAND --allow-shell]
 
-PLAN.toml is a plan of mode agent (docs/how-to/headless-runs.md) with your own agent and key. Each problem is worked on
-once a seed in two arms. `tools`: a headless run, the agent confined to our tools. `shell`: COMMAND, the prompt on
-stdin, in a new folder of this machine, **not confined** (hence --allow-shell), as it needs the compiler and the GPU;
-`{seed}` in it is the seed. Both are asked to end with JSON that says what they claim. In both arms the same judge
-decides afterwards, anew, on secret inputs: a verified win is correct and faster beyond its interval; a false win was
-claimed and is not had by that judge. With --kernelbench: 20 problems of level 1, evenly spread. A run that is there is
-not done again."""
+PLAN.toml is a plan of mode agent (docs/how-to/headless-runs.md) with your own agent and key. Each problem is worked on once a seed
+in two arms. `tools`: a headless run, the agent confined to our tools. `shell`: COMMAND, the prompt on stdin, in a new
+folder of this machine, **not confined** (hence --allow-shell), as it needs the compiler and the GPU. The seed stands
+for `{seed}` in COMMAND and in the plan's command, and reaches a model of client chat; elsewhere seeds are repetitions.
+Both are asked to end with JSON that says what they claim. In both arms the same judge decides afterwards, anew, on
+secret inputs: a verified win is correct and faster beyond its interval; a false win was claimed and is not had by that
+judge. Transcripts are what the agents printed, and in arm `tools` the steps with what was judged. With --kernelbench:
+20 problems of level 1, evenly spread. Each seed of each arm has a data folder of its own, below yours. A run that is
+there is not done again.
+"""
 
 import argparse
 import asyncio
@@ -29,10 +32,11 @@ from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import Candidate
-from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.models.run_plan import AgentCommand, RunPlan
 from gpu_mcp_server.models.suite import Proportion
-from gpu_mcp_server.recipes.agents.agent_jobs import reported
+from gpu_mcp_server.recipes.agents.agent_clis import unused_decoding
 from gpu_mcp_server.recipes.agents.prompt_builder import about
+from gpu_mcp_server.recipes.agents.reported_usage import parse_report
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.compile_tier import source_for
 from gpu_mcp_server.recipes.run.paired_statistics import difference_of_shares
@@ -108,10 +112,27 @@ async def judge(lab: Lab, problem: Problem, plan: RunPlan, source: str) -> Evalu
     )
 
 
-async def with_tools(lab: Lab, plan: RunPlan, problem: Problem, seed: int) -> tuple[str, str | None, Any]:
-    """Return the transcript, the best source and what it cost, of a headless run."""
-    decoding = {**plan.agent.decoding, **({"seed": seed} if plan.agent.client == "chat" else {})}
-    agent = plan.agent.model_copy(update={"decoding": decoding})
+@dataclass
+class Work:
+    """What an agent left."""
+
+    said: str
+    """Its last words."""
+    transcript: str
+    source: str | None
+    tokens: int | None
+    cost_usd: float | None
+
+
+def agent_with_seed(agent: AgentCommand, seed: int) -> AgentCommand:
+    """Return an agent with a seed, where it has a use for one."""
+    wished = agent.model_copy(update={"decoding": {**agent.decoding, "seed": seed}})
+    return agent if "seed" in unused_decoding(wished) else wished
+
+
+async def with_tools(lab: Lab, plan: RunPlan, problem: Problem, seed: int) -> Work:
+    """Return what a headless run left."""
+    agent = agent_with_seed(plan.agent, seed)
     request = f"{plan.request}\n{CLAIM}".strip()
     wishes = {"problem": problem.problem_id, "agent": agent, "fresh": True, "request": request}
     runs = Runs(lab)
@@ -120,18 +141,11 @@ async def with_tools(lab: Lab, plan: RunPlan, problem: Problem, seed: int) -> tu
     said = [(await lab.store.artifacts.read(answer)).decode("utf-8", "replace") for answer in answers]
     kept = state.best_source_artifact_id
     source = (await lab.store.artifacts.read(kept)).decode() if kept else None
-    return "\n".join(said), source, state.spent
+    text, spent = "\n".join(said), state.spent
+    return Work(text, f"{text}\n\n--- steps\n{state.summary()}", source, spent.tokens, spent.cost_usd)
 
 
-@dataclass
-class Spent:
-    """What a shell's agent reported."""
-
-    tokens: int | None
-    cost_usd: float | None
-
-
-async def with_shell(command: str, plan: RunPlan, problem: Problem, seed: int) -> tuple[str, str | None, Any]:
+async def with_shell(command: str, plan: RunPlan, problem: Problem, seed: int) -> Work:
     """Return the same of an agent with a shell of this machine; its work is a file of a new folder."""
     name = NAMES[plan.language]
     prompt = f"{about(problem, plan)}\n\nYou have a shell. Leave your best as {name} in this folder. {CLAIM}\n"
@@ -147,9 +161,9 @@ async def with_shell(command: str, plan: RunPlan, problem: Problem, seed: int) -
             os.killpg(process.pid, 9)
             await process.wait()
             said = f"ended after {plan.agent.timeout_s:g} s".encode()
-        text, cost, tokens = reported(said.decode("utf-8", "replace"))
-        left = Path(folder) / name
-        return text, left.read_text("utf-8", "replace") if left.is_file() else None, Spent(tokens, cost)
+        printed, left = said.decode("utf-8", "replace"), Path(folder) / name
+        text, cost, tokens = parse_report(printed)
+        return Work(text, printed, left.read_text("utf-8", "replace") if left.is_file() else None, tokens, cost)
 
 
 async def play(lab: Lab, arm: str, plan: RunPlan, path: Path, seed: int, shell: str, out: Path) -> Row:
@@ -157,18 +171,18 @@ async def play(lab: Lab, arm: str, plan: RunPlan, path: Path, seed: int, shell: 
     problem_id = (await lab.evaluation.registry.import_file(await source_at(path), host=plan.host)).problem_id
     problem, began = await lab.store.problems.get(problem_id), time.monotonic()
     work = with_tools(lab, plan, problem, seed) if arm == "tools" else with_shell(shell, plan, problem, seed)
-    text, source, spent = await work
+    left = await work
     seconds = time.monotonic() - began
     transcript = out / f"{arm}-{path.stem}-{seed}.txt"
-    transcript.write_text(f"{text}\n\n--- source\n{source or 'none'}\n", encoding="utf-8")
+    transcript.write_text(f"{left.transcript}\n\n--- source\n{left.source or 'none'}\n", encoding="utf-8")
     row = Row(
-        arm, path.stem, seed, claim_of(text), "no_candidate", None, None, None, spent.tokens, spent.cost_usd,
+        arm, path.stem, seed, claim_of(left.said), "no_candidate", None, None, None, left.tokens, left.cost_usd,
         seconds, transcript.name,
     )  # fmt: skip
-    if source is None:
+    if left.source is None:
         return row
     try:
-        found = await judge(lab, problem, plan, source)
+        found = await judge(lab, problem, plan, left.source)
     except GpuMcpError as error:
         row.verdict, row.reason = "refused", str(error)[:REASON_CHARACTERS]
         return row
@@ -232,18 +246,20 @@ async def main() -> None:
     kept = arguments.out / "rows.jsonl"
     rows = [Row(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
     known = {(row.arm, row.problem, row.seed) for row in rows}
-    async with Lab.open(Settings()) as lab:
-        for path in paths:
-            for seed in range(1, arguments.seeds + 1):
-                for arm in ("tools", "shell") if arguments.shell else ("tools",):
-                    if (arm, path.stem, seed) in known:
-                        continue
-                    row = await play(lab, arm, plan, path.absolute(), seed, arguments.shell, arguments.out)
-                    rows.append(row)
-                    with kept.open("a", encoding="utf-8") as lines:
-                        lines.write(json.dumps(asdict(row)) + "\n")
-                    won = "win" if row.win else "false win" if row.false_win else "no win"
-                    print(f"{arm} {path.stem} {seed}: {row.verdict}, {won}", flush=True)
+    settings, arms = Settings(), ("tools", "shell") if arguments.shell else ("tools",)
+    for seed, arm in ((seed, arm) for seed in range(1, arguments.seeds + 1) for arm in arms):
+        # our tools show what was judged before: a seed must not see another's, nor the other arm's
+        own = settings.model_copy(update={"data_dir": settings.data_dir / "real-agent" / f"{arm}-{seed}"})
+        async with Lab.open(own) as lab:
+            for path in paths:
+                if (arm, path.stem, seed) in known:
+                    continue
+                row = await play(lab, arm, plan, path.absolute(), seed, arguments.shell, arguments.out)
+                rows.append(row)
+                with kept.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps(asdict(row)) + "\n")
+                won = "win" if row.win else "false win" if row.false_win else "no win"
+                print(f"{arm} {path.stem} {seed}: {row.verdict}, {won}", flush=True)
     print(f"\n{datetime.now(UTC):%Y-%m-%d}, {len(paths)} problems, {arguments.seeds} seeds\n\n{summary(rows)}")
 
 

@@ -1,4 +1,4 @@
-"""A scripted agent as models are: it misreads, repeats itself, writes wrong tails, gives up, or does it right.
+"""A scripted agent as models are: it misreads, repeats itself, writes wrong tails, gives up, boasts, or does it right.
 
     scripted_agent.py NUMBER      the prompt on stdin; with mcp.json beside it our tools are its hands
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-WAYS = ("right", "misreads", "wrong tail", "repeats", "gives up")
+WAYS = ("right", "misreads", "wrong tail", "repeats", "gives up", "boasts")
 LOOP = """#include <stdint.h>
 int launch(const float *x, float *y, int64_t n) {
     for (int64_t i = 0; i < END; i++) y[i] = VALUE;
@@ -22,7 +22,7 @@ int launch(const float *x, float *y, int64_t n) {
 
 
 def candidates(way: str, expression: str) -> "list[str]":
-    """Return what it writes, one after the other, and whether it goes on after a wrong one."""
+    """Return what it writes, one after the other until one is correct."""
     right = LOOP.replace("VALUE", re.sub(r"\bx\b", "x[i]", expression)).replace("END", "n")
     if way == "misreads":
         return [right.replace("+", "-"), right]
@@ -30,6 +30,8 @@ def candidates(way: str, expression: str) -> "list[str]":
         return [right.replace("i < n", "i < n / 4 * 4 - 4"), right]
     if way == "repeats":
         return [right.replace("int64_t i", "int65_t i")] * 3
+    if way == "boasts":
+        return [right.replace("*", "* 2 *")]
     return [] if way == "gives up" else [right]
 
 
@@ -82,6 +84,8 @@ def main() -> None:
             if verdict == "correct":
                 claim = {"correct": True, "speedup": speedup}
                 break
+        if way == "boasts":  # it was told that this is wrong
+            claim = {"correct": True, "speedup": 2.0}
     text = f"I tried it ({way}).\n" + json.dumps({"claim": claim})
     print(json.dumps({"result": text, "total_cost_usd": 0.01, "usage": {"input_tokens": 90, "output_tokens": 10}}))
 

@@ -130,7 +130,7 @@ def _gemini(agent: AgentCommand, around: Around) -> Call:
     base = {"GOOGLE_GEMINI_BASE_URL": "{address}"} if around.address else {}
     model = ["--model", "{model}"] if agent.model else []
     return Call(
-        [*(agent.command or ["gemini"]), "--output-format", "text", "--skip-trust", *model],
+        [*(agent.command or ["gemini"]), "--output-format", "json", "--skip-trust", *model],
         base,
         {".gemini/settings.json": json.dumps(settings, indent=1)},
     )

@@ -1,20 +1,19 @@
 """Agents as jobs: a command in a sandbox of its own, a prompt in, an answer out."""
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest, HostError, NotFound
 from gpu_mcp_server.hostd.protocol import LEVELS, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.run_plan import AgentCommand
 from gpu_mcp_server.recipes.agents.agent_clis import GATE, INSIDE, Around, call_of
 from gpu_mcp_server.recipes.agents.agent_proxy import Address, OnCall, Tools, door
+from gpu_mcp_server.recipes.agents.reported_usage import parse_report
 from gpu_mcp_server.recipes.agents.tool_call_meter import Meter
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.command_checks import job_files
@@ -31,10 +30,6 @@ MAX_FILE_BYTES = 8 << 20
 STDIN_BYTES = 1 << 20
 """What a job can be given there; a longer prompt is in its file."""
 SAID = 1500
-TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-"""Of `usage` in an answer of Claude Code: they exclude each other."""
-MOST_TOKENS = 10**12
-"""What one call may report; more is a mistake."""
 AGAIN = ("cancelled", "caller_lost", "broken", "refused", "no_gpu")
 """Ends of a job that are not the agent's doing: the call is made again."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -180,7 +175,8 @@ class Agents:
         record = done.record
         left = [output for output in record.outputs if output.path == HANDOFF_FILE and output.size <= MAX_FILE_BYTES]
         handoff = (await self._lab.jobs.runner.fetch(HOST, left[0].sha256)).decode("utf-8", "replace") if left else None
-        text, cost, tokens = reported(done.stdout.decode("utf-8", "replace"))
+        said = [printed.decode("utf-8", "replace") for printed in (done.stdout, done.stderr)]
+        text, cost, tokens = parse_report(*said)
         if record.stdout_bytes > record.stdout_kept and handoff is None:
             limit = f"it wrote {record.stdout_bytes} bytes; {self._command.output_bytes} are kept (agent.output_bytes)"
             return Answer("output_limit", limit, text, handoff, cost, tokens)
@@ -196,34 +192,6 @@ class Interrupted(HostError):
 def filled(template: str, values: Mapping[str, str]) -> str:
     """Return a template with its known placeholders filled; other braces stay."""
     return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), template)
-
-
-def reported(text: str) -> tuple[str, float | None, int | None]:
-    """Return an agent's words, and what it says it cost in USD and in tokens.
-
-    Source:
-        `claude -p` with `--output-format json` or `stream-json`: an object with `result`, `total_cost_usd` and
-        `usage`, alone or as the last line.
-    """
-    for part in (text, *reversed(text.strip().rsplit("\n", 3))):
-        try:
-            said: Any = json.loads(part)
-        except ValueError:
-            continue
-        if isinstance(said, dict) and "result" in said:
-            found = cast("dict[str, Any]", said)
-            cost: Any = found.get("total_cost_usd")
-            usable = isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0
-            return str(found["result"]), float(cost) if usable else None, _tokens(found.get("usage"))
-    return text, None, None
-
-
-def _tokens(usage: Any) -> int | None:
-    if not isinstance(usage, dict):
-        return None
-    counts = [cast("dict[str, Any]", usage).get(name) for name in TOKENS]
-    found = [n for n in counts if isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= MOST_TOKENS]
-    return sum(found) if found else None
 
 
 def _strength(level: str) -> int:

@@ -1,4 +1,6 @@
-"""An agent for any model behind an OpenAI-compatible address: prompt on stdin, tools over a socket, answer on stdout.
+"""An agent for any model behind an OpenAI-compatible address: prompt on stdin, tools over a socket.
+
+Its answer on stdout is JSON: `result`, and `usage` where the model's server counts tokens.
 
     chat.py URL MODEL TURNS [FOLDER]      decoding settings as JSON in DECODING, a key in OPENAI_API_KEY
 
@@ -12,10 +14,12 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 ANSWER_S = 900
 SAID_CHARACTERS = 500
+USAGE = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
+"""Our names of what is counted, and theirs."""
 
 
 class Tools:
@@ -75,8 +79,8 @@ class Tools:
         return "\n".join(block.get("text", "") for block in result.get("content", []))
 
 
-def completed(url: str, body: Dict[str, Any]) -> Dict[str, Any]:
-    """Ask the model; return its message.
+def completed(url: str, body: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Ask the model; return its message, and the tokens that its server counted.
 
     Raises:
         SystemExit: If it does not answer as it should; says what it answered.
@@ -87,7 +91,8 @@ def completed(url: str, body: Dict[str, Any]) -> Dict[str, Any]:
     request = urllib.request.Request(url.rstrip("/") + "/chat/completions", json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            return json.load(answer)["choices"][0]["message"]
+            said = json.load(answer)
+            return said["choices"][0]["message"], said.get("usage") or {}
     except urllib.error.HTTPError as error:
         said = error.read(SAID_CHARACTERS).decode("utf-8", "replace")
         raise SystemExit("the model answered %d: %s" % (error.code, said)) from None
@@ -101,11 +106,15 @@ def main(url: str, model: str, turns: int, folder: Optional[str]) -> None:
     offered = tools.listed() if tools else []
     settings: Dict[str, Any] = json.loads(os.environ.get("DECODING") or "{}")
     messages: List[Dict[str, Any]] = [{"role": "user", "content": sys.stdin.read()}]
+    counted: Dict[str, int] = {}
     for turn in range(turns):
         body: Dict[str, Any] = {"model": model, "messages": messages, **settings}
         if offered and turn < turns - 1:
             body["tools"] = offered
-        message = completed(url, body)
+        message, usage = completed(url, body)
+        for name, theirs in USAGE.items():
+            if isinstance(usage.get(theirs), int):
+                counted[name] = counted.get(name, 0) + usage[theirs]
         messages.append({k: v for k, v in message.items() if k in ("role", "content", "tool_calls") and v is not None})
         calls: List[Any] = message.get("tool_calls") or []
         if not calls or tools is None:
@@ -113,7 +122,7 @@ def main(url: str, model: str, turns: int, folder: Optional[str]) -> None:
         for call in calls:
             said = tools.call(call["function"]["name"], call["function"]["arguments"])
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": said})
-    print(messages[-1].get("content") or "")
+    print(json.dumps({"result": messages[-1].get("content") or "", "usage": counted}))
 
 
 if __name__ == "__main__":

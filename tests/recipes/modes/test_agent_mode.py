@@ -69,7 +69,7 @@ async def test_a_model_behind_an_address_works_with_our_tools_until_a_verdict_re
     local, fetch, wrong, good = model.shown
     assert (state.stopped, [s.outcome for s in state.steps]) == ("target", ["incorrect", "correct", "ok"])
     assert state.best is not None and state.best.attempt_id == good.data["attempt_id"]
-    assert state.spent.agent_calls == 1 and state.spent.tool_calls == 4
+    assert (state.spent.agent_calls, state.spent.tool_calls, state.spent.tokens) == (1, 4, 10)
     assert 0 < (state.spent.tool_characters or 0) <= sum(len(shown.text) for shown in model.shown) < 8000
     assert "does not read local files" in local.text and "switched off" in fetch.text
     assert wrong.data["verdict"] == "incorrect"
