@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import shutil
+from importlib import metadata
 from importlib.machinery import PathFinder
 from typing import Dict, Optional, Sequence, Tuple
 
@@ -34,6 +35,9 @@ and torch/_inductor/cpp_builder.py 2.13, triton/runtime/build.py 3.9."""
 PROGRAM = re.compile(
     r"(?:\bNo such file or directory: '|\bsh: (?:line )?\d+: |'which', ')(nvcc|ninja|gcc|cc|g\+\+|c\+\+)\b"
 )
+
+MOVED = {"numba.cuda": "numba_cuda"}
+"""Modules that a package of another name puts in place when they are imported."""
 
 Lack = Dict[str, str]
 
@@ -65,9 +69,25 @@ def lack_in(text: str, device: str, work: str) -> Optional[Lack]:
     return _lacked_symbol(text, work)
 
 
+def lacked_module(names: Sequence[str]) -> Optional[Lack]:
+    """Return the first of some modules that is not here."""
+    return next(({"kind": "module", "name": name} for name in names if not has_module(name)), None)
+
+
+def package_versions(names: Sequence[str]) -> Dict[str, str]:
+    """Return the versions of packages, by pip's names, as far as they are here and say so."""
+    found: Dict[str, str] = {}
+    for name in names:
+        try:
+            found[name] = str(metadata.version(name))[:40]
+        except Exception:  # not there by this name, or with metadata that cannot be read
+            continue
+    return found
+
+
 def has_module(name: str) -> bool:
     """Say whether a module can be found, without importing it or a package around it."""
-    whole, *inner = name.split(".")
+    whole, *inner = MOVED.get(name, name).split(".")
     try:
         spec = importlib.util.find_spec(whole)
         for part in inner:

@@ -8,13 +8,14 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models._base import Model, ResultModel
 
-Language = Literal["c", "cpp", "cuda", "hip", "triton"]
-"""What is compiled: into a library, or a Triton kernel into a cubin."""
-CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "python", "program"]
-"""What can be judged: triton is a Python file with a launcher, python one with `ModelNew`, program a project."""
+Language = Literal["c", "cpp", "cuda", "hip", "triton", "launcher"]
+"""What is compiled: into a library, or a kernel of a Python file into a cubin."""
+CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "launcher", "python", "program"]
+"""What can be judged: triton and launcher are Python files with a launcher, in Triton and in any other language, python
+is one with `ModelNew`, program a project."""
 
 
-JudgedKind = Literal["library", "triton", "model"]
+JudgedKind = Literal["library", "launcher", "model"]
 """How the judge calls a candidate: by the address of its launcher, or as one of two kinds of Python files."""
 
 
@@ -41,7 +42,8 @@ LANGUAGES: Mapping[str, LanguageFacts] = {
     "cpp": LanguageFacts("kernel.cpp", (".cpp", ".cc", ".cxx"), "cpu", "c", compilers=("g++", "clang++")),
     "cuda": LanguageFacts("kernel.cu", (".cu",), "cuda", "cuda", called_alone=True),
     "hip": LanguageFacts("kernel.hip", (".hip",), "hip", "c"),
-    "triton": LanguageFacts("kernel.py", (), "either", "python", judged_as="triton", called_alone=True),
+    "triton": LanguageFacts("kernel.py", (), "either", "python", judged_as="launcher", called_alone=True),
+    "launcher": LanguageFacts("kernel.py", (), "either", "python", judged_as="launcher", called_alone=True),
     "python": LanguageFacts("model.py", (), "either", "python", judged_as="model", called_alone=True),
     "program": LanguageFacts("program.txt", (), "either", "none"),
 }
@@ -158,11 +160,11 @@ class BuildOptions(Model):
     block: int | None = None
     """Threads of a block, for the occupancy."""
     kernel: str = ""
-    """Triton: name of the kernel, when the file has several."""
+    """Triton: name of the kernel, when the file has several; of a launcher its own name."""
     signature: dict[str, str] = {}
-    """Triton: types of the arguments, such as `*fp32:16`."""
+    """Triton: types of the arguments, such as `*fp32:16`; of a launcher's tensors, such as `fp32[64,1000]`."""
     constants: dict[str, bool | int | float | str] = {}
-    """Triton: values of constexpr arguments, and options such as num_warps."""
+    """Triton: values of constexpr arguments, and options such as num_warps; of a launcher its numbers."""
 
     def for_triton(self, given: Mapping[str, Any]) -> Self:
         """Return it with `kernel`, `signature` and `constants` as a caller gave them.

@@ -95,6 +95,8 @@ def toolchains_of(probe: Mapping[str, Any], language: Language) -> list[Toolchai
         rtc = more.get("hiprtc")
         more_of_it = [Toolchain("hiprtc", rtc["path"], rtc["version"], _roots(rtc), tuple(rtc["archs"]))] if rtc else []
         return known + more_of_it
+    if language == "launcher":
+        return [Toolchain(language, p["path"], p["version"], _roots(p)) for p in more.get("pythons", ()) if p["torch"]]
     if language == "triton":
         return [
             Toolchain("triton", p["path"], p["triton"], _roots(p), archs=tuple(p.get("archs", ())))

@@ -43,7 +43,7 @@ class BoundFunction:
 class Binding:
     """How the judge calls an extension."""
 
-    kind: Literal["model", "triton"]
+    kind: Literal["model", "launcher"]
     """As what kind of Python file: one whose results are returned, or a launcher."""
     module: str
     """Name of the library, without its suffix."""
@@ -111,7 +111,7 @@ def binding_of(source: str, entry: str, inputs: int, outputs: int, dims: int) ->
     if chosen.returns and given == inputs:
         return Binding("model", name, _file(name, chosen.place, python=module is not None, returns=True), chosen.name)
     text = _file(name, chosen.place, python=module is not None, returns=False, given=given, entry=entry)
-    return Binding("triton", name, text, chosen.name)
+    return Binding("launcher", name, text, chosen.name)
 
 
 def _given(chosen: BoundFunction, inputs: int, outputs: int, dims: int) -> int:

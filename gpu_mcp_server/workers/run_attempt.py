@@ -1,9 +1,9 @@
 """Calls an attempt's candidate at one shape, for profilers and checkers: nothing is judged and nothing is timed.
 
 Laid into the job as a file: `run_attempt.py TASK.json`. A library is called through the CUDA driver alone, each
-tensor an allocation of its own, so that a checker sees where one ends; a Triton file gets torch's tensors, a ModelNew
-what its problem makes. On the processor a library's tensors end at pages that nobody may touch, and inputs are
-read-only, as the judge's are.
+tensor an allocation of its own, so that a checker sees where one ends; a Python launcher gets torch's tensors, a
+ModelNew what its problem makes. On the processor a library's tensors end at pages that nobody may touch, and inputs
+are read-only, as the judge's are.
 """
 
 import array
@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import importlib
 import importlib.util
+import inspect
 import json
 import mmap
 import os
@@ -154,19 +155,32 @@ def wait(t: Any, device: str) -> None:
         t.cuda.synchronize()
 
 
-def play_triton(task: Dict[str, Any]) -> None:
-    """Call `launch(*inputs, *outputs, *dimensions)` of a Python file."""
+def launcher_of(module: Any, symbol: str) -> Any:
+    """Return the function that the judge would call, and its name."""
+    names = (symbol, "run", "custom_kernel", "solve") if symbol == "launch" else (symbol,)
+    name = next((name for name in names if hasattr(module, name)), symbol)
+    return getattr(module, name), name
+
+
+def play_launcher(task: Dict[str, Any]) -> None:
+    """Call `launch(*inputs, *outputs, *dimensions)` of a Python file, without what its parameters have no room for."""
     device = task.get("device", "cuda")
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
     t: Any = importlib.import_module("torch")
     t.manual_seed(0)
-    tensors = random_tensors(t, task["inputs"], device)
-    for tensor in task["outputs"]:
-        tensors.append(t.empty(tensor["shape"], dtype=getattr(t, tensor["dtype"]), device=device))
-    launch = getattr(load_module(task["library"], "candidate"), task["symbol"])
+    inputs = random_tensors(t, task["inputs"], device)
+    outputs = [t.empty(o["shape"], dtype=getattr(t, o["dtype"]), device=device) for o in task["outputs"]]
+    launch, name = launcher_of(load_module(task["library"], "candidate"), task["symbol"])
+    given: List[Any] = [*inputs, *outputs, *task["dims"]]
+    every = inspect.signature(launch).parameters.values()
+    taken = sum(each.default is each.empty for each in every)
+    if name == "custom_kernel" and taken == 1:
+        given = [tuple(inputs) if len(inputs) != 1 else inputs[0]]
+    elif taken in (len(inputs), len(inputs) + len(outputs)) and all(each.kind.value < 2 for each in every):
+        given = given[:taken]
     for _ in range(task["calls"]):
-        launch(*tensors, *task["dims"])
+        launch(*given)
     wait(t, device)
 
 
@@ -188,7 +202,7 @@ def play_model(task: Dict[str, Any]) -> None:
     wait(t, device)
 
 
-KINDS = {"library": play_library, "processor": play_processor, "triton": play_triton, "model": play_model}
+KINDS = {"library": play_library, "processor": play_processor, "launcher": play_launcher, "model": play_model}
 
 
 def tell_of_crashes(limit_s: float) -> None:

@@ -35,7 +35,7 @@ def test_the_cuda_example_compiles(tmp_path: Path):
 
 
 @pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
-@pytest.mark.parametrize(("number", "kind", "untimed"), [(0, "triton", "Triton's interpreter"), (1, "model", "")])
+@pytest.mark.parametrize(("number", "kind", "untimed"), [(0, "launcher", "Triton's interpreter"), (1, "model", "")])
 def test_a_python_example_is_correct(tmp_path: Path, number: int, kind: str, untimed: str):
     source = tmp_path / "candidate.py"
     source.write_text(PYTHON[number])

@@ -33,7 +33,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("compile_kernel", {"source": "int x;"}, ["Set language: c, cpp, cuda, hip, triton."]),
     ("compile_kernel", {"source": "x", "language": "c", "compiler": "icc"}, ["'icc' is no compiler for c", "There are"]),
     ("compile_kernel", {"source": "x", "language": "c", "flags": ["-fplugin=x"]}, ["-fplugin=x is not", "Allowed are"]),
-    ("compile_kernel", {"source": "x", "language": "rust"}, ["'c', 'cpp', 'cuda', 'hip' or 'triton' (got 'rust')"]),
+    ("compile_kernel", {"source": "x", "language": "rust"}, ["'c', 'cpp', 'cuda', 'hip', 'triton' or 'launcher' (got 'rust')"]),
     ("run_command", {"command": "ls -l"}, ["command: ", "For example command: [", "(got 'ls -l')"]),
     ("run_command", {"command": ["x"], "gpus": 1}, ["GPU", "gpu_status"]),
     ("run_command", {"command": ["x"], "timeout_s": 1e9}, ["less than or equal to 86400 (got 1000000000.0)"]),

@@ -69,10 +69,10 @@ def memory_of(task: Dict[str, Any]) -> Any:
 
 def kind_of(task: Dict[str, Any], memory: Any) -> Any:
     """Return what is called, by the task's kind of candidate."""
-    if task["candidate"] == "triton":
-        from .triton_file import TritonFile
+    if task["candidate"] == "launcher":
+        from .launcher_file import LauncherFile
 
-        return TritonFile(task, memory)
+        return LauncherFile(task, memory)
     if task["candidate"] == "model":
         from .kernelbench_model import ModelFile
 

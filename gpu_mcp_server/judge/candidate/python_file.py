@@ -25,6 +25,13 @@ CACHES = {
     "TORCH_EXTENSIONS_DIR": "torch_extensions",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "CUDA_CACHE_PATH": "cuda",
+    "CUPY_CACHE_DIR": "cupy",
+    "CUTE_DSL_CACHE_DIR": "cute",
+    "HELION_CACHE_DIR": "helion",
+    "JAX_COMPILATION_CACHE_DIR": "jax",
+    "NUMBA_CACHE_DIR": "numba",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "WARP_CACHE_PATH": "warp",
 }
 """Where compilers may write, below the workspace: private to this candidate, gone with it."""
 ERROR_CHARACTERS = 1500

@@ -120,6 +120,8 @@ class Player:
         self.sequence = 0
         self.prepare_s = 0.0
         """How long loading and a first call may take where they compile; 0 for what is compiled already."""
+        self.wants_gpu = ""
+        """Languages of its kernels that run on a GPU alone, where it is judged without one."""
 
     def freeze(self) -> None:
         """Return when nothing of the player can run."""
@@ -200,6 +202,8 @@ class Player:
         if reply.get("seq") != self.sequence:
             raise self._lied("spoke out of turn on its link: an answer to nothing that was asked, as by a forked copy")
         lack = lack_in(str(reply["error"]), self.device, WORK) if reply.get("error") else None
+        if reply.get("error") and self.wants_gpu:
+            lack = lack or {"kind": "gpu", "name": self.wants_gpu}
         if lack:
             raise Unequipped(self.role, lack, early=self.rounds_asked <= 1)
         return reply, files

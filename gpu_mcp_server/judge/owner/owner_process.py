@@ -17,6 +17,7 @@ from ..devices.device import Device
 from ..evidence import VERSION, compiled_hashes, harness_hash, say
 from ..folders import WORK
 from ..inputs.hidden_shapes import hidden_shapes
+from ..machine_limits import lacked_module, package_versions
 from ..numerics.element_loops import ELEMENTS
 from ..numerics.input_views import described_layouts
 from ..numerics.random_inputs import Well
@@ -123,6 +124,9 @@ class Owner:
         CATCHES.goes_on = bool(self.task.get("study"))
         verdict, reason, where = "correct", "", None
         trials: Optional[Trials] = None
+        lack = lacked_module(self.task.get("needs") or ())
+        if lack:
+            raise Unequipped("candidate", lack, early=True)
         with self.ledger.part("start"):
             reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
             starts = self.players.starts_beside(reference)
@@ -301,6 +305,9 @@ class Owner:
             "elements_by": ELEMENTS.by,
         }
         evidence.update(self.players.versions)
+        packages = package_versions(self.task.get("packages") or ())
+        if packages:
+            evidence["candidate_packages"] = packages
         evidence.update(device.evidence())
         evidence.update({"%s_before" % k: v for k, v in before.items()})
         evidence.update({"%s_after" % k: v for k, v in after.items()})

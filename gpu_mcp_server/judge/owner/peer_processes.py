@@ -69,6 +69,7 @@ class Players:
         player.device = self.task["device"]
         if role == "candidate":
             player.prepare_s = float(self.task.get("prepare_s") or 0)
+            player.wants_gpu = str(self.task.get("wants_gpu") or "") if self.task["device"] == "cpu" else ""
         player.tell("hello", task={name: self.task.get(name) for name in PUBLIC})
         return player
 

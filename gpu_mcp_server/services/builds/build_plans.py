@@ -12,7 +12,7 @@ from gpu_mcp_server.services.builds.candidate_source import CandidateSource, com
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.hosts.judge_environments import packages_hint
 from gpu_mcp_server.settings.server_settings import PREFIX, Settings
-from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
+from gpu_mcp_server.toolchains import cc, hip, hiprtc, launchers, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.architectures import CompileTarget, device_target, own_archs, torch_list
 from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, host_compiler_of, toolchains_of
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
@@ -34,6 +34,7 @@ MISSING = {
         "A HIP compiler",
         "apt-get install hipcc; for gfx942 and later also clang-19 lld-19 clang-tools-19, or ROCm.",
     ),
+    "launcher": ("A Python with torch", "`gpu-mcp-server hosts set NAME --with torch`, or name one: judge_python."),
     "triton": ("Triton", "`gpu-mcp-server hosts set NAME --with triton`, or name a Python that has it: judge_python."),
 }
 SHORT, LONG = "compile_cpu_s", "long_compile_cpu_s"
@@ -69,7 +70,7 @@ def build_of(source: CandidateSource, probe: HostProbe, host: str, wish: BuildOp
 
 def _with_trees(plan: CompilePlan, source: CandidateSource, probe: HostProbe, toolchain: Toolchain) -> CompilePlan:
     """Return the plan with the host's trees of headers that the source or a file beside it reads."""
-    if source.language == "triton":
+    if source.language in ("triton", "launcher"):
         return plan
     trees = trees_of((source.text, *source.beside.values()), probe.toolchains.headers, source.beside)
     if not trees:
@@ -101,6 +102,13 @@ def _chosen(source: CandidateSource, probe: HostProbe, host: str, wish: BuildOpt
     if language == "hip":
         return _hip(toolchains, source, probe, host, wish)
     toolchain = toolchains[0]
+    if language == "launcher":
+        arch = resolve_arch(wish.arch, probe, host) or _own_gpu(probe)
+        plan = launchers.plan(
+            source.text, toolchain, arch, wish, name=source.name, environment=compiling_environment(probe),
+            roots=(probe.nvcc.root,) if probe.nvcc else (),
+        )  # fmt: skip
+        return PlannedBuild(toolchain, plan, arch)
     if language == "triton":
         arch = resolve_arch(wish.arch, probe, host) or _own_gpu(probe)
         return PlannedBuild(toolchain, triton.plan(source.text, toolchain, arch, wish, name=source.name), arch)

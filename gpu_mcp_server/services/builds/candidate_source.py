@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,15 +10,18 @@ from pathlib import Path, PurePosixPath
 from typing import cast, get_args
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded
-from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, Language
+from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, JudgedKind, Language
+from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, ArchiveFile, Tree, pack, unpack
 from gpu_mcp_server.services.workspaces.local_files import collect, is_folder, read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
+from gpu_mcp_server.toolchains.python_languages import imports_of
 
 MAX_SOURCE_BYTES = 1 << 20
 TREE_TYPE = "application/x-tar"
 SUITE_NAMES = ("custom_kernel", "run")
 """Functions by which suites call a candidate: GPU MODE, and flashinfer-trace and SOL-ExecBench."""
+_FUNCTION = re.compile(r"^def (?:custom_kernel|run|solve)\b", re.MULTILINE)
 MAX_TEXTS = 500
 MAX_TEXTS_BYTES = 8 << 20
 
@@ -84,8 +88,8 @@ async def source_of(
         text: The source itself; exactly one of it and `path` is given.
         path: A file of the workspace, otherwise a local one.
         workspace_id: Workspace of `path`.
-        language: c, cpp, cuda, triton or python; taken from the path's suffix if it is not given, for .py from what
-            the file defines.
+        language: c, cpp, cuda, triton, launcher or python; taken from the path's suffix if it is not given, for .py
+            from what the file defines.
         allow_local: Whether local files may be read, as over stdio.
         languages: Those that the caller takes.
 
@@ -197,7 +201,7 @@ def _decoded(data: bytes) -> str:
 
 
 def python_kind(text: str) -> CandidateLanguage:
-    """Say what a Python candidate is: `python` if it defines ModelNew, `triton` if it defines a launcher.
+    """Say what a Python candidate is: `python` if it defines ModelNew, else what `launcher_language` says.
 
     Raises:
         BadRequest: If it is neither, or no Python.
@@ -214,11 +218,26 @@ def python_kind(text: str) -> CandidateLanguage:
     if "launch" not in functions and (functions & set(SUITE_NAMES) or any(_is_model(s) for s in body)):
         return "python"
     if functions:
-        return "triton"
+        return launcher_language(text)
     raise BadRequest(
         "The Python file defines neither a class ModelNew nor a launcher.",
-        hint="language python: class ModelNew; triton: def launch(*inputs, *outputs, *dimensions).",
+        hint="language python: class ModelNew; triton, launcher: def launch(*inputs, *outputs, *dimensions).",
     )
+
+
+def launcher_language(text: str) -> CandidateLanguage:
+    """Say in which language a Python file with a launcher is: `triton` if in that alone, else `launcher`."""
+    found = {language.package for language in imports_of(text).languages()}
+    return "triton" if found == {"triton"} else "launcher"
+
+
+def judged_kind(source: str, language: str, problem: Problem) -> JudgedKind:
+    """Return how the judge calls a candidate: a suite's function is a launcher where the problem is not the suite's."""
+    facts = LANGUAGES.get(language)
+    kind = facts.judged_as if facts else "library"
+    if kind == "model" and not problem.adapter and "ModelNew" not in source and _FUNCTION.search(source):
+        return "launcher"
+    return kind
 
 
 def _is_model(statement: ast.stmt) -> bool:
@@ -230,7 +249,8 @@ def _language(given: str | None, path: str | None, text: str, languages: Sequenc
     if given is not None:
         if given not in languages:
             raise BadRequest(f"{given!r} is no language that is known here.", hint=f"Known are {known}.")
-        return cast("CandidateLanguage", given)
+        named = cast("CandidateLanguage", given)
+        return launcher_language(text) if named in ("triton", "launcher") else named
     if path is None:
         raise BadRequest("The language of a source given as text is not known.", hint=f"Set language to {known}.")
     suffix = PurePosixPath(path).suffix.lower()

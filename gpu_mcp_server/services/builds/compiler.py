@@ -32,7 +32,7 @@ from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.toolchains import diagnostics, hiprtc, nvrtc, object_files, resources, triton
+from gpu_mcp_server.toolchains import diagnostics, hiprtc, launchers, nvrtc, object_files, resources, triton
 from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain
 from gpu_mcp_server.toolchains.occupancy import occupancy
 from gpu_mcp_server.toolchains.ptxas_findings import performance_warnings
@@ -183,7 +183,8 @@ class Compiler:
         spec, blobs = self.job_of_plan(build.plan, probe, host)
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         result = await self._result(done, build, source)
-        if result.status in ("ok", "failed") and done.record.status in ("ok", "failed") and not _lacked(result):
+        lasting = build.toolchain.name != launchers.NAME and not _lacked(result)  # its packages may change unseen
+        if result.status in ("ok", "failed") and done.record.status in ("ok", "failed") and lasting:
             await self._cache.put(key, result.model_dump(mode="json"))
         return result
 
@@ -251,7 +252,7 @@ class Compiler:
         result = CompileResult(
             status=status if status in ("ok", "failed", "timeout", "oom") else "broken",  # type: ignore[arg-type]
             language=compiled_language(source),
-            compiler=build.toolchain.title,
+            compiler=launchers.compiler_of(about) or build.toolchain.title,
             arch=build.arch,
             host=done.host,
             command=list(plan.argv),
@@ -304,6 +305,8 @@ def _resources(said: str, build: PlannedBuild, binary: bytes, about: Mapping[str
         return resources.parse(said)
     if build.toolchain.name == "triton":
         return triton.with_launch(resources.parse(said) or object_files.kernels_of(binary, arch), about)
+    if build.toolchain.name == launchers.NAME:
+        return resources.parse(said) or object_files.kernels_of(binary, arch)
     if build.toolchain.name == hiprtc.NAME:
         return object_files.kernels_of(binary, arch)
     return resources.parse_amd(said, arch) if arch else []

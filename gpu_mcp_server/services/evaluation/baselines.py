@@ -14,8 +14,9 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.compiler import Compiler
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
-from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, judge_spec, parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_job import judge_spec, parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, device_name
 from gpu_mcp_server.services.jobs.job_runner import JobRunner

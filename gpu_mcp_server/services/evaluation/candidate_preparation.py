@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.build import JudgedKind
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource, judged_kind
 from gpu_mcp_server.services.builds.compiler import Compiler
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.candidate_device import PYTHON_KINDS, VENDOR_OF
 from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.extension_builds import ExtensionBuilder
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
-from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, Kind
 from gpu_mcp_server.services.evaluation.missing_equipment import check_one_file
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.program_candidates import Programs, files_of_candidate
@@ -76,7 +77,7 @@ class CandidatePreparation:
             await trial.tell(f"attempt {trial.attempt_id}: building")
             return BuildState(await self._programs.build(trial.program, files, trial.flags, trial.host), None)
         binding = binding_for(trial.problem, trial.source, trial.entry)
-        kind = binding.kind if binding else PYTHON_KINDS.get(trial.source.language, "library")
+        kind = binding.kind if binding else judged_kind(trial.source.text, trial.source.language, trial.problem)
         coding = asyncio.create_task(judge_code(self._compiler, self._artifacts, trial.host, trial.device, kind))
         expected = self._announcements.judge(trial.problem, trial.probe, trial.host, trial.device, kind, coding)
         try:
@@ -85,7 +86,7 @@ class CandidatePreparation:
             coding.cancel()
 
     async def _loadable(
-        self, trial: JudgeRequest, kind: Kind, binding: Binding | None, coding: Awaitable[Mapping[str, bytes]]
+        self, trial: JudgeRequest, kind: JudgedKind, binding: Binding | None, coding: Awaitable[Mapping[str, bytes]]
     ) -> BuildState:
         source = trial.source
         if source.language in PYTHON_KINDS:

@@ -28,7 +28,7 @@ from gpu_mcp_server.settings.server_settings import Settings
 CRASHED = re.compile(r"\bcrashed with SIG(?:SEGV|BUS|ILL|FPE|ABRT|TRAP|SYS)\b")
 HUNG = re.compile(r"\b(?:was not loaded|did not end its first call|did not return from its calls)\b.{0,60}was killed")
 PURPOSE = "diagnose"
-HANG_S: Mapping[str, float] = {"c": 10.0, "cpp": 10.0, "cuda": 15.0, "triton": 40.0, "python": 40.0}
+HANG_S: Mapping[str, float] = {"c": 10.0, "cpp": 10.0, "cuda": 15.0, "triton": 40.0, "launcher": 40.0, "python": 40.0}
 """After so long a second run counts as hung; torch is imported in it, and extensions may be built."""
 BESIDE_S = 30.0
 """For gdb to read symbols, and for a second try without it."""

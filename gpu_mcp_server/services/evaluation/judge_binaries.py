@@ -5,11 +5,10 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
-from gpu_mcp_server.models.build import CandidateLanguage
+from gpu_mcp_server.models.build import CandidateLanguage, JudgedKind
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.evaluation.judge_files import JUDGE
-from gpu_mcp_server.services.evaluation.judge_job import Kind
 from gpu_mcp_server.store.artifacts import Artifacts
 
 
@@ -32,7 +31,9 @@ KERNELS = JudgeBinary("kernels.cubin", "devices/kernels.cu", "cuda", "nvrtc")
 """Fills and checks on a GPU; without it the driver compiles the PTX in every evaluation (`kernels_compiled_by`)."""
 
 
-async def judge_code(compiler: Compiler, artifacts: Artifacts, host: str, device: str, kind: Kind) -> dict[str, bytes]:
+async def judge_code(
+    compiler: Compiler, artifacts: Artifacts, host: str, device: str, kind: JudgedKind
+) -> dict[str, bytes]:
     """Return by file what a candidate of this kind is judged with; what the host cannot build is left out.
 
     All Python files are judged with the same, as one set of processes that were made ahead serves each of them.

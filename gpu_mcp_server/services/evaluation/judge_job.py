@@ -2,19 +2,18 @@
 
 import hashlib
 import json
-import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import BadRequest, JobBroken, LimitExceeded, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.build import JudgedKind
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.build_plans import compiling_environment
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.evaluation.time_floors import floors
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
@@ -65,11 +64,6 @@ PYTHON_WALL_S = 660.0
 PYTHON_TMP_BYTES = 1 << 30
 """For nvcc and g++, which a Python candidate may start."""
 INTERPRETER_ROUND_S = 120.0
-TRITON = re.compile(rb"^[ \t]*(?:import|from)[ \t][^\n#]*\btriton\b", re.MULTILINE)
-UNSEEN = re.compile(
-    rb"\b(?:ctypes|cupy|numba|cutlass|tilelang|pycuda|cuda\.bindings|tvm_ffi|torch\.ops|CUDAGraph|torch\.compile)\b"
-)
-"""Ways to kernels other than Triton's launches and functions of torch's extension modules."""
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
 
@@ -79,32 +73,6 @@ GENERATION = 1
 TRUSTED = 1
 """The first generation whose verdicts no candidate is known to have been able to forge."""
 QUICK = TimingOptions()
-Kind = JudgedKind
-
-
-@dataclass(frozen=True)
-class BuiltCandidate:
-    """What is judged, ready to be loaded."""
-
-    kind: Kind
-    content: bytes
-    """A shared library, or a Python file."""
-    symbol: str = "launch"
-    """Its launcher; a model has none."""
-    code: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Compiled code of the judge's own, by file (`judge_code`)."""
-    built: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Files of extensions that were built of what a Python file asks torch for."""
-
-    @property
-    def uses_triton(self) -> bool:
-        """Whether it is a launcher that imports Triton, or Gluon, which is part of it."""
-        return self.kind == "triton" and (not self.content or TRITON.search(self.content) is not None)
-
-    @property
-    def file(self) -> str:
-        """Its name in the workspace."""
-        return "candidate.so" if self.kind == "library" else "candidate.py"
 
 
 def judge_spec(
@@ -212,7 +180,7 @@ def _modules(role: str, problem: Problem, device: str, candidate: BuiltCandidate
         *memory,
         "torch",
         *triton,
-        "candidate.triton_file",
+        "candidate.launcher_file",
         "candidate.kernelbench_model",
         "candidate.torch_extensions",
     ]
@@ -240,7 +208,7 @@ def _python(
         )
     if candidate is not None and candidate.kind != "library" and not python.torch:
         raise ToolMissing("torch", host, hint=f"{python.path} has none; {packages_hint(host, 'torch')}")
-    if candidate is not None and candidate.uses_triton and not python.triton:
+    if candidate is not None and "triton" in candidate.imports.needed and not python.triton:
         raise ToolMissing("Triton", host, hint=f"{python.path} has none; {packages_hint(host, 'triton')}")
     if device == "cuda" and any(tensor.dtype.startswith(ON_PROCESSOR) for tensor in problem.outputs):
         raise BadRequest(
@@ -294,7 +262,7 @@ def _task(
     max_bytes: int | None,
 ) -> dict[str, Any]:
     """Return what the owner is told."""
-    interpreted = candidate is not None and candidate.uses_triton and device == "cpu"
+    interpreter = candidate.interpreter if candidate is not None and device == "cpu" else ""
     compiles = candidate is not None and candidate.kind != "library"
     effort = EFFORTS[timing.precision]
     return {
@@ -302,8 +270,9 @@ def _task(
         "tier": timing.tier,
         "candidate": candidate.kind if candidate else "library",
         "prepare_s": timing.first_call_s if compiles else 0,
-        "untimed": "Triton's interpreter" if interpreted else probe.why_untimed(),
-        "interpreted": interpreted,
+        "untimed": interpreter or probe.why_untimed(),
+        "interpreted": interpreter,
+        **(candidate.needs() if candidate is not None else {}),
         "device": device,
         "framework": problem.framework,
         "entry": problem.entry,
@@ -320,9 +289,7 @@ def _task(
         "precision": problem.precision,
         "libraries": problem.libraries,
         "backward": problem.backward,
-        "blind_to": ghost_replay_blind_spots(candidate.content)
-        if candidate and compiles and problem.libraries == "forbidden"
-        else [],
+        "blind_to": candidate.unseen() if candidate and compiles and problem.libraries == "forbidden" else [],
         "problem": problem.kind,
         "pool": candidate is not None and candidate.kind == "model" and "pool.so" in candidate.code,
         "seed": secrets.token_hex(32),
@@ -337,7 +304,7 @@ def _task(
         "calibrate": effort.calibrate,
         "round_ms": ROUND_MS[device],
         "max_rounds": effort.max_rounds,
-        "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,
+        "round_timeout_s": INTERPRETER_ROUND_S if interpreter else ROUND_TIMEOUT_S,
         "gpu_index": 0,
         **(kernelbench_problems.task_of(problem, max_bytes) if problem.kind == "module" else {}),
         "floors": floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" and problem.outputs else {},
@@ -348,11 +315,6 @@ def is_thorough(timing: TimingOptions) -> bool:
     """Say whether an evaluation is what a confirmation run is: its time needs no other one."""
     exact = EFFORTS["exact"].half_width
     return timing.precision == "exact" and timing.tier == "performance" and (timing.half_width or exact) <= exact
-
-
-def ghost_replay_blind_spots(source: bytes) -> list[str]:
-    """Return what a Python file mentions whose kernels ghost replay does not see."""
-    return sorted({word.decode() for word in UNSEEN.findall(source)})
 
 
 def _ref(name: str, data: bytes, blobs: dict[str, bytes]) -> FileRef:

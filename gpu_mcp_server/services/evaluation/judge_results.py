@@ -29,6 +29,7 @@ SHOWN_EVIDENCE = (
     "memory",
     "freeze",
     "candidate_calls_by",
+    "candidate_packages",
     "floor",
     "baseline",
     "handshake_us",

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, MachineLacks
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
+from gpu_mcp_server.toolchains.python_languages import package_of
 
 GPU = "Name device cuda and a host that has a GPU (gpu_status)."
 DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -34,14 +35,16 @@ def error_of(lack: Mapping[str, Any], host: str, python: JudgePython | None) -> 
     where = f"judge_python ({python.path})" if python else "judge_python"
     match kind:
         case "module":
-            hint = f"Install it into {where}, or name a host that has it."
-            hint += f" If it is a file of your own, put its text into the {who}: that is one file."
+            package = package_of(name)
+            hint = f"Install {package or 'it'} into {where}, or name a host that has it."
+            hint += "" if package else f" If it is a file of your own, put its text into the {who}: that is one file."
             return MachineLacks(f"the {who} imports the module {name!r}", host, hint)
         case "library":
             hint = f"It comes with NVIDIA's driver. {GPU}" if name in DRIVER else "Install it, or name another host."
             return MachineLacks(f"the {who} loads the library {name!r}", host, hint)
         case "gpu":
-            return MachineLacks(f"the {who} asks for a GPU", host, GPU, without="as it is judged on the processor of")
+            asks = f"has kernels in {name}, which run on a GPU alone" if name else "asks for a GPU"
+            return MachineLacks(f"the {who} {asks}", host, GPU, without="as it is judged on the processor of")
         case "program":
             return program_error(name, who, host)
         case _:

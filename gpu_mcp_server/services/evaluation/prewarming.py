@@ -5,8 +5,10 @@ from dataclasses import replace
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobSpec, to_json
+from gpu_mcp_server.models.build import JudgedKind
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, Kind, judge_spec
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
+from gpu_mcp_server.services.evaluation.judge_job import judge_spec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.settings.server_settings import Settings
@@ -24,7 +26,7 @@ class Prewarming:
         probe: HostProbe,
         host: str,
         device: str,
-        kind: Kind,
+        kind: JudgedKind,
         code: Awaitable[Mapping[str, bytes]],
     ) -> None:
         """Have the judge's processes import what they need before there is a candidate.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken, ProblemRefused, ToolMissing
+from gpu_mcp_server.models.build import JudgedKind
 from gpu_mcp_server.models.evaluation import format_range
 from gpu_mcp_server.models.problem import ImportOverrides, Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services.builds.compiler import Compiler
@@ -11,7 +12,7 @@ from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
-from gpu_mcp_server.services.evaluation.judge_job import Kind, judge_spec
+from gpu_mcp_server.services.evaluation.judge_job import judge_spec
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
@@ -185,7 +186,7 @@ class Registry:
     async def _announced(self, problem: Problem, probe: HostProbe, host: str) -> None:
         """Have the judge's processes made for what may come next; of a PyTorch problem on a GPU, Python files too."""
         on_gpu = "cuda" in probe.devices()
-        kinds: list[Kind] = ["library", "model"] if on_gpu and problem.framework == "torch" else ["library"]
+        kinds: list[JudgedKind] = ["library", "model"] if on_gpu and problem.framework == "torch" else ["library"]
         device = "cuda" if on_gpu else "cpu"
         for kind in kinds if problem.program is None else []:
             code = judge_code(self._compiler, self._artifacts, host, device, kind)

@@ -10,8 +10,8 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import ProgramProblem
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.commands.command_runner import Progress
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.concurrency import Slots
-from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
 

@@ -114,7 +114,7 @@ def python_launcher(problem: Problem) -> str:
     model = (
         "class ModelNew, constructed as Model is" if problem.kind == "module" else f"class ModelNew: forward({forward})"
     )
-    return f"triton: def launch({', '.join(names)}); python: {model}"
+    return f"triton, launcher: def launch({', '.join(names)}); python: {model}"
 
 
 def candidate_rules(problem: Problem) -> list[str]:
@@ -126,11 +126,11 @@ def candidate_rules(problem: Problem) -> list[str]:
         "call. A call returns 0 for success and is done when it returns (CUDA: when `stream` has passed it). Plans and "
         "scratch memory may be kept, answers not.",
         "C, C++: #include <stdint.h>; built with -O3 -march=native -fopenmp unless flags say otherwise; flags link too "
-        "(-lm). CUDA: launch on `stream`, return cudaGetLastError(), no cudaDeviceSynchronize. Triton: torch "
+        "(-lm). CUDA: launch on `stream`, return cudaGetLastError(), no cudaDeviceSynchronize. Python launchers: torch "
         "tensors come in, write into the outputs. ModelNew: return new tensors.",
         *([] if problem.fixed_shapes else ["Hidden shapes are tried too: ones, primes, odd sizes, larger ones."]),
-        "Next: evaluate_kernel with this problem_id, source and language (c, cpp, cuda, triton, python). Examples: "
-        "resource gpu-mcp://docs/candidates.",
+        "Next: evaluate_kernel with this problem_id, source and language (c, cpp, cuda, triton, launcher, python). "
+        "Examples: resource gpu-mcp://docs/candidates.",
     ]
 
 

@@ -14,7 +14,7 @@ from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.package_files import WORKERS
-from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
+from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource, judged_kind
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.command_checks import check_command, job_files
@@ -171,7 +171,7 @@ class Targets:
             library, data = "candidate.so", await self._artifacts.read(built.artifact_id)
         else:
             library, data = "kernel.py", text.encode()
-        kind = {"triton": "triton", "python": "model"}.get(language, "library")
+        kind = judged_kind(text, language, problem)
         given: dict[str, bytes] = {}
         if language == "cuda" and binds_torch(text):
             sizes = len(problem.inputs), len(problem.outputs), len(problem.symbols())

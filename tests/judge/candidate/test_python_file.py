@@ -154,8 +154,8 @@ def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, ver
             "model",
             "cannot be constructed with 0 arguments: TypeError",
         ),
-        ("x = 1", "triton", "no function launch: define launch(*inputs, *outputs, *dimensions)"),
-        ("import os; os._exit(0)", "triton", "exited with status 0 without finishing its calls, while it was loaded"),
+        ("x = 1", "launcher", "no function launch: define launch(*inputs, *outputs, *dimensions)"),
+        ("import os; os._exit(0)", "launcher", "exited with status 0 without finishing its calls, while it was loaded"),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_incorrect_and_says_why(court, source, kind, reason):
@@ -166,14 +166,14 @@ def test_a_file_that_cannot_be_loaded_is_incorrect_and_says_why(court, source, k
 
 
 def test_a_file_that_imports_what_is_not_there_is_not_judged(court):
-    verdict = court("import nothing_like_it", "triton")
+    verdict = court("import nothing_like_it", "launcher")
 
     lack = {"kind": "module", "name": "nothing_like_it", "role": "candidate", "early": True}
     assert "verdict" not in verdict and verdict["lacks"] == lack
 
 
 def test_triton_on_the_processor_is_checked_and_not_timed(court):
-    verdict = court(LAUNCH.replace("{more}", ""), "triton", untimed="Triton's interpreter", round_timeout_s=60)
+    verdict = court(LAUNCH.replace("{more}", ""), "launcher", untimed="Triton's interpreter", round_timeout_s=60)
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert verdict["note"] == "correct; not timed: Triton's interpreter"
@@ -185,7 +185,7 @@ def test_triton_on_the_processor_is_checked_and_not_timed(court):
 @pytest.mark.parametrize("how", ["x.mul_(2)", "x[0, 0] = float('nan')"])
 def test_a_launcher_that_writes_to_an_input_is_incorrect_in_the_interpreter_too(court, how):
     source = f"import torch\ndef launch(x, y, rows, cols):\n    y.copy_(torch.softmax(x, -1))\n    {how}\n"
-    found = court(source, "triton", untimed="Triton's interpreter", round_timeout_s=60)
+    found = court(source, "launcher", untimed="Triton's interpreter", round_timeout_s=60)
 
     assert found["verdict"] == "incorrect"
     assert "writes to input x: inputs are read-only" in found["reason"], found["reason"]
@@ -197,20 +197,20 @@ def test_a_launcher_that_writes_to_an_input_is_incorrect_in_the_interpreter_too(
 )
 def test_a_launcher_that_returns_its_answer_is_told_to_write_it(court, writes, verdict, words):
     source = f"import torch\ndef launch(x, y, rows, cols):\n    return {writes}(torch.softmax(x, -1))\n"
-    found = court(source, "triton", untimed="Triton's interpreter", round_timeout_s=60)
+    found = court(source, "launcher", untimed="Triton's interpreter", round_timeout_s=60)
 
     assert found["verdict"] == verdict and words in found["reason"], found["reason"]
 
 
 def test_a_triton_kernel_that_misses_the_tail_is_incorrect(court):
     source = LAUNCH.replace("{more}", ") if cols % 64 == 0 else tl.store(y, 0.0").replace("{more}", "")
-    verdict = court(source, "triton", untimed="Triton's interpreter", round_timeout_s=60)
+    verdict = court(source, "launcher", untimed="Triton's interpreter", round_timeout_s=60)
 
     assert verdict["verdict"] == "incorrect", verdict
 
 
 def test_a_launcher_that_writes_nothing_is_a_cheat(court):
-    verdict = court("def launch(x, y, rows, cols):\n    pass\n", "triton", untimed="x")
+    verdict = court("def launch(x, y, rows, cols):\n    pass\n", "launcher", untimed="x")
 
     assert (verdict["verdict"], "returned without computing" in verdict["reason"]) == ("cheat", True)
 
@@ -228,7 +228,7 @@ FALLBACKS = {
         "1 launches of its own kernels left out",
     ),
     "a launcher that asks torch": (
-        "triton",
+        "launcher",
         "import torch\ndef launch(x, y, rows, cols):\n    y.copy_(torch.softmax(x, -1))\n",
         "it launches no kernel of its own",
     ),
@@ -262,7 +262,7 @@ def test_a_library_that_decides_ties_otherwise_is_a_fall_back_too(court):
 @pytest.mark.parametrize(
     ("kind", "source", "blind", "words"),
     [
-        ("triton", LAUNCH.replace("{more}", ""), [], "its answer rests on its own kernels (1 launches left out)"),
+        ("launcher", LAUNCH.replace("{more}", ""), [], "its answer rests on its own kernels (1 launches left out)"),
         (
             "model",
             MODEL.format(body="return torch.softmax(x, -1)"),
@@ -420,7 +420,7 @@ def test_a_model_is_forgiven_what_adding_up_in_order_loses(court, slip, dtype, r
 def test_a_launcher_of_a_suite_that_uses_no_triton_is_called_and_timed(tmp_path: Path):
     source = tmp_path / "candidate.py"
     source.write_text("import torch\n\ndef run(x, y, rows, cols):\n    torch.softmax(x, -1, out=y)\n")
-    task = {"candidate": "triton", "interpreted": False, "prepare_s": 100, "max_rounds": 7}
+    task = {"candidate": "launcher", "interpreted": False, "prepare_s": 100, "max_rounds": 7}
     outcome = judge(tmp_path, EXAMPLES / "reference.py", source, python=torch_python(), **task)
     assert outcome.verdict["verdict"] == "correct", outcome.verdict
     assert outcome.verdict["shapes"][0]["candidate"]["median_us"] > 0, "it is no interpreter's time"

@@ -17,8 +17,8 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import triton
-from gpu_mcp_judge.candidate import triton_file
-triton_file.prepare()
+from gpu_mcp_judge.candidate import launcher_file
+launcher_file.prepare()
 from triton.compiler import ASTSource
 from triton.backends.compiler import GPUTarget
 from gpu_mcp_judge.candidate import triton_warmup

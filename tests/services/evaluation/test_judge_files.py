@@ -17,6 +17,7 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.judge_binaries import JudgeBinary, _built, judge_code
 from gpu_mcp_server.services.evaluation.judge_files import (
     JUDGE,
@@ -28,7 +29,7 @@ from gpu_mcp_server.services.evaluation.judge_files import (
     judge_tree,
     role_source,
 )
-from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, role_program
+from gpu_mcp_server.services.evaluation.judge_job import role_program
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM
 
@@ -132,8 +133,8 @@ def test_a_module_in_a_folder_is_shipped_and_imported_and_changes_the_hash(tmp_p
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("kind", ["library", "triton", "model", None])
-def test_what_a_role_imports_ahead_of_its_job_is_there(kind: Literal["library", "triton", "model"] | None, device):
+@pytest.mark.parametrize("kind", ["library", "launcher", "model", None])
+def test_what_a_role_imports_ahead_of_its_job_is_there(kind: Literal["library", "launcher", "model"] | None, device):
     candidate = BuiltCandidate(kind, b"") if kind else None
     problem = Problem.model_construct(framework="torch", kind="module")
     for role in ("owner", "reference", *(["candidate"] if candidate else [])):
@@ -163,7 +164,7 @@ def test_a_process_made_ahead_has_its_modules_and_the_driver_and_does_not_look_f
 def test_one_set_of_processes_made_ahead_serves_every_kind_of_python_file(device):
     problem = Problem.model_construct(framework="torch", kind="module")
     triton, model = (
-        role_program("candidate", problem, device, BuiltCandidate(kind, b"")) for kind in ("triton", "model")
+        role_program("candidate", problem, device, BuiltCandidate(kind, b"")) for kind in ("launcher", "model")
     )
     assert triton == model
     library = role_program("candidate", problem, device, BuiltCandidate("library", b""))

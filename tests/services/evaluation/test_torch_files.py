@@ -55,7 +55,7 @@ def test_bound_functions_are_read_with_what_they_take_and_return():
 def test_a_function_is_called_by_what_fits_the_problem():
     assert binding_of(RETURNING, "launch", 1, 1, 2).kind == "model", "the only function is meant"
     writing = binding_of(WRITING, "fill", 1, 1, 2)
-    assert writing.kind == "triton" and "torch.ops.mine.fill(*given[:2])" in writing.text
+    assert writing.kind == "launcher" and "torch.ops.mine.fill(*given[:2])" in writing.text
     with pytest.raises(BadRequest, match="twice has 1 parameters; the problem gives 2 inputs, 1 outputs"):
         binding_of(RETURNING, "twice", 2, 1, 1)
     with pytest.raises(BadRequest, match="binds no function 'nothing'; it binds twice"):

@@ -1,0 +1,61 @@
+"""A candidate that is ready to be judged: its code, how it is called, and what its imports say of it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from gpu_mcp_server.models.build import JudgedKind
+from gpu_mcp_server.toolchains.python_languages import Imports, imports_of
+
+UNSEEN = re.compile(
+    rb"\b(?:ctypes|cupy|numba|cutlass|tilelang|pycuda|cuda\.bindings|tvm_ffi|torch\.ops|CUDAGraph|torch\.compile)\b"
+)
+"""Ways to kernels other than Triton's launches and functions of torch's extension modules."""
+
+
+@dataclass(frozen=True)
+class BuiltCandidate:
+    """What is judged, ready to be loaded."""
+
+    kind: JudgedKind
+    content: bytes
+    """A shared library, or a Python file."""
+    symbol: str = "launch"
+    """Its launcher; a model has none."""
+    code: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Compiled code of the judge's own, by file (`judge_code`)."""
+    built: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Files of extensions that were built of what a Python file asks torch for."""
+
+    @cached_property
+    def imports(self) -> Imports:
+        """What a Python file imports; one that is only expected so far counts as Triton's."""
+        text = self.content.decode("utf-8", "replace") if self.content else "import triton"
+        return imports_of("" if self.kind == "library" else text)
+
+    @property
+    def interpreter(self) -> str:
+        """What runs a launcher's kernels on a processor for correctness alone; empty where they run themselves."""
+        found = self.imports.languages() if self.kind == "launcher" else []
+        return "" if any(one.gpu_alone for one in found) else next((o.interpreter for o in found if o.interpreter), "")
+
+    @property
+    def file(self) -> str:
+        """Its name in the workspace."""
+        return "candidate.so" if self.kind == "library" else "candidate.py"
+
+    def needs(self) -> dict[str, Any]:
+        """Return which modules must be there before it is loaded, whose versions are evidence, and what wants a GPU."""
+        found = self.imports.languages()
+        return {
+            "needs": self.imports.needed_modules(),
+            "packages": sorted({language.package for language in found}),
+            "wants_gpu": " and ".join(language.name for language in found if language.gpu_alone),
+        }
+
+    def unseen(self) -> list[str]:
+        """Return what a Python file mentions whose kernels ghost replay does not see."""
+        words = {word.decode() for word in UNSEEN.findall(self.content)}
+        return sorted(words | {one.module for one in self.imports.languages() if one.package != "triton"})

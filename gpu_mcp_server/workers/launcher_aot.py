@@ -1,0 +1,400 @@
+"""Compiles what a Python launcher launches, where there is no GPU.
+
+The launcher is called on tensors of the processor's; each language compiles for the architecture that was asked for and
+starts nothing. It reads a JSON of file, entry, signature (`fp32[64,1000]` by parameter), constants and arch, and writes
+`kernel.cubin` and `kernel.ptx` of the first kernel and `result.json`; errors go to stderr as compilers write them.
+
+Source: nvidia-cutlass-dsl 4.8 (cute.compile, CUTE_DSL_ARCH, artifacts), tilelang 0.1.15 (JITImpl.target, JITKernel),
+triton 3.9 (runtime/driver.py, compiler/compiler.py), numba-cuda 0.30 (cuda.compile), warp 1.19 (compile_aot_module),
+cuda-tile 1.7 (compilation.export_kernel), CuPy 14 (RawKernel, RawModule).
+"""
+# None of these packages need be installed where this is checked:
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+
+import contextlib
+import glob
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import traceback
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, List, Tuple
+
+TYPES = {
+    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
+    "u8": "uint8", "i16": "int16", "i32": "int32", "i64": "int64",
+}  # fmt: skip
+NAMES = ("launch", "run", "custom_kernel", "solve")
+MOST_KERNELS = 32
+
+
+class Made:
+    """What came of the launches."""
+
+    def __init__(self, arch: str) -> None:
+        self.arch = arch
+        self.kernels: List[Tuple[str, bytes, str]] = []
+        """Name, cubin (empty where there is none) and PTX."""
+        self.by: Dict[str, None] = {}
+
+    def add(self, by: str, name: str, cubin: bytes, ptx: str) -> None:
+        """Keep a kernel, as long as there are few."""
+        self.by[by] = None
+        if len(self.kernels) < MOST_KERNELS:
+            self.kernels.append((name, cubin, ptx))
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Stand for a launch."""
+
+
+def complain(file: str, line: int, message: str, severity: str = "error") -> None:
+    """Write one message as compilers do, on one line with its further lines below."""
+    first, _, rest = re.sub(r"\x1b\[[0-9;]*m", "", message).strip().partition("\n")
+    sys.stderr.write("%s:%d:1: %s: %s\n" % (file, line, severity, first[:500]))
+    for more in rest.splitlines()[:8]:
+        sys.stderr.write("    %s\n" % more[:300])
+
+
+def version_of(package: str) -> str:
+    """Return a package's version."""
+    from importlib import metadata
+
+    return metadata.version(package)
+
+
+def numbers_of(arch: str) -> Tuple[int, int]:
+    """Return an architecture as two numbers."""
+    digits = re.sub(r"\D", "", arch)
+    return int(digits[:-1]), int(digits[-1])
+
+
+def hook_torch(arch: str) -> None:
+    """Have torch answer for a GPU that is not there, as far as launchers ask before they launch."""
+    torch: Any = importlib.import_module("torch")
+    stream = SimpleNamespace(cuda_stream=0, device=0, stream_id=0, synchronize=nothing)
+    torch.cuda.current_stream = lambda *_: stream
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.synchronize = nothing
+    torch.cuda.get_device_capability = lambda *_: numbers_of(arch)
+
+
+def hook_cute(made: Made) -> None:
+    """Let CuTe DSL compile for the architecture; what is compiled launches nothing."""
+    os.environ.update(CUTE_DSL_ARCH=made.arch, CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1", CUTE_DSL_DUMP_DIR="/tmp")
+    cute: Any = importlib.import_module("cutlass.cute")
+    whole, title = cute.compile, "CuTe DSL " + version_of("nvidia-cutlass-dsl")
+
+    def compile_only(*arguments: Any, **options: Any) -> Any:
+        found = whole(*arguments, **options)
+        kernels = list(getattr(found, "kernel_info", None) or ["kernel"])
+        binary, ptx = content(found.artifacts.CUBIN), content(found.artifacts.PTX)
+        made.add(title, str(kernels[0]), binary, ptx.decode("utf-8", "replace"))
+        return nothing
+
+    cute.compile = compile_only
+
+
+def content(artifact: Any) -> bytes:
+    """Return an artifact of CuTe DSL's, which is a file's name until it is read."""
+    if isinstance(artifact, str) and len(artifact) < 1000 and "\0" not in artifact and os.path.isfile(artifact):
+        with open(artifact, "rb") as file:
+            return file.read()
+    return artifact.encode() if isinstance(artifact, str) else bytes(artifact)
+
+
+def hook_tilelang(made: Made) -> None:
+    """Let TileLang generate CUDA for the architecture, and nvcc compile that."""
+    jit: Any = importlib.import_module("tilelang.jit")
+    title = "TileLang " + version_of("tilelang")
+
+    def compile_only(kernel: Any, *arguments: Any, **options: Any) -> Any:
+        kernel.target = {"kind": "cuda", "arch": made.arch}
+        found = kernel.compile(*arguments, **options)
+        made.add(
+            title, kernel.func.__name__, *compiled_cuda(str(found.get_kernel_source()), made.arch, tilelang_folders())
+        )
+        return nothing
+
+    jit.JITImpl.__call__ = compile_only
+
+
+def tilelang_folders() -> List[str]:
+    """Return the folders of the headers that TileLang's CUDA includes."""
+    env: Any = importlib.import_module("tilelang.env")
+    return [str(env.TILELANG_TEMPLATE_PATH), str(env.CUTLASS_INCLUDE_DIR)]
+
+
+def compiled_cuda(source: str, arch: str, folders: List[str]) -> Tuple[bytes, str]:
+    """Return cubin and PTX of CUDA C++, by the nvcc of the PATH.
+
+    Raises:
+        RuntimeError: With its messages, if it refuses the source or is not there.
+    """
+    with open("/tmp/generated.cu", "w", encoding="utf-8") as file:
+        file.write(source)
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise RuntimeError("nvcc: command not found: the kernel's CUDA is compiled by it")
+    options = ["-std=c++17", "-arch=" + arch, *("-I" + folder for folder in folders), "/tmp/generated.cu"]
+    for kind in ("cubin", "ptx"):
+        done = subprocess.run(
+            [nvcc, "-" + kind, *options, "-o", "/tmp/generated." + kind], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip() or "nvcc failed")
+    with open("/tmp/generated.cubin", "rb") as cubin, open("/tmp/generated.ptx", encoding="utf-8") as ptx:
+        return cubin.read(), ptx.read()
+
+
+def hook_triton(made: Made) -> None:
+    """Give Triton a driver that compiles for the architecture and launches nothing; tuning takes the first choice."""
+    runtime: Any = importlib.import_module("triton.runtime")
+    compiler: Any = importlib.import_module("triton.compiler.compiler")
+    target = importlib.import_module("triton.backends.compiler").GPUTarget(
+        "cuda", int(re.sub(r"\D", "", made.arch)), 32
+    )
+    title = "Triton " + version_of("triton")
+    about = {"max_shared_mem": 1 << 20, "multiprocessor_count": 1, "warpSize": 32, "max_num_regs": 65536}
+    driver = SimpleNamespace(
+        get_current_target=lambda: target,
+        get_current_device=lambda: 0,
+        get_current_stream=lambda *_: 0,
+        get_active_torch_device=lambda: importlib.import_module("torch").device("cpu"),
+        get_benchmarker=lambda: lambda *_, **__: [0.0, 0.0, 0.0],
+        map_python_to_cpp_type=str,
+        launcher_cls=lambda *_: nothing,
+        utils=SimpleNamespace(load_binary=lambda *_: (None, None, 0, 0, 1024), get_device_properties=lambda _: about),
+    )
+    runtime.driver.set_active(driver)
+    start = compiler.CompiledKernel.__init__
+
+    def keep(kernel: Any, *arguments: Any, **options: Any) -> None:
+        start(kernel, *arguments, **options)
+        made.add(title, str(kernel.metadata.name), bytes(kernel.asm["cubin"]), str(kernel.asm["ptx"]))
+
+    compiler.CompiledKernel.__init__ = keep
+    importlib.import_module("triton.runtime.autotuner").Autotuner._bench = lambda *_, **__: [0.0, 0.0, 0.0]
+
+
+def hook_numba(made: Made) -> None:
+    """Let numba.cuda compile for the types of a launch's arguments."""
+    cuda: Any = importlib.import_module("numba.cuda")
+    types: Any = importlib.import_module("numba").types
+    title = "Numba CUDA " + version_of("numba-cuda")
+
+    def type_of(value: Any) -> Any:
+        if not hasattr(value, "dtype"):
+            return {bool: types.boolean, float: types.float64}.get(type(value), types.int64)
+        layout = "C" if value.is_contiguous() else "A"
+        return types.Array(getattr(types, str(value.dtype).rpartition(".")[2]), len(value.shape), layout)
+
+    def compile_only(kernel: Any, *arguments: Any) -> None:
+        ptx, _ = cuda.compile(
+            kernel.py_func, tuple(map(type_of, arguments)), device=False, abi="numba", cc=numbers_of(made.arch),
+            output="ptx",
+        )  # fmt: skip
+        made.add(title, kernel.py_func.__name__, b"", ptx if isinstance(ptx, str) else ptx.decode())
+
+    dispatcher: Any = importlib.import_module("numba.cuda.dispatcher").CUDADispatcher
+    dispatcher.__getitem__ = lambda kernel, _: lambda *arguments: compile_only(kernel, *arguments)
+    cuda.as_cuda_array = lambda value, *_: value
+    cuda.external_stream = lambda *_: 0
+
+
+def hook_cupy(made: Made) -> None:
+    """Have nvcc compile the text of CuPy's raw kernels."""
+    cupy: Any = importlib.import_module("cupy")
+    title = "CuPy " + str(cupy.__version__)
+
+    class Raw:
+        """Stands for RawKernel and RawModule."""
+
+        def __init__(self, code: str = "", name: str = "", *_: Any, **__: Any) -> None:
+            self.code, self.name = code, name
+
+        def get_function(self, name: str) -> "Raw":
+            """Return one of its kernels."""
+            return Raw(self.code, name)
+
+        def __call__(self, *_: Any, **__: Any) -> None:
+            made.add(title, self.name, *compiled_cuda(self.code, made.arch, []))
+
+    cupy.RawKernel = cupy.RawModule = Raw
+    cupy.cuda.ExternalStream = cupy.cuda.Stream = lambda *_, **__: contextlib.nullcontext()
+    cupy.asarray = cupy.from_dlpack = lambda value, *_, **__: value
+
+
+def hook_warp(made: Made) -> None:
+    """Let Warp compile the module of a kernel that is launched."""
+    warp: Any = importlib.import_module("warp")
+    warp.init()
+    title, folder, seen = "Warp " + version_of("warp-lang"), "/tmp/warp-aot", set()
+
+    def compile_only(kernel: Any, *_: Any, **__: Any) -> None:
+        if kernel.key in seen:
+            return
+        seen.add(kernel.key)
+        major, minor = numbers_of(made.arch)
+        warp.compile_aot_module(kernel.module, arch=10 * major + minor, module_dir=folder, use_ptx=True)
+        for path in sorted(glob.glob(folder + "/*.ptx")):
+            with open(path, encoding="utf-8") as file:
+                made.add(title, kernel.key, b"", file.read())
+
+    warp.launch = compile_only
+    warp.stream_from_torch = lambda *_: None
+
+
+def hook_cutile(made: Made) -> None:
+    """Let cuTile export each kernel that is launched, for the types of its arguments."""
+    tile: Any = importlib.import_module("cuda.tile")
+    exported: Any = importlib.import_module("cuda.tile.compilation")
+    title = "cuTile " + version_of("cuda-tile")
+
+    def constraint_of(value: Any, parameter: inspect.Parameter) -> Any:
+        if hasattr(value, "dtype"):
+            kind = getattr(tile, str(value.dtype).rpartition(".")[2])
+            return exported.ArrayConstraint(
+                kind, len(value.shape), index_dtype=tile.int32, stride_lower_bound_incl=0, alias_groups=(),
+                may_alias_internally=False, stride_constant=[None] * (len(value.shape) - 1) + [1],
+            )  # fmt: skip
+        return value if "Constant" in str(parameter.annotation) else exported.ScalarConstraint(tile.int32)
+
+    def compile_only(_: Any, __: Any, kernel: Any, arguments: Any) -> None:
+        function = inspect.unwrap(getattr(kernel, "_pyfunc", kernel))
+        parameters = inspect.signature(function).parameters.values()
+        how = exported.CallingConvention.cutile_python_v1()
+        signature = exported.KernelSignature([constraint_of(*each) for each in zip(arguments, parameters)], how)
+        exported.export_kernel(
+            kernel, [signature], "/tmp/tile.cubin", gpu_code=made.arch.rstrip("af"), output_format="cubin"
+        )
+        with open("/tmp/tile.cubin", "rb") as file:
+            made.add(title, function.__name__, file.read(), "")
+
+    tile.launch = compile_only
+
+
+HOOKS: Dict[str, Callable[[Made], None]] = {
+    "triton": hook_triton,
+    "helion": hook_triton,
+    "cutlass": hook_cute,
+    "tilelang": hook_tilelang,
+    "numba": hook_numba,
+    "cupy": hook_cupy,
+    "warp": hook_warp,
+    "cuda.tile": hook_cutile,
+}
+"""By the package that a file imports, in the order in which they are set."""
+
+
+def arguments_of(function: Any, request: Dict[str, Any]) -> List[Any]:
+    """Return what the launcher is called with.
+
+    Raises:
+        SystemExit: If a parameter has no type.
+    """
+    torch: Any = importlib.import_module("torch")
+    signature, constants = request["signature"], request["constants"]
+    names = [each.name for each in inspect.signature(function).parameters.values() if each.default is each.empty]
+    missing = [name for name in names if name not in signature and name not in constants]
+    if missing:
+        raise SystemExit(
+            "%s takes %s; signature and constants lack %s: tensors go into signature as fp32[64,1000], numbers into "
+            "constants" % (function.__name__, ", ".join(names), ", ".join(missing))
+        )
+    found: List[Any] = []
+    for name in names:
+        if name in constants:
+            found.append(constants[name])
+            continue
+        kind, _, sizes = signature[name].strip("*]").partition("[")
+        found.append(torch.empty([int(size) for size in sizes.split(",")], dtype=getattr(torch, TYPES[kind])))
+    return found
+
+
+def launch(request: Dict[str, Any], made: Made) -> None:
+    """Load the file and call its launcher; an error is told, and is one as long as nothing was compiled."""
+    path = os.path.abspath(request["file"])
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for package, hook in HOOKS.items():
+            if re.search(r"^[ \t]*(?:import|from)[ \t]+%s\b" % re.escape(package), text, re.MULTILINE):
+                hook(made)
+        hook_torch(made.arch)
+        spec: Any = importlib.util.spec_from_file_location("candidate", path)
+        module = sys.modules["candidate"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        name = request["entry"] or next((name for name in NAMES if hasattr(module, name)), "launch")
+        if not hasattr(module, name):
+            raise SystemExit("the file has no function %s" % name)
+        function = getattr(module, name)
+        function(*arguments_of(function, request))
+        if not made.kernels:
+            raise SystemExit("%s launched no kernel of a language that is compiled without a GPU" % name)
+    except SystemExit as error:
+        complain(request["file"], 1, str(error))
+    except BaseException as error:
+        lines = [f.lineno or 1 for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        said = "%s: %s" % (type(error).__name__, error)
+        complain(request["file"], lines[-1] if lines else 1, said, "warning" if made.kernels else "error")
+
+
+def assemblers() -> List[str]:
+    """Return the ptxas that are here: of pip's packages, which are as new as the languages, then the PATH's."""
+    found: List[str] = []
+    for folder in sys.path:
+        found += sorted(glob.glob(folder + "/nvidia/cu*/bin/ptxas"), reverse=True)
+        found += sorted(glob.glob(folder + "/triton/backends/nvidia/bin/ptxas*"), reverse=True)
+    return [*found, *filter(None, [shutil.which("ptxas")])]
+
+
+def assembled(ptx: str, arch: str) -> bytes:
+    """Return the cubin of PTX by the first assembler that takes it; what that says of registers goes to stderr."""
+    with open("/tmp/kernel.ptx", "w", encoding="utf-8") as file:
+        file.write(ptx.rstrip("\0"))
+    said = "ptxas: not found"
+    for program in assemblers():
+        command = [program, "-v", "-arch=" + arch, "/tmp/kernel.ptx", "-o", "/tmp/kernel.cubin"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        said = (done.stderr + done.stdout)[-20000:]
+        if not done.returncode:
+            sys.stderr.write(said)
+            with open("/tmp/kernel.cubin", "rb") as file:
+                return file.read()
+    sys.stderr.write(said.replace("fatal   :", "error   :") if len(said) < 2000 else said)
+    return b""
+
+
+def main(arguments: List[str]) -> None:
+    """Compile, and write what came of it.
+
+    Raises:
+        SystemExit: If there is no binary.
+    """
+    sys.stdout = sys.stderr
+    request = json.loads(arguments[0])
+    made = Made(request["arch"])
+    launch(request, made)
+    binaries: List[bytes] = []
+    for _, cubin, ptx in made.kernels:
+        own = assembled(ptx, made.arch) if ptx else b""
+        binaries.append(cubin or own)
+    if not any(binaries):
+        if binaries:
+            complain(request["file"], 1, "the language makes PTX alone, and no ptxas here takes it")
+        raise SystemExit(1)
+    first = next(number for number, binary in enumerate(binaries) if binary)
+    with open("kernel.cubin", "wb") as file:
+        file.write(binaries[first])
+    with open("kernel.ptx", "w", encoding="utf-8") as file:
+        file.write(made.kernels[first][2])
+    with open("result.json", "w", encoding="utf-8") as file:
+        json.dump({"compiler": ", ".join(made.by), "kernels": [name[:200] for name, _, _ in made.kernels]}, file)

@@ -1,0 +1,97 @@
+"""In which language a Python file's kernels are, and what it needs, is read from its imports alone."""
+
+import ast
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.services.builds.candidate_source import launcher_language, python_kind
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
+from gpu_mcp_server.services.evaluation.missing_equipment import error_of
+from gpu_mcp_server.toolchains import launchers
+from gpu_mcp_server.toolchains.base import Toolchain
+from gpu_mcp_server.toolchains.python_languages import MOST_MODULES, imports_of
+
+LAUNCH = "\ndef launch(x, y, n):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "languages", "kind"),
+    [
+        ("import triton.language as tl", ["Triton"], "triton"),
+        ("from triton.experimental import gluon", ["Gluon"], "triton"),
+        ("import cutlass.cute as cute\nimport triton", ["Triton", "CuTe DSL"], "launcher"),
+        ("import tilelang", ["TileLang"], "launcher"),
+        ("from numba import cuda", ["Numba CUDA"], "launcher"),
+        ("from cuda import tile", ["cuTile"], "launcher"),
+        ("import cuda.bindings, tritonclient, jaxtyping", [], "launcher"),
+        ("'import triton'  # import triton", [], "launcher"),
+        ("def f():\n    import warp", ["Warp"], "launcher"),
+    ],
+)
+def test_a_language_is_known_from_what_is_imported(text: str, languages: list[str], kind: str):
+    assert [one.name for one in imports_of(text).languages()] == languages
+    assert launcher_language(text) == python_kind(text + LAUNCH) == kind
+
+
+def test_only_what_nothing_catches_is_needed():
+    text = (
+        "import cupy, numpy\ntry:\n    import warp\nexcept ImportError:\n    warp = None\n"
+        "def f():\n    import tilelang\nif True:\n    import jax\n"
+    )
+    assert imports_of(text).needed_modules() == ["cupy"]
+    assert [one.package for one in imports_of(text).languages()] == ["tilelang", "cupy-cuda13x", "warp-lang", "jax"]
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "import " + "a." * 5000 + "b", "x = " + "-" * 20000 + "1", "\0", "def"])
+def test_hostile_text_has_no_imports(text: str):
+    assert imports_of(text).needed_modules() == []
+
+
+def test_only_so_many_modules_are_kept():
+    names = ", ".join(f"m{number}" for number in range(10 * MOST_MODULES))
+    assert len(imports_of(f"import {names}").named) == MOST_MODULES
+
+
+def test_what_runs_without_a_gpu_is_said_by_the_language():
+    def interpreter(text: str) -> str:
+        return BuiltCandidate("launcher", text.encode()).interpreter
+
+    assert interpreter("import triton") == "Triton's interpreter"
+    assert interpreter("import helion, triton") == "Helion's interpreter"
+    assert interpreter("from numba import cuda") == "Numba's simulator of CUDA"
+    assert interpreter("import numba") == interpreter("import triton, cupy") == interpreter("import torch") == ""
+    assert BuiltCandidate("launcher", b"import cupy").needs()["wants_gpu"] == "CuPy"
+
+
+def test_a_missing_module_is_named_with_its_package():
+    error = error_of({"kind": "module", "name": "cutlass.cute"}, "box", None)
+    assert "the module 'cutlass.cute'" in str(error) and "Install nvidia-cutlass-dsl into" in str(error)
+    assert "kernels in CuPy" in str(error_of({"kind": "gpu", "name": "CuPy"}, "box", None))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"signature": {"x": "fp32"}}, "no type of a launcher's tensor"),
+        ({"signature": {"x": "fp32[100000,100000]"}}, "at most 1073741824 elements"),
+        ({"arch": "gfx942"}, "for NVIDIA alone"),
+        ({"flags": ("-O3",)}, "takes no compiler flags"),
+    ],
+)
+def test_a_launcher_that_cannot_be_called_is_refused(given: dict[str, object], words: str):
+    wish = BuildOptions.model_validate({key: value for key, value in given.items() if key != "arch"})
+    python = Toolchain("launcher", "/usr/bin/python3", "3.11.2")
+    with pytest.raises(BadRequest) as error:
+        launchers.plan(
+            LAUNCH, python, str(given.get("arch", "sm_90a")), wish, name="k.py", environment={}, roots=()
+        )  # fmt: skip
+    assert words in f"{error.value} {error.value.hint}"
+
+
+def test_the_worker_is_python_that_runs_once():
+    from gpu_mcp_server.package_files import worker_source
+
+    tree = ast.parse(worker_source("launcher_aot"))
+    assert not [s for s in tree.body if isinstance(s, ast.If)], "its source goes to `python -c`, whose name is __main__"
