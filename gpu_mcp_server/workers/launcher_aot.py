@@ -8,9 +8,9 @@ Source: nvidia-cutlass-dsl 4.8 (cute.compile, CUTE_DSL_ARCH, artifacts), tilelan
 triton 3.9 (runtime/driver.py, compiler/compiler.py), numba-cuda 0.30 (cuda.compile), warp 1.19 (compile_aot_module),
 cuda-tile 1.7 (compilation.export_kernel), CuPy 14 (RawKernel, RawModule).
 """
-# None of these packages need be installed where this is checked:
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUnknownLambdaType=false
 
 import contextlib
 import glob
@@ -23,6 +23,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import traceback
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Tuple
@@ -33,9 +34,10 @@ TYPES = {
 }  # fmt: skip
 NAMES = ("launch", "run", "custom_kernel", "solve")
 MOST_KERNELS = 32
+OWN = tempfile.mkdtemp()
 
 
-class Made:
+class KernelCollection:
     """What came of the launches."""
 
     def __init__(self, arch: str) -> None:
@@ -65,9 +67,7 @@ def complain(file: str, line: int, message: str, severity: str = "error") -> Non
 
 def version_of(package: str) -> str:
     """Return a package's version."""
-    from importlib import metadata
-
-    return metadata.version(package)
+    return str(importlib.import_module("importlib.metadata").version(package))
 
 
 def numbers_of(arch: str) -> Tuple[int, int]:
@@ -86,9 +86,9 @@ def hook_torch(arch: str) -> None:
     torch.cuda.get_device_capability = lambda *_: numbers_of(arch)
 
 
-def hook_cute(made: Made) -> None:
+def hook_cute(made: KernelCollection) -> None:
     """Let CuTe DSL compile for the architecture; what is compiled launches nothing."""
-    os.environ.update(CUTE_DSL_ARCH=made.arch, CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1", CUTE_DSL_DUMP_DIR="/tmp")
+    os.environ.update(CUTE_DSL_ARCH=made.arch, CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1", CUTE_DSL_DUMP_DIR=OWN)
     cute: Any = importlib.import_module("cutlass.cute")
     whole, title = cute.compile, "CuTe DSL " + version_of("nvidia-cutlass-dsl")
 
@@ -110,7 +110,7 @@ def content(artifact: Any) -> bytes:
     return artifact.encode() if isinstance(artifact, str) else bytes(artifact)
 
 
-def hook_tilelang(made: Made) -> None:
+def hook_tilelang(made: KernelCollection) -> None:
     """Let TileLang generate CUDA for the architecture, and nvcc compile that."""
     jit: Any = importlib.import_module("tilelang.jit")
     title = "TileLang " + version_of("tilelang")
@@ -119,7 +119,7 @@ def hook_tilelang(made: Made) -> None:
         kernel.target = {"kind": "cuda", "arch": made.arch}
         found = kernel.compile(*arguments, **options)
         made.add(
-            title, kernel.func.__name__, *compiled_cuda(str(found.get_kernel_source()), made.arch, tilelang_folders())
+            title, kernel.func.__name__, *compile_cuda(str(found.get_kernel_source()), made.arch, tilelang_folders())
         )
         return nothing
 
@@ -132,29 +132,29 @@ def tilelang_folders() -> List[str]:
     return [str(env.TILELANG_TEMPLATE_PATH), str(env.CUTLASS_INCLUDE_DIR)]
 
 
-def compiled_cuda(source: str, arch: str, folders: List[str]) -> Tuple[bytes, str]:
+def compile_cuda(source: str, arch: str, folders: List[str]) -> Tuple[bytes, str]:
     """Return cubin and PTX of CUDA C++, by the nvcc of the PATH.
 
     Raises:
         RuntimeError: With its messages, if it refuses the source or is not there.
     """
-    with open("/tmp/generated.cu", "w", encoding="utf-8") as file:
+    with open(OWN + "/generated.cu", "w", encoding="utf-8") as file:
         file.write(source)
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise RuntimeError("nvcc: command not found: the kernel's CUDA is compiled by it")
-    options = ["-std=c++17", "-arch=" + arch, *("-I" + folder for folder in folders), "/tmp/generated.cu"]
+    options = ["-std=c++17", "-arch=" + arch, *("-I" + folder for folder in folders), OWN + "/generated.cu"]
     for kind in ("cubin", "ptx"):
         done = subprocess.run(
-            [nvcc, "-" + kind, *options, "-o", "/tmp/generated." + kind], capture_output=True, text=True
+            [nvcc, "-" + kind, *options, "-o", OWN + "/generated." + kind], capture_output=True, text=True
         )
         if done.returncode:
             raise RuntimeError(done.stderr.strip() or "nvcc failed")
-    with open("/tmp/generated.cubin", "rb") as cubin, open("/tmp/generated.ptx", encoding="utf-8") as ptx:
+    with open(OWN + "/generated.cubin", "rb") as cubin, open(OWN + "/generated.ptx", encoding="utf-8") as ptx:
         return cubin.read(), ptx.read()
 
 
-def hook_triton(made: Made) -> None:
+def hook_triton(made: KernelCollection) -> None:
     """Give Triton a driver that compiles for the architecture and launches nothing; tuning takes the first choice."""
     runtime: Any = importlib.import_module("triton.runtime")
     compiler: Any = importlib.import_module("triton.compiler.compiler")
@@ -184,7 +184,7 @@ def hook_triton(made: Made) -> None:
     importlib.import_module("triton.runtime.autotuner").Autotuner._bench = lambda *_, **__: [0.0, 0.0, 0.0]
 
 
-def hook_numba(made: Made) -> None:
+def hook_numba(made: KernelCollection) -> None:
     """Let numba.cuda compile for the types of a launch's arguments."""
     cuda: Any = importlib.import_module("numba.cuda")
     types: Any = importlib.import_module("numba").types
@@ -209,7 +209,7 @@ def hook_numba(made: Made) -> None:
     cuda.external_stream = lambda *_: 0
 
 
-def hook_cupy(made: Made) -> None:
+def hook_cupy(made: KernelCollection) -> None:
     """Have nvcc compile the text of CuPy's raw kernels."""
     cupy: Any = importlib.import_module("cupy")
     title = "CuPy " + str(cupy.__version__)
@@ -225,18 +225,18 @@ def hook_cupy(made: Made) -> None:
             return Raw(self.code, name)
 
         def __call__(self, *_: Any, **__: Any) -> None:
-            made.add(title, self.name, *compiled_cuda(self.code, made.arch, []))
+            made.add(title, self.name, *compile_cuda(self.code, made.arch, []))
 
     cupy.RawKernel = cupy.RawModule = Raw
     cupy.cuda.ExternalStream = cupy.cuda.Stream = lambda *_, **__: contextlib.nullcontext()
     cupy.asarray = cupy.from_dlpack = lambda value, *_, **__: value
 
 
-def hook_warp(made: Made) -> None:
+def hook_warp(made: KernelCollection) -> None:
     """Let Warp compile the module of a kernel that is launched."""
     warp: Any = importlib.import_module("warp")
     warp.init()
-    title, folder, seen = "Warp " + version_of("warp-lang"), "/tmp/warp-aot", set()
+    title, folder, seen = "Warp " + version_of("warp-lang"), OWN + "/warp", set()
 
     def compile_only(kernel: Any, *_: Any, **__: Any) -> None:
         if kernel.key in seen:
@@ -252,7 +252,7 @@ def hook_warp(made: Made) -> None:
     warp.stream_from_torch = lambda *_: None
 
 
-def hook_cutile(made: Made) -> None:
+def hook_cutile(made: KernelCollection) -> None:
     """Let cuTile export each kernel that is launched, for the types of its arguments."""
     tile: Any = importlib.import_module("cuda.tile")
     exported: Any = importlib.import_module("cuda.tile.compilation")
@@ -273,15 +273,15 @@ def hook_cutile(made: Made) -> None:
         how = exported.CallingConvention.cutile_python_v1()
         signature = exported.KernelSignature([constraint_of(*each) for each in zip(arguments, parameters)], how)
         exported.export_kernel(
-            kernel, [signature], "/tmp/tile.cubin", gpu_code=made.arch.rstrip("af"), output_format="cubin"
+            kernel, [signature], OWN + "/tile.cubin", gpu_code=made.arch.rstrip("af"), output_format="cubin"
         )
-        with open("/tmp/tile.cubin", "rb") as file:
+        with open(OWN + "/tile.cubin", "rb") as file:
             made.add(title, function.__name__, file.read(), "")
 
     tile.launch = compile_only
 
 
-HOOKS: Dict[str, Callable[[Made], None]] = {
+HOOKS: Dict[str, Callable[[KernelCollection], None]] = {
     "triton": hook_triton,
     "helion": hook_triton,
     "cutlass": hook_cute,
@@ -302,7 +302,7 @@ def arguments_of(function: Any, request: Dict[str, Any]) -> List[Any]:
     """
     torch: Any = importlib.import_module("torch")
     signature, constants = request["signature"], request["constants"]
-    names = [each.name for each in inspect.signature(function).parameters.values() if each.default is each.empty]
+    names = [one.name for one in inspect.signature(function).parameters.values() if one.default is one.empty]
     missing = [name for name in names if name not in signature and name not in constants]
     if missing:
         raise SystemExit(
@@ -319,7 +319,7 @@ def arguments_of(function: Any, request: Dict[str, Any]) -> List[Any]:
     return found
 
 
-def launch(request: Dict[str, Any], made: Made) -> None:
+def launch(request: Dict[str, Any], made: KernelCollection) -> None:
     """Load the file and call its launcher; an error is told, and is one as long as nothing was compiled."""
     path = os.path.abspath(request["file"])
     try:
@@ -338,7 +338,7 @@ def launch(request: Dict[str, Any], made: Made) -> None:
         function = getattr(module, name)
         function(*arguments_of(function, request))
         if not made.kernels:
-            raise SystemExit("%s launched no kernel of a language that is compiled without a GPU" % name)
+            raise SystemExit("%s launched no kernel of a language that compiles without a GPU" % name)
     except SystemExit as error:
         complain(request["file"], 1, str(error))
     except BaseException as error:
@@ -356,18 +356,18 @@ def assemblers() -> List[str]:
     return [*found, *filter(None, [shutil.which("ptxas")])]
 
 
-def assembled(ptx: str, arch: str) -> bytes:
+def assemble(ptx: str, arch: str) -> bytes:
     """Return the cubin of PTX by the first assembler that takes it; what that says of registers goes to stderr."""
-    with open("/tmp/kernel.ptx", "w", encoding="utf-8") as file:
+    with open(OWN + "/kernel.ptx", "w", encoding="utf-8") as file:
         file.write(ptx.rstrip("\0"))
     said = "ptxas: not found"
     for program in assemblers():
-        command = [program, "-v", "-arch=" + arch, "/tmp/kernel.ptx", "-o", "/tmp/kernel.cubin"]
+        command = [program, "-v", "-arch=" + arch, OWN + "/kernel.ptx", "-o", OWN + "/kernel.cubin"]
         done = subprocess.run(command, capture_output=True, text=True)
         said = (done.stderr + done.stdout)[-20000:]
         if not done.returncode:
             sys.stderr.write(said)
-            with open("/tmp/kernel.cubin", "rb") as file:
+            with open(OWN + "/kernel.cubin", "rb") as file:
                 return file.read()
     sys.stderr.write(said.replace("fatal   :", "error   :") if len(said) < 2000 else said)
     return b""
@@ -381,11 +381,11 @@ def main(arguments: List[str]) -> None:
     """
     sys.stdout = sys.stderr
     request = json.loads(arguments[0])
-    made = Made(request["arch"])
+    made = KernelCollection(request["arch"])
     launch(request, made)
     binaries: List[bytes] = []
     for _, cubin, ptx in made.kernels:
-        own = assembled(ptx, made.arch) if ptx else b""
+        own = assemble(ptx, made.arch) if ptx else b""
         binaries.append(cubin or own)
     if not any(binaries):
         if binaries:

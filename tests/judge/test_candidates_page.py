@@ -3,18 +3,26 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from gpu_mcp_server.package_files import CANDIDATES, PROBLEM_FORMATS, page
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
 from tests.judge.harness import EXAMPLES, build, judge, torch_python
+from tests.judge.launchers import compile_launcher, python_for
 from tests.judge.program_harness import PROGRAM
 
 EXAMPLE = dict(re.findall(r"```(\w+)\n(.*?)```", page(CANDIDATES), re.DOTALL))
 TOML = re.findall(r"```toml\n(.*?)```", page(PROBLEM_FORMATS), re.DOTALL)
-PYTHON = re.findall(r"```python\n(.*?)```", page(CANDIDATES), re.DOTALL)
+LAUNCHERS: Mapping[str, str] = dict(re.findall(r"#### (\w+)[^\n]*\n\n```python\n(.*?)```", page(CANDIDATES), re.DOTALL))
+"""By the first word of the heading."""
+PYTHON = [t for t in re.findall(r"```python\n(.*?)```", page(CANDIDATES), re.DOTALL) if t not in LAUNCHERS.values()]
+ON_PROCESSOR = ("Numba", "CUDA", "Operators", "Helion", "Warp", "JAX")
+COMPILED = ("Gluon", "CuTe", "TileLang", "CUDA", "CuPy", "Helion", "cuTile", "Warp")
+BY_NVCC = ("TileLang", "CuPy")
 
 
 def test_the_c_example_is_correct(tmp_path: Path):
@@ -46,12 +54,51 @@ def test_a_python_example_is_correct(tmp_path: Path, number: int, kind: str, unt
         python=torch_python(),
         candidate=kind,
         untimed=untimed,
+        interpreted=untimed,
         prepare_s=100,
         max_rounds=7,
         round_timeout_s=100,
     )
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+
+
+def test_every_language_has_an_example_that_is_tested():
+    assert set(LAUNCHERS) == {*ON_PROCESSOR, *COMPILED}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ON_PROCESSOR)
+def test_an_example_in_another_language_is_correct_on_the_processor(tmp_path: Path, name: str):
+    source, text = tmp_path / "candidate.py", LAUNCHERS[name]
+    python = python_for(text)
+    source.write_text(text)
+    interpreter = BuiltCandidate("launcher", text.encode()).interpreter
+    outcome = judge(
+        tmp_path,
+        EXAMPLES / "reference.py",
+        source,
+        python=python,
+        candidate="launcher",
+        interpreted=interpreter,
+        untimed=interpreter,
+        tier="smoke",
+        shapes=[{"rows": 3, "cols": 40}],
+        prepare_s=240,
+        round_timeout_s=240,
+        timeout_s=500,
+    )
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", COMPILED)
+def test_an_example_in_another_language_compiles_without_a_gpu(tmp_path: Path, name: str):
+    tensor = "fp32[64,1000]"
+    sizes, by_nvcc = {"rows": 64, "cols": 1000}, name in BY_NVCC
+    said = compile_launcher(tmp_path, LAUNCHERS[name], {"x": tensor, "y": tensor}, sizes, by_nvcc=by_nvcc)
+    assert len(said["kernels"]) == 1 and "softmax" in said["kernels"][0], said
 
 
 async def test_the_examples_of_problem_files_are_problems(tmp_path: Path):

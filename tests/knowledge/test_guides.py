@@ -16,16 +16,17 @@ import pytest
 from gpu_mcp_server.toolchains.architectures import nvcc_options
 from tests.driver_stub import driver_stub
 from tests.judge.harness import torch_python
+from tests.judge.launchers import compile_launcher
 from tests.knowledge.guides import FOLDER, GUIDES, Example, Guide, prose, read
 
-LIBRARIES = {"cuda", "hip", "sycl", "triton", "nccl", "mpi"}
+LIBRARIES = {"cuda", "hip", "sycl", "triton", "cute-dsl", "tilelang", "nccl", "mpi"}
 KINDS = {"performance", "correctness", "porting", "profiling", "communication"}
 ARCHITECTURE = re.compile(r"(any|sm_\d{2,3}[af]?\+?|gfx\w+\+?)")
 CLOSING = ["Example", "What it is not for", "Sources"]
 NEEDS = {
     "cuda": {"sm_80", "sm_90a", "nccl", "mpi"},
     "hip": {"gfx90a", "gfx942"},
-    "python": {"torch"},
+    "python": {"torch", "cute", "tilelang"},
     "sycl": set(),
 }
 LANGUAGES = {*NEEDS, "console"}
@@ -202,13 +203,25 @@ def test_sycl_examples_are_sound(tmp_path: Path):
 
 
 def test_python_examples_run(tmp_path: Path):
-    run_all(tmp_path, sys.executable, [found for found in examples("python") if "torch" not in found[1].needs])
+    run_all(tmp_path, sys.executable, [found for found in examples("python") if not found[1].needs])
 
 
 def test_triton_examples_run_under_the_interpreter(tmp_path: Path):
     if not torch_python():
         pytest.skip("no Python with torch: set TEST_TORCH_PYTHON")
     run_all(tmp_path, torch_python(), examples("python", "torch"))
+
+
+@pytest.mark.parametrize(
+    ("need", "signature"),
+    [
+        ("cute", {"x": "fp32[4096]", "y": "fp32[4096]"}),
+        ("tilelang", {"a": "fp16[256,512]", "b": "fp16[512,1024]", "c": "fp16[256,1024]"}),
+    ],
+)
+def test_examples_of_launchers_compile(tmp_path: Path, need: str, signature: dict[str, str]):
+    ((_, example),) = examples("python", need)
+    compile_launcher(tmp_path, example.code, signature, {"n": 1024, "m": 256, "k": 512}, by_nvcc=need == "tilelang")
 
 
 def run_all(folder: Path, python: str, found: list[tuple[Guide, Example]]) -> None:

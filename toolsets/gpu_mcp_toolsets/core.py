@@ -116,7 +116,7 @@ async def compile_kernel(
     triton: Annotated[
         dict[str, Any] | None,
         Field(
-            description="Of Triton: signature, constants, kernel (its name).",
+            description="Of Triton, launchers: signature, constants, kernel.",
             examples=[{"signature": {"x": "*fp32:16", "n": "i32"}, "constants": {"BLOCK": 128}}],
         ),
     ] = None,
@@ -124,7 +124,7 @@ async def compile_kernel(
     parent: Parent = None,
     note: Note = None,
 ) -> CompileResult:
-    """Compile C, C++, CUDA, HIP or Triton: errors, registers, spills, shared memory.
+    """Compile C, C++, CUDA, HIP, Python: errors, registers, spills.
 
     Needs no GPU.
     """

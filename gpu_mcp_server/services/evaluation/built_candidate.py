@@ -55,7 +55,7 @@ class BuiltCandidate:
             "wants_gpu": " and ".join(language.name for language in found if language.gpu_alone),
         }
 
-    def unseen(self) -> list[str]:
+    def blind_spots(self) -> list[str]:
         """Return what a Python file mentions whose kernels ghost replay does not see."""
         words = {word.decode() for word in UNSEEN.findall(self.content)}
         return sorted(words | {one.module for one in self.imports.languages() if one.package != "triton"})

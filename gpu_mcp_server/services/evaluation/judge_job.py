@@ -289,7 +289,7 @@ def _task(
         "precision": problem.precision,
         "libraries": problem.libraries,
         "backward": problem.backward,
-        "blind_to": candidate.unseen() if candidate and compiles and problem.libraries == "forbidden" else [],
+        "blind_to": candidate.blind_spots() if candidate and compiles and problem.libraries == "forbidden" else [],
         "problem": problem.kind,
         "pool": candidate is not None and candidate.kind == "model" and "pool.so" in candidate.code,
         "seed": secrets.token_hex(32),
