@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import types
-from typing import Any, Dict, List, Optional, Sequence, cast
+from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
 
 from ..folders import WORK
 
@@ -29,6 +29,10 @@ class CaseModule:
         """The case at hand."""
         return self.cases[self.number - 1]
 
+    def take_cases(self, cases: Sequence[Dict[str, Any]]) -> None:
+        """Take the cases that are judged, in their order: some may have been left out."""
+        self.cases, self.number = list(cases), 1
+
     def select(self, number: int) -> None:
         """Turn to a case, counted from 1."""
         self.number = number
@@ -49,9 +53,28 @@ class CaseModule:
         """Return what only a run of the case at hand tells: facts for later, tolerances."""
         return {}
 
+    def check(self, given: Sequence[Any], answers: Sequence[Any]) -> Tuple[bool, str]:
+        """Say whether the problem's own check takes answers to inputs of the case at hand, and what it says."""
+        raise ValueError("the problem brings no check of its own")
+
     def candidate_model(self, module: Any) -> Any:
         """Return a class in place of ModelNew for a candidate of the suite's own form; None if it has none."""
         return None
+
+
+def verdict_of(found: Any) -> Tuple[bool, str]:
+    """Return whether a check passes an answer, and what it says: a bool, (bool, text), or as text what is wrong.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+    if isinstance(found, (tuple, list)) and found and isinstance(found[0], bool):
+        return found[0], str(cast("List[Any]", found)[1]) if len(cast("List[Any]", found)) > 1 else ""
+    if isinstance(found, bool):
+        return found, ""
+    if isinstance(found, (str, list, tuple)):
+        return not found, str(cast("Any", found))
+    raise ValueError("the problem's own check returns %s: neither a bool nor (bool, text)" % type(found).__name__)
 
 
 def read_files() -> Dict[str, str]:

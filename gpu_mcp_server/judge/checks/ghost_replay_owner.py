@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, Tuple
 
 from ..channel.supervisor_client import Player
+from ..correctness.discrete_ties import Ties
 from ..correctness.replay_detector import History
 from ..devices.device import Buffers, Device
 from ..inputs.hidden_shapes import elements
@@ -68,9 +69,10 @@ def _right(rounds: Rounds, buffers: Buffers) -> bool:
     Raises:
         ReferenceFailed: If the reference is gone; what is right, nobody knows then.
     """
-    rounds.ties.left_s = TIES_S
+    if isinstance(rounds.ties, Ties):
+        rounds.ties.left_s = TIES_S
     try:
-        return rounds.ties.explained(buffers, buffers.check()).passed
+        return rounds.ties.excuse(buffers, buffers.check()).passed
     except ReferenceFailed:
         raise
     except JudgeFailed:  # too many ties to look at

@@ -95,7 +95,7 @@ class IsolatedCalls:
             raise self._told(buffers, between, check, judged) from None
         for seen in between.seen:
             late = np.flatnonzero((seen.wrong > check.wrong[:call]).any(axis=1))
-            if late.size and not gated.rounds.ties.explained(buffers, seen).passed:
+            if late.size and not gated.rounds.ties.excuse(buffers, seen).passed:
                 raise cheat(
                     "put a call off: the gate behind call %d of %d was reached before its output was there; what "
                     "several calls share, none of them takes" % (int(late[0]) + 1, calls)

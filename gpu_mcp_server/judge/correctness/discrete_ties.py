@@ -125,7 +125,7 @@ class Ties:
         self.open: Dict[int, Dict[int, Array]] = {}
         """Of calls of the last round, each discrete output's elements that nothing explained."""
 
-    def explained(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
+    def excuse(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Return a round's comparison without the calls whose wrong elements are all as right as the reference's.
 
         Raises:
@@ -167,7 +167,7 @@ class Ties:
     def _late(self) -> bool:
         return time.monotonic() > self.until
 
-    def unexplained(self, call: int, output: int, wrong: Optional[Array]) -> Optional[Array]:
+    def inexcusable_at(self, call: int, output: int, wrong: Optional[Array]) -> Optional[Array]:
         """Return which of an output's wrong elements nothing explained in the last round."""
         left = self.open.get(call, {}).get(output)
         return wrong if wrong is None or left is None or not left.any() else wrong & left
@@ -297,9 +297,12 @@ class Ties:
         finally:
             memory.close()
 
+    def excuse_note(self, buffers: Buffers) -> str:
+        """Return the note on a round in which something was forgiven."""
+        names: List[str] = [item.name for item in buffers.outputs if discrete(item)]
+        text = "some elements of %s are another answer than the reference's and as right: they tie within rounding"
+        return text % ", ".join(names)
 
-def told(buffers: Buffers) -> str:
-    """Return the note on a round in which something was forgiven."""
-    names: List[str] = [item.name for item in buffers.outputs if discrete(item)]
-    text = "some elements of %s are another answer than the reference's and as right: they tie within rounding"
-    return text % ", ".join(names)
+    def reason(self) -> str:
+        """Return nothing: elements say why an answer is wrong."""
+        return ""

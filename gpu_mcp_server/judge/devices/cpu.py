@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
-from ..numerics.tensors import Tensor, layout, tensors
+from ..numerics.tensors import Tensor, brings_check, layout, tensors
 from .device import Buffers, Device
 from .memory_cpu import COUNT_BYTES, CpuBuffers, Files
 
@@ -85,6 +85,7 @@ class CpuDevice(Device):
         self.well, self.task = well, task
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
         self.by_case = bool(task.get("cases"))
+        self.own_check = brings_check(task)
         self.label = cpu_model()
         self.files = self._files()
         self.told: Set[str] = set()

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from ..channel.supervisor_client import Player
 from ..numerics.random_inputs import Well
-from ..numerics.tensors import Tensor, layout
+from ..numerics.tensors import Tensor, brings_check, layout
 from ..verdicts import JudgeFailed, TooLarge
 from .cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory
 from .cuda_errors import meaning
@@ -52,6 +52,7 @@ class CudaDevice(Device):
         """Whether the candidate may write to its inputs, to see whether it does."""
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
         self.by_case = bool(task.get("cases"))
+        self.own_check = brings_check(task)
         self.tools = Tools(int(task.get("gpu_index") or 0))
         driver, begin = self.tools.driver, time.perf_counter()
         self.label = driver.name()

@@ -214,6 +214,8 @@ class Device:
     """What was free before the candidate was loaded: how many calls make a round is not for it to say."""
     weights: Any = None
     """The file with a model's weights, once the reference has written it; they are the same at every shape."""
+    own_check = False
+    """Whether the problem brings a check of answers of its own."""
     by_case = False
     """Whether a problem has cases: weights are each case's own then."""
     weights_bytes = 0

@@ -100,6 +100,12 @@ def symbols(task: Dict[str, Any]) -> List[str]:
     return list(seen)
 
 
+def brings_check(task: Dict[str, Any]) -> bool:
+    """Say whether a problem's answers are right where a check of its own takes them."""
+    adapter: Dict[str, Any] = task.get("adapter") or {}
+    return bool(adapter.get("checker"))
+
+
 def tensors(specs: Sequence[Dict[str, Any]], dims: Dict[str, int]) -> List[Tensor]:
     """Return the tensors of `specs` with the sizes that `dims` gives the symbols."""
     found: List[Tensor] = []

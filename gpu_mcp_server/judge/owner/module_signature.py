@@ -1,6 +1,6 @@
 """What a module problem takes and returns, asked of its own code once, when it is registered."""
 
-from typing import Any, Dict, List, cast
+from typing import Any, Dict, List, Sequence, cast
 
 from ..channel.supervisor_client import Player
 from ..numerics.input_views import input_memories
@@ -17,6 +17,16 @@ MOST_BYTES = {"cpu": 1 << 30, "cuda": 1 << 36}
 FIELDS = ("inputs", "outputs", "state", "constants", "layouts")
 CASE_FIELDS = ("shapes", "cases", "case_layouts", "case_constants", "scalars", "adapter")
 """Of a problem with cases, besides."""
+
+
+def without_cases(described: Dict[str, Any], dropped: Sequence[int]) -> Dict[str, Any]:
+    """Return what was described without some of its cases, counted from 1; the others are counted anew."""
+    if not dropped:
+        return described
+    kept = [i for i in range(len(described["cases"])) if i + 1 not in dropped]
+    found = {name: [described[name][i] for i in kept] for name in ("cases", "case_layouts", "case_constants")}
+    shapes = [dict(described["shapes"][i], case=number) for number, i in enumerate(kept, 1)]
+    return dict(described, shapes=shapes, **found)
 
 
 def describe(task: Dict[str, Any], reference: Player, timeout_s: float, torch_seed: int) -> Dict[str, Any]:

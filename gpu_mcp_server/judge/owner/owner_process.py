@@ -25,7 +25,7 @@ from ..numerics.stats import geometric_mean
 from ..timing.time_accounting import Ledger
 from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, where_of
 from .afterwards import recall, survey
-from .module_signature import describe
+from .module_signature import describe, without_cases
 from .peer_processes import Players
 from .shape_judge import Shape
 from .untimed_trials import Trials
@@ -113,7 +113,7 @@ class Owner:
         from .registration import Registration
 
         result = Registration(self.task, device, reference, self.well, self.torch_seed).run()
-        result["described"] = self.task.get("described")
+        result["described"] = self.task.get("described") and without_cases(self.task["described"], result["dropped"])
         result["evidence"] = self._evidence(device, {}, {})
         return result
 

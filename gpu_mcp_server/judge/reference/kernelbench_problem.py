@@ -113,6 +113,11 @@ class ModuleProblem:
         with torch.no_grad():
             return self.wide(*self._arguments(inputs))
 
+    def check(self, inputs: Sequence[Any], answers: Sequence[Any]) -> Tuple[bool, str]:
+        """Say whether the problem's own check takes answers to some inputs, and what it says."""
+        found: Tuple[bool, str] = self.module.check(self._arguments(inputs), answers)
+        return found
+
     def _arguments(self, inputs: Sequence[Any]) -> List[Any]:
         given = len(self.task["inputs"]) - len(self.task.get("state") or [])
         constants: Dict[str, Any] = self.task.get("constants") or {}

@@ -15,6 +15,7 @@ from ..folders import WORK
 from ..memory import malloc_tuning
 from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import Tensor, tensors
+from .answer_check import AnswerCheck
 from .array_copies import has_same_bytes, own_copy
 from .bad_result import BadResult
 from .double_precision import DoublePrecision
@@ -93,6 +94,7 @@ class Reference:
             "describe": self.describe,
             "specify": self.specify,
             "make": self.make,
+            "check": AnswerCheck(self).check_answer,
         }
         while True:
             try:
@@ -165,6 +167,8 @@ class Reference:
     def specify(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Take over tensors that were described, and make the model."""
         self.task.update({name: message[name] for name in message if name not in ("do", "seq")})
+        if self.task.get("cases"):
+            self.module.module.take_cases(self.task["cases"])
         self._begin_module()
         return {}
 

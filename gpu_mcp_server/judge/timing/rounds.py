@@ -1,13 +1,14 @@
 """A round: fresh inputs, the reference, the candidate under the owner's clock, the check, and why it failed."""
 
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
 
 from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
-from ..correctness.discrete_ties import Ties, told
+from ..correctness.discrete_ties import Ties
+from ..correctness.own_check import OwnCheck
 from ..correctness.replay_detector import History
 from ..correctness.sampled_errors import judged_by_samples
 from ..devices.device import Buffers, Device, RoundCheck
@@ -97,7 +98,9 @@ class Rounds:
         """In what a model's weights are not the problem's, as the candidate says: for the reason of a wrong answer."""
         self.twice = True
         """Whether where an answer is wrong is looked at in two calls before it is told."""
-        self.ties = Ties(reference, history.well, history.rtol, history.atol, timeout_s)
+        self.ties: Union[Ties, OwnCheck] = Ties(reference, history.well, history.rtol, history.atol, timeout_s)
+        if device.own_check:
+            self.ties = OwnCheck(reference, history.well, timeout_s)
 
     def open(self, buffers: Buffers, dims: Dict[str, int], order: Sequence[str]) -> None:
         """Have the players map `buffers`, and freeze them."""
@@ -299,9 +302,9 @@ class Rounds:
 
     def _without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Return what is wrong besides discrete elements that are as right as the reference's."""
-        left = self.ties.explained(buffers, check)
+        left = self.ties.excuse(buffers, check)
         if left.passed and not check.passed:
-            self.notes[told(buffers)] = None
+            self.notes[self.ties.excuse_note(buffers)] = None
         return left
 
     def _wrong(
@@ -323,12 +326,14 @@ class Rounds:
         repeated = self.repeated(buffers, call, output)
         if repeated:
             return repeated
+        if self.ties.reason():
+            return incorrect(where + self.ties.reason())
         rtol, atol = self.history.rtol, self.history.atol
         if buffers.outputs[output].count > LARGE:
             return judged_by_samples(self.history, self.number, buffers, check, (call, output))
         expected, got = (part.copy() for part in buffers.pair(call, output))
         difference = compare(expected, got, buffers.outputs[output].dtype, rtol, atol)
-        mask = self.ties.unexplained(call, output, difference.mask)
+        mask = self.ties.inexcusable_at(call, output, difference.mask)
         if mask is None or not mask.any():
             return cheat("kept writing after it said done: %sa wrong output changed under the eyes" % where)
         which = "call %d of %d, round %d; %d of %d calls are wrong" % (
@@ -349,7 +354,7 @@ class Rounds:
         others = [int(number) for number in np.flatnonzero(check.wrong[:, output]) if number != call]
         if others:
             mask = compare(*buffers.pair(others[0], output), dtype, *tolerances).mask
-            mask = self.ties.unexplained(others[0], output, mask)
+            mask = self.ties.inexcusable_at(others[0], output, mask)
             return [] if mask is None else [mask]
         if not twice or self.candidate.lost:
             return []
@@ -363,7 +368,7 @@ class Rounds:
         except (Judged, JudgeFailed):
             return []  # the verdict stands without it
         mask = compare(*buffers.pair(0, output), dtype, *tolerances).mask
-        mask = self.ties.unexplained(0, output, mask)
+        mask = self.ties.inexcusable_at(0, output, mask)
         return [np.zeros(buffers.outputs[output].count, dtype=bool) if mask is None or check.passed else mask]
 
     def repeated(self, buffers: Buffers, call: int, output: int) -> Optional[Judged]:
@@ -386,4 +391,4 @@ class Rounds:
             self.candidate.freeze()
         now = buffers.check()
         mended = bool((now.wrong[: len(before.wrong)] < before.wrong).any())
-        return now.passed or (mended and self.ties.explained(buffers, now).passed)
+        return now.passed or (mended and self.ties.excuse(buffers, now).passed)

@@ -98,6 +98,8 @@ def resolved_problem(problem: Problem, found: Mapping[str, Any]) -> Problem:
     if problem.adapter:
         content |= {name: found[name] for name in ("shapes", "cases", "case_layouts", "case_constants", "scalars")}
         content["adapter"] = {**problem.adapter, **cast("Mapping[str, Any]", found["adapter"])}
+        if content["adapter"].get("checker"):  # it is asked of inputs as they are declared
+            content["distributions"] = "declared"
     try:
         whole = Problem.model_validate(content)
     except ValidationError as error:

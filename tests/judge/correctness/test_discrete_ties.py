@@ -323,7 +323,7 @@ def test_tries_go_on_for_long_only_where_some_ties_were_found(monkeypatch, after
     reference = Reference(*after)
     one = discrete_ties.Ties(reference, Well("ab" * 32), 0.0, 0.0, 1.0)
 
-    assert one.explained(Two(), RoundCheck(np.array([[2]]), 1.0, 1.0)).passed is passed
+    assert one.excuse(Two(), RoundCheck(np.array([[2]]), 1.0, 1.0)).passed is passed
     assert reference.moved == most - (0 if after[0] == 1 else len(discrete_ties.ONE_WAY))
 
 

@@ -1,0 +1,96 @@
+"""Answers that are right by the problem's own check, where several are: factors, eigenvectors, samples.
+
+What is bit for bit the reference's answer is right. Anything else is shown to the check, as bytes that the owner
+copied and nobody can write to. It runs in the reference's process, which no candidate reaches. Where looking takes long
+it looks at some calls of each round, chosen in secret.
+"""
+
+import time
+from typing import List, Optional, Sequence
+
+import numpy as np
+
+from ..channel.supervisor_client import Player
+from ..devices.device import Buffers, RoundCheck
+from ..devices.memory_cpu import Region, share
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import Array, Tensor, layout
+from ..verdicts import ReferenceFailed, TooLarge, megabytes
+
+LEAST_CALLS = 4
+"""Of each round that are looked at whatever that takes. There are more rounds than this of calls: one in ten that is
+left out is seen with 99 %."""
+ROUND_S = 0.5
+"""After so long a round's other calls are left unseen."""
+
+
+def refusal_of(
+    reference: Player, outputs: Sequence[Tensor], answers: Sequence[Array], call: int, timeout_s: float
+) -> Optional[str]:
+    """Return why the problem's check refuses an answer to the inputs of a call, `None` if it takes it.
+
+    Raises:
+        ReferenceFailed: If it cannot say.
+        TooLarge: If an answer is larger than a job's files may be.
+    """
+    where = layout(outputs, 1, guarded=False)
+    try:
+        memory = Region(where.total, writable_by_others=False)
+    except OSError as error:
+        text = "an answer of %s is more than the problem's own check can be shown in a file: %s"
+        raise TooLarge(text % (megabytes(where.total), error)) from error
+    try:
+        for number, (item, values) in enumerate(zip(outputs, answers)):
+            memory.tensor(where, item, number)[0] = values.view(memory.tensor(where, item, number).dtype)
+        reply = reference.ask("check", 6 * timeout_s, [memory.fd], call=call, where=share(where))
+    finally:
+        memory.close()
+    if reply.get("error"):
+        raise ReferenceFailed("the problem's own check failed: %s" % reply["error"])
+    return None if reply.get("passed") else str(reply.get("said") or "it says no")
+
+
+class OwnCheck:
+    """Stands where near ties of discrete answers are explained."""
+
+    def __init__(self, reference: Player, well: Well, timeout_s: float) -> None:
+        self.reference, self.well, self.timeout_s = reference, well, timeout_s
+        self.said = ""
+        """Why it refused an answer last."""
+
+    def excuse(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
+        """Return a round's comparison with the call alone that the check refuses, if it does one that it looks at."""
+        if check.passed:
+            return check
+        calls = np.flatnonzero(check.wrong.any(axis=1))
+        left, begin = np.zeros_like(check.wrong), time.monotonic()
+        self.reference.thaw()
+        try:
+            for number, call in enumerate(self._shuffled(calls)):
+                if number >= LEAST_CALLS and time.monotonic() - begin > ROUND_S:
+                    break
+                answers = [buffers.pair(call, output)[1] for output in range(len(buffers.outputs))]
+                why = refusal_of(self.reference, buffers.outputs, answers, call, self.timeout_s)
+                if why is not None:
+                    self.said = why
+                    left[call] = check.wrong[call]
+                    break
+        finally:
+            self.reference.freeze()
+        return check._replace(wrong=left)
+
+    def _shuffled(self, calls: Array) -> List[int]:
+        found: List[int] = np.random.default_rng(self.well.word()).permutation(calls).tolist()
+        return found
+
+    def inexcusable_at(self, call: int, output: int, wrong: Optional[Array]) -> Optional[Array]:
+        """Return an output's wrong elements: the check does not say which."""
+        return wrong
+
+    def excuse_note(self, buffers: Buffers) -> str:
+        """Return the note on a round in which the check took something."""
+        return "right by the problem's own check; where that takes long, of each round some calls, chosen in secret"
+
+    def reason(self) -> str:
+        """Return why the answer that it refused is wrong."""
+        return "the problem's own check refuses the answer: %s" % self.said

@@ -1,0 +1,72 @@
+"""A problem's own check on trial: it must take the reference's answers, and none that takes no work."""
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..channel.supervisor_client import Player
+from ..correctness.own_check import refusal_of
+from ..numerics.compare import numbers
+from ..numerics.small_floats import short_bits
+from ..numerics.tensors import Array, Tensor
+from .trivial_answers import to_storage, trivial_answers
+
+ONE_IN = 1000
+"""Elements of which one is changed, at least one of each output."""
+HALF = 0.5
+"""Of itself and of the output's usual size, that it is changed by."""
+ROUNDED = ("float32", "float64")
+Named = Tuple[str, List[Array]]
+
+
+class CheckTrial:
+    """Shows a check answers to the inputs that are there."""
+
+    def __init__(self, reference: Player, timeout_s: float) -> None:
+        self.reference, self.timeout_s = reference, timeout_s
+
+    def refusal(self, outputs: Sequence[Tensor], answers: Sequence[Array]) -> Optional[str]:
+        """Return why the check refuses an answer, `None` if it takes it."""
+        return refusal_of(self.reference, outputs, answers, 0, self.timeout_s)
+
+
+def work_free_answers(
+    outputs: Sequence[Tensor], answers: Sequence[Array], given: Sequence[Sequence[Tuple[Tensor, Array]]]
+) -> List[Named]:
+    """Return answers that take no work, of all outputs together; an output that has none of a kind is zeros."""
+    each: List[Dict[str, Array]] = [
+        dict(trivial_answers(item, expected, inputs)) for item, expected, inputs in zip(outputs, answers, given)
+    ]
+    names = dict.fromkeys(name for kinds in each for name in kinds)
+    return [(name, [kinds.get(name, kinds["zeros"]) for kinds in each]) for name in names]
+
+
+def spoiled_answers(outputs: Sequence[Tensor], answers: Sequence[Array]) -> List[Named]:
+    """Return the reference's answers made worse: of lower precision, and with one element in a thousand changed."""
+    found: List[Named] = []
+    if any(item.dtype in ROUNDED for item in outputs):
+        found.append(("rounded to bfloat16", [_rounded(item, each) for item, each in zip(outputs, answers)]))
+    text = "with one element in %d changed by half" % ONE_IN
+    return [*found, (text, [_changed(item, each) for item, each in zip(outputs, answers)])]
+
+
+def _rounded(item: Tensor, elements: Array) -> Array:
+    if item.dtype not in ROUNDED:
+        return elements
+    bits: Array = short_bits(elements.astype(np.float32), "bfloat16").astype(np.uint32) << 16
+    return bits.view(np.float32).astype(elements.dtype)
+
+
+def _changed(item: Tensor, elements: Array) -> Array:
+    values = numbers(elements, item.dtype)
+    if item.dtype == "bool":
+        other = 1 - values[::ONE_IN]
+    else:
+        wide = values.astype(np.float64)
+        finite = wide[np.isfinite(wide)]
+        usual = float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
+        other = wide[::ONE_IN] * (1 + HALF) + np.ceil(HALF * (usual or 1.0) if item.dtype[0] in "iu" else 0.0)
+        other += HALF * usual if item.dtype[0] not in "iu" else 0.0
+    made = elements.copy()
+    made[::ONE_IN] = to_storage(other, item.dtype)
+    return made

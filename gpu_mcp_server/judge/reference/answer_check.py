@@ -1,0 +1,48 @@
+"""A problem's own check of answers, run beside the reference, on the owner's copies, out of a candidate's reach."""
+
+import importlib
+from typing import Any, Dict, List
+
+from ..memory.mapped_file import Mapping
+from ..memory.torch_views import tensors_at
+from ..numerics.tensors import tensors
+
+Reply = Dict[str, Any]
+SAID_CHARACTERS = 300
+
+
+class AnswerCheck:
+    """Answers a reference process's requests for it."""
+
+    def __init__(self, reference: Any) -> None:
+        """Take the process's `Reference`, whose buffers are open when it is asked."""
+        self.reference = reference
+
+    def check_answer(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Say whether the problem's check takes the answer in a memory file to a call's inputs, and what it says.
+
+        An exception in the check is a no to the answer, unless memory has run out.
+        """
+        torch: Any = importlib.import_module("torch")
+        reference = self.reference
+        memory = Mapping(descriptors[0], writable=False)
+        try:
+            items = tensors(reference.task["outputs"], reference.dims)
+            device = getattr(reference.arrays, "device", None) or torch.device("cpu")
+            found = tensors_at(torch, memory.address, message["where"], items)[0]
+            answers = [torch.empty_like(each, device=device).copy_(each) for each in found]
+            del found
+        finally:
+            memory.close()
+        given = reference.laid_inputs(reference.arrays.inputs[int(message["call"])])
+        try:
+            with torch.no_grad():
+                passed, said = reference.module.check(given, answers)
+            reference.arrays.finish()
+        except MemoryError:
+            raise
+        except Exception as error:
+            if "out of memory" in str(error):
+                raise
+            passed, said = False, "%s: %s" % (type(error).__name__, error)
+        return {"passed": passed, "said": " ".join(said.split())[:SAID_CHARACTERS]}
