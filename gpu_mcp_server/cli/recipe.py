@@ -10,9 +10,11 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, print_result, table
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
+from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.models.problem import ImportOverrides
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.models.suite import PlanComparison, RepeatReport, SuiteReport
+from gpu_mcp_server.models.suite import CandidateReport, PlanComparison, RepeatReport, SuiteReport
 
 if TYPE_CHECKING:
     from gpu_mcp_server.recipes.headless_runs import Runs
@@ -265,6 +267,65 @@ def hip(
 
     report = in_process_client.run(work)
     print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+
+
+@suite_app.command()
+def folder(
+    root: Annotated[Path, typer.Argument(help="Folder of tasks, of whatever formats import_problem takes.")],
+    candidates: Annotated[
+        Path | None,
+        typer.Option(help="Judge the answers in this folder, without an agent: TASK.py, TASK/solution.json ..."),
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Or TOML of a run; its problem is replaced by each task.")] = None,
+    tier: Annotated[str, typer.Option(help="Of candidates: smoke, correctness or performance.")] = "performance",
+    max_bytes: Annotated[int | None, typer.Option(help="Leave out cases whose tensors take more.", min=1)] = None,
+    traces: Annotated[Path | None, typer.Option(help="Write verdicts as flashinfer's traces, one a line.")] = None,
+    host: Annotated[str | None, typer.Option(help="Where; the default host if absent.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the suite. The folder's if absent.")] = None,
+    jobs: Jobs = 1,
+    as_json: Json = False,
+) -> None:
+    """Run a plan over a folder's tasks, or judge the answers that there are. Prints Markdown."""
+    from gpu_mcp_server.recipes.suite_candidates import suite_tasks
+
+    if (candidates is None) == (plan is None):
+        raise BadRequest("Give either --candidates or --plan.", hint="--candidates judges answers without an agent.")
+    tasks = suite_tasks(root.expanduser().absolute())
+    suite = name or root.expanduser().absolute().name
+    if candidates is not None:
+        timing, overrides = TimingOptions.model_validate({"tier": tier}), ImportOverrides(max_bytes=max_bytes)
+        answers = candidates.expanduser().absolute()
+        judged = in_process_client.run(
+            lambda: _judged_answers(suite, tasks, answers, (timing, host, overrides), traces)
+        )
+        print_result(judged.model_dump(mode="json"), judged.summary(), as_json=as_json)
+    if plan is not None:
+        from gpu_mcp_server.recipes.run.plan_loader import read_plan
+
+        chosen = read_plan(plan)
+        report = in_process_client.run(lambda: _over(chosen, suite, tasks, jobs))
+        print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+
+
+async def _judged_answers(
+    suite: str,
+    tasks: Mapping[str, Path],
+    answers: Path,
+    how: tuple[TimingOptions, str | None, ImportOverrides],
+    traces: Path | None,
+) -> CandidateReport:
+    from gpu_mcp_server.recipes.suite_candidates import JudgeWish, SuiteCandidates, write_traces
+
+    async with in_process_client.laboratory() as lab:
+        live = ProgressView()
+        try:
+            judging = SuiteCandidates(lab, JudgeWish(*how), live)
+            report = await judging.judge_all(suite, tasks, answers)
+            if traces is not None:
+                write_traces(judging.traces, traces)
+            return report
+        finally:
+            live.end()
 
 
 async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path], jobs: int) -> SuiteReport:

@@ -87,6 +87,64 @@ class SuiteReport(ResultModel):
         return "\n".join([*lines, "", *table(self.rows)])
 
 
+class CandidateRow(Model):
+    """An existing answer to a task of a suite, judged without an agent."""
+
+    task: str
+    candidate: str
+    """Its file."""
+    verdict: str
+    """correct, incorrect, cheat, compile_failed, or refused: nothing was judged."""
+    reason: str = ""
+    speedup: float | None = None
+    """Against the reference, geometric mean over the shapes."""
+    sol_score: float | None = None
+    """Mean over the shapes; None where no device's peaks say what the least time is."""
+    degenerate: bool = False
+    """An answer without work is right for the task: it counts nowhere."""
+    attempt_id: str | None = None
+    wall_s: float = 0.0
+
+    def line_text(self) -> str:
+        """Say it as a row of a Markdown table."""
+        numbers = [f"{value:.3g}" if value is not None else "-" for value in (self.speedup, self.sol_score)]
+        cells = [_cell(self.task), _cell(self.candidate), self.verdict, *numbers, self.attempt_id or "-"]
+        return f"| {' | '.join([*cells, _cell(self.reason)])} |"
+
+
+class CandidateReport(ResultModel):
+    """A suite's tasks with the answers that there are to them."""
+
+    suite: str
+    tasks: int
+    refused: dict[str, str] = {}
+    """Tasks that are no problem here, and why."""
+    missing: list[str] = []
+    """Tasks without a candidate."""
+    rows: list[CandidateRow]
+    fast: dict[str, Proportion]
+    """fast_p of KernelBench, of the candidates that were judged."""
+    geometric_mean: float | None = None
+    """Of the speed-ups of correct candidates."""
+    sol_score: float | None = None
+    """SOL-ExecBench's score, mean over the judged candidates that have one; what is not correct has 0."""
+    traces: int = 0
+    """Verdicts written in flashinfer's form."""
+
+    def summary(self) -> str:
+        """Say the scores, then a table as Markdown."""
+        lines = [f"# {self.suite}", "", f"{self.tasks} tasks, {len(self.rows)} candidates.", ""]
+        lines += [f"- {name}: {rate.text()}" for name, rate in self.fast.items()]
+        for name, value in (("geometric mean", self.geometric_mean), ("SOL score", self.sol_score)):
+            lines.append(f"- {name}: {value:.3g}" if value is not None else f"- {name}: unknown")
+        lines += [f"- traces written: {self.traces}"] if self.traces else []
+        lines += [f"- without a candidate: {', '.join(self.missing)}"] if self.missing else []
+        lines += [f"- refused: {_cell(name)}: {_cell(why)}" for name, why in self.refused.items()]
+        lines += ["", "| task | candidate | verdict | speed-up | SOL score | attempt | reason |"]
+        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+        return "\n".join([*lines, *(row.line_text() for row in self.rows)])
+
+
 class StepVariance(Model):
     """What one step of a plan adds to how much its repetitions differ."""
 

@@ -48,7 +48,7 @@ async def problem(source: ProblemSource) -> Problem:
     """
     definition = _read(source.text)
     _check(definition)
-    cases, tolerances, stored = _cases(definition, await _workloads(source, definition))
+    cases, tolerances, stored = _cases(definition, await read_workloads(source, definition))
     if not cases:
         raise BadRequest(
             f"Each of the {stored} workloads has inputs in safetensors files.",
@@ -78,7 +78,7 @@ def _check(definition: Mapping[str, Any]) -> None:
                 raise BadRequest(f"{name} is {str(dtype)[:40]!r}.", hint=f"Known types are {', '.join(DTYPES)}.")
 
 
-async def _workloads(source: ProblemSource, definition: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def read_workloads(source: ProblemSource, definition: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the workloads: workload.jsonl beside the definition, or workloads/OP_TYPE/NAME.jsonl of its data set."""
     if source.folder is None:
         raise BadRequest("A definition that is sent as text has no workloads.", hint="Give the path of its file.")

@@ -1,0 +1,201 @@
+"""A suite's tasks as they lie in a folder, and the answers that there are to them, judged without an agent.
+
+Scores stand as the suites define them. Sources: fast_p, KernelBench (arXiv:2502.10517, section 3.3); the SOL score,
+SOL-ExecBench's sol_score.py: 1 / (1 + (t - t_sol) / (t_b - t_sol)).
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import geometric_mean, mean
+from typing import Any, cast
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
+from gpu_mcp_server.models.problem import ImportOverrides, Problem
+from gpu_mcp_server.models.suite import CandidateReport, CandidateRow, Proportion
+from gpu_mcp_server.recipes.run.run_context import Tell
+from gpu_mcp_server.recipes.suites import FAST
+from gpu_mcp_server.services.builds.candidate_source import LANGUAGE_BY_SUFFIX, source_of
+from gpu_mcp_server.services.evaluation.trace_solutions import Solution, read_solution, traces_of
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problems.formats import trace
+from gpu_mcp_server.services.problems.formats.base import AS_IT_IS
+from gpu_mcp_server.services.problems.formats.detect import known_formats, source_at
+
+STEMS = ("submission", "solution", "candidate", "custom_kernel")
+"""What a candidate's file is called where it lies in its task's folder."""
+MOST_TASKS = 2000
+
+
+def suite_tasks(root: Path) -> dict[str, Path]:
+    """Return the folders below one that a format knows by a main file, by their path in it.
+
+    Raises:
+        NotFound: If there is none.
+    """
+    names = {name for each in known_formats() for name in each.MAIN_FILES}
+    found: dict[str, Path] = {}
+    for path in sorted(root.rglob("*")):
+        if path.name in names and path.is_file() and len(found) < MOST_TASKS and _is_task(path):
+            found.setdefault(path.parent.relative_to(root).as_posix(), path)
+    if not found:
+        raise NotFound("task", str(root), hint=f"A task's folder has one of {', '.join(sorted(names))}.")
+    return found
+
+
+def _is_task(path: Path) -> bool:
+    """Say whether a file of a common name is a task's; a definition without workloads is none."""
+    if path.name == "definition.json":
+        return any((path.parent / name).is_file() for name in ("workload.jsonl", "workloads.jsonl"))
+    if path.suffix in (".yaml", ".yml", ".toml"):
+        words = ("correctness_command", "reference", "problem", "tests:", "[program]", "regime")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return any(word in text for word in words)
+    return True
+
+
+def candidates_of(task: str, folder: Path) -> list[Path]:
+    """Return a task's candidates: FOLDER/TASK.SUFFIX, and submission, solution or candidate in FOLDER/TASK."""
+    near = folder / task
+    beside = sorted(near.parent.glob(f"{near.name}.*")) if task != "." and near.parent.is_dir() else []
+    inside = sorted(path for path in near.iterdir() if path.stem.startswith(STEMS)) if near.is_dir() else []
+    known = {*LANGUAGE_BY_SUFFIX, ".py", ".json"}
+    return [path for path in [*beside, *inside] if path.is_file() and path.suffix in known]
+
+
+async def solution_at(lab: Lab, path: Path) -> Solution:
+    """Return a candidate's file, or a packed solution, as the judge takes it.
+
+    Raises:
+        BadRequest, NotFound, LimitExceeded: If it is none.
+    """
+    if path.suffix == ".json":
+        return read_solution(await asyncio.to_thread(path.read_text, encoding="utf-8", errors="replace"))
+    source = await source_of(lab.store.workspaces, path=str(path), allow_local=True)
+    return Solution(path.stem, source, "launch")
+
+
+@dataclass(frozen=True)
+class JudgeWish:
+    """How candidates of a suite are judged."""
+
+    timing: TimingOptions
+    host: str | None = None
+    overrides: ImportOverrides = AS_IT_IS
+
+
+class SuiteCandidates:
+    """Judges them one after the other; what was judged before is answered from the store."""
+
+    def __init__(self, lab: Lab, wish: JudgeWish, tell: Tell) -> None:
+        self._lab, self._wish, self._tell = lab, wish, tell
+        self._rows: list[CandidateRow] = []
+        self._refused: dict[str, str] = {}
+        self._missing: list[str] = []
+        self.traces: list[dict[str, Any]] = []
+
+    async def judge_all(self, suite: str, tasks: Mapping[str, Path], folder: Path) -> CandidateReport:
+        """Judge each candidate of each task; a task that is no problem here is said, and the others go on."""
+        for number, (name, path) in enumerate(tasks.items(), 1):
+            files = candidates_of(name, folder)
+            if not files:
+                self._missing.append(name)
+                continue
+            await self._tell(f"{name}: {number} of {len(tasks)}, {len(files)} candidates")
+            try:
+                problem = await self._imported(path)
+            except GpuMcpError as error:
+                self._refused[name] = str(error)[:500]
+                continue
+            for file in files:
+                await self._judge(name, path, problem, file)
+        return self.report(suite, len(tasks))
+
+    async def _imported(self, path: Path) -> Problem:
+        source = await source_at(path)
+        wish = self._wish.overrides if path.name != "config.yaml" else ImportOverrides()
+        info = await self._lab.evaluation.registry.import_file(replace(source, wish=wish), host=self._wish.host)
+        return await self._lab.store.problems.get(info.problem_id)
+
+    async def _judge(self, task: str, path: Path, problem: Problem, file: Path) -> None:
+        began = time.monotonic()
+        row = CandidateRow(task=task, candidate=file.name, verdict="refused", degenerate=bool(problem.degenerate))
+        try:
+            solution = await solution_at(self._lab, file)
+            found = await self._lab.evaluation.evaluator.evaluate(
+                problem.problem_id, solution.source, host=self._wish.host, flags=solution.flags, entry=solution.entry,
+                timing=self._wish.timing, wait_s=3600.0, reuse=True,
+            )  # fmt: skip
+            if problem.adapter.get("kind") == "trace":
+                self.traces += traces_of(problem, await workloads_of(path), solution.name, found)
+            row = row.model_copy(update=_told(found))
+        except GpuMcpError as error:
+            row = row.model_copy(update={"reason": str(error)[:500]})
+        self._rows.append(row.model_copy(update={"wall_s": round(time.monotonic() - began, 1)}))
+        await self._tell(f"{task} {file.name}: {row.verdict} {row.reason[:200]}")
+
+    def report(self, suite: str, tasks: int) -> CandidateReport:
+        """Return what was judged with its scores."""
+        judged = [row for row in self._rows if row.verdict != "refused" and not row.degenerate]
+        right = [row for row in judged if row.verdict == "correct"]
+        fast = {
+            f"fast_{p}": Proportion.from_counts(sum(p == 0 or (row.speedup or 0.0) > p for row in right), len(judged))
+            for p in FAST
+        }
+        speeds = [row.speedup for row in right if row.speedup]
+        known = any(row.sol_score is not None for row in right)
+        scores = [row.sol_score for row in judged if row.sol_score is not None] if known else []
+        return CandidateReport(
+            suite=suite, tasks=tasks, refused=self._refused, missing=self._missing, rows=self._rows, fast=fast,
+            geometric_mean=geometric_mean(speeds) if speeds else None, sol_score=mean(scores) if scores else None,
+            traces=len(self.traces),
+        )  # fmt: skip
+
+
+async def workloads_of(path: Path) -> Sequence[Mapping[str, Any]]:
+    """Return a definition's workloads as their file has them."""
+    source = await source_at(path)
+    return await trace.read_workloads(source, cast("Mapping[str, Any]", json.loads(source.text)))
+
+
+def _told(found: Evaluation) -> dict[str, Any]:
+    scores = list(_sol_scores(found.shapes))
+    whole = found.verdict == "correct" and len(scores) == len(found.shapes) and scores
+    return {
+        "verdict": found.verdict or found.status,
+        "reason": found.reason,
+        "speedup": found.speedup,
+        "sol_score": mean(scores) if whole else None if found.verdict == "correct" else 0.0,
+        "attempt_id": found.attempt_id or None,
+    }
+
+
+def _sol_scores(shapes: Sequence[ShapeVerdict]) -> Iterator[float]:
+    """Yield the score of each shape whose least time is known; the baseline is torch.compile where that is known."""
+    for shape in shapes:
+        if shape.candidate and shape.reference and shape.floor_us is not None:
+            baseline = shape.compiled or shape.reference
+            yield sol_score(shape.candidate.median_us, baseline.median_us, shape.floor_us)
+
+
+def sol_score(time_us: float, baseline_us: float, least_us: float) -> float:
+    """Return SOL-ExecBench's score: 1 at the least possible time, 0.5 at the baseline's."""
+    if baseline_us <= least_us:
+        return 1.0 if time_us <= least_us else 0.0
+    return 1 / (1 + max(0.0, time_us - least_us) / (baseline_us - least_us))
+
+
+def write_traces(traces: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write traces, one a line.
+
+    Raises:
+        BadRequest: If the file cannot be written.
+    """
+    try:
+        path.write_text("".join(json.dumps(each, allow_nan=False) + "\n" for each in traces), encoding="utf-8")
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written: {error.strerror}.", hint="Name another file.") from error

@@ -1,0 +1,123 @@
+"""Existing answers to a suite's tasks: found by their names, judged without an agent, scored, told as traces."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
+from gpu_mcp_server.recipes.headless_runs import silent
+from gpu_mcp_server.recipes.suite_candidates import JudgeWish, SuiteCandidates, candidates_of, sol_score, suite_tasks
+from gpu_mcp_server.services.evaluation.trace_solutions import read_solution, trace_status
+from gpu_mcp_server.services.lab import Lab
+from tests.services.problems.formats.test_suite_formats import RETURNS, lab, trace_folder, workload
+from tests.services.problems.test_kernelbench_problems import needs_torch
+
+__all__ = ["lab"]
+
+
+def solution(name: str, files: dict[str, str], entry: str, **spec: Any) -> str:
+    sources = [{"path": path, "content": text} for path, text in files.items()]
+    return json.dumps({"name": name, "spec": {"entry_point": entry, **spec}, "sources": sources})
+
+
+SPLIT = {
+    "main.py": "from __future__ import annotations\nfrom parts.scaling import scaled\n"
+    "def kernel(x, weight, n_valid, eps, y):\n    y.copy_(scaled(x, weight) + eps)\n    y[n_valid:] = 0\n",
+    "parts/scaling.py": "def scaled(x, weight):\n    return x[:, ::2] * weight\n",
+}
+
+
+@needs_torch
+@pytest.mark.timeout(600)
+async def test_answers_in_a_folder_are_judged_and_told_as_traces(lab: Lab, tmp_path: Path):
+    tasks, answers = tmp_path / "suite", tmp_path / "answers"
+    for name in ("scale", "unanswered"):
+        (tasks / name).mkdir(parents=True)
+        trace_folder(tasks / name)
+    (answers / "scale").mkdir(parents=True)
+    (answers / "scale" / "solution.json").write_text(solution("split", SPLIT, "main.py::kernel"))
+    (answers / "scale" / "solution_wrong.json").write_text(
+        solution("wrong", {"a.py": RETURNS.replace("eps\n", "2 * eps\n")}, "a.py::run", destination_passing_style=False)
+    )
+    judging = SuiteCandidates(lab, JudgeWish(TimingOptions(tier="correctness")), silent)
+    report = await judging.judge_all("ours", suite_tasks(tasks), answers)
+
+    assert [(row.candidate, row.verdict) for row in report.rows] == [
+        ("solution.json", "correct"), ("solution_wrong.json", "incorrect")
+    ]  # fmt: skip
+    assert report.missing == ["unanswered"] and (report.fast["fast_0"].hits, report.fast["fast_0"].of) == (1, 2)
+    assert report.sol_score is None and report.geometric_mean is None  # nothing was timed
+    told = [(each["solution"], each["workload"]["uuid"], each["evaluation"]["status"]) for each in judging.traces]
+    assert told[:2] == [("split", "w16", "PASSED"), ("split", "w48", "PASSED")]
+    assert {status for name, _, status in told if name == "wrong"} == {"INCORRECT_NUMERICAL"}
+    passed = judging.traces[0]
+    assert passed["definition"] == "row_scale" and passed["workload"] == workload(16, 5)
+    assert set(passed["evaluation"]) == {"status", "environment", "timestamp", "log", "correctness", "performance"}
+    json.dumps(judging.traces, allow_nan=False)
+
+
+def test_a_packed_solution_is_one_file_that_says_how_it_is_called():
+    found = read_solution(solution("split", SPLIT, "main.py::kernel"))
+    space: dict[str, Any] = {}
+    exec(compile(found.source.text, "solution.py", "exec"), space)
+
+    assert space["SOLUTION"] == {"function": "kernel", "destination_passing_style": True}
+    assert space["scaled"].__module__ == "parts.scaling"
+    units = {"k.cu": "// k", "main.cpp": '#include "k.h"', "k.h": ""}
+    compiled = read_solution(solution("c", units, "main.cpp::run", compile_options={"cflags": ["-O2"]}))
+    assert (compiled.source.language, compiled.entry, compiled.flags) == ("cuda", "run", ("-O2",))
+    assert compiled.source.text == '#include "k.cu"\n#include "main.cpp"\n' and set(compiled.source.beside) == set(
+        units
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "no solution"),
+        (solution("a", {"a.py": ""}, "b.py::run"), "entry point b.py::run"),
+        (solution("a", {"a.py": ""}, "a.py::os.system"), "entry point"),
+        (solution("a", {"a.rs": ""}, "a.rs::run"), "no language that is judged"),
+    ],
+)
+def test_what_is_no_solution_says_why(text: str, says: str):
+    with pytest.raises(BadRequest, match=says):
+        read_solution(text)
+
+
+def test_candidates_are_found_by_their_tasks_names(tmp_path: Path):
+    with pytest.raises(NotFound, match="task"):
+        suite_tasks(tmp_path)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("a/b.py", "a/b.txt", "a/b/submission_2.cu", "a/b/reference.py", "a/c.py"):
+        (tmp_path / name).write_text("x")
+    assert [path.name for path in candidates_of("a/b", tmp_path)] == ["b.py", "submission_2.cu"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason", "status"),
+    [
+        ("cheat", "repeats an earlier answer", "REWARD_HACK"),
+        ("incorrect", "did not return from its calls within 20 s and was killed", "TIMEOUT"),
+        ("incorrect", "in round 1: ValueError: output y has shape [2], expected [3]", "INCORRECT_SHAPE"),
+        ("incorrect", "output y is torch.int32, expected torch.float32", "INCORRECT_DTYPE"),
+        ("incorrect", "output y[0] is 1, expected 2; 3 of 4 elements are wrong", "INCORRECT_NUMERICAL"),
+        ("incorrect", "RuntimeError: no", "RUNTIME_ERROR"),
+    ],
+)
+def test_a_verdict_has_a_status_by_what_ended_it(verdict: Any, reason: str, status: str):
+    found = Evaluation(
+        status="judged", verdict=verdict, attempt_id="a", problem_id="p", problem_hash="", language="python", host="h"
+    )
+    assert trace_status(found, ShapeVerdict(dims={}, verdict=verdict, reason=reason)) == status
+    assert trace_status(found.model_copy(update={"status": "compile_failed"}), None) == "COMPILE_ERROR"
+
+
+def test_the_sol_score_is_one_at_the_least_time_and_half_at_the_baselines():
+    assert sol_score(10.0, 50.0, 10.0) == 1.0
+    assert sol_score(50.0, 50.0, 10.0) == 0.5
+    assert sol_score(90.0, 50.0, 10.0) == pytest.approx(1 / 3)
+    assert (sol_score(9.0, 8.0, 10.0), sol_score(11.0, 8.0, 10.0)) == (1.0, 0.0)
