@@ -1,5 +1,6 @@
 """A definition of flashinfer-trace or SOL-ExecBench: `run(*inputs)` over axes, a workload a case."""
 
+import base64
 import importlib
 import inspect
 import json
@@ -43,6 +44,8 @@ class TraceDefinition(CaseModule):
                 found.append(_scalar(scalars[name], spec))
             elif name in made:
                 found.append(made[name])
+            elif how.get(name, {}).get("type") == "safetensors":
+                found.append(_stored(self.files[str(how[name]["file"])], str(spec["dtype"]), how[name]["shape"]))
             else:
                 found.append(_drawn(spec, sizes))
         return found
@@ -65,6 +68,11 @@ def _scalar(value: Any, spec: Dict[str, Any]) -> Any:
     if spec.get("shape") is None:
         return value
     return torch.tensor(value, dtype=getattr(torch, str(spec["dtype"])))
+
+
+def _stored(text: str, dtype: str, shape: Sequence[int]) -> Any:
+    """Return a tensor that came with the problem."""
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=getattr(torch, dtype)).reshape(tuple(shape))
 
 
 def _drawn(spec: Dict[str, Any], sizes: Dict[str, int]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.problems.formats.base import MAX_FILE_BYTES, ProblemSource
+from gpu_mcp_server.services.problems.formats.stored_tensors import StoredTensors
 from gpu_mcp_server.services.problems.suite_problems import suite_problem
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
@@ -21,7 +22,7 @@ DTYPES = (
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "float4_e2m1fn_x2",
     "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
-KINDS = ("random", "scalar", "custom")
+KINDS = ("random", "scalar", "custom", "safetensors")
 RTOL, ATOL = 1e-2, 1e-2
 """Where a workload says nothing else. Source: flashinfer-bench's and SOL-ExecBench's documents, `tolerance`."""
 
@@ -48,21 +49,23 @@ async def problem(source: ProblemSource) -> Problem:
     """
     definition = _read(source.text)
     _check(definition)
-    cases, tolerances, stored = _cases(definition, await read_workloads(source, definition))
+    workloads = await read_workloads(source, definition)
+    tensors = StoredTensors(source.folder or Path())
+    cases, tolerances, stored = await _cases(definition, workloads, tensors)
     if not cases:
         raise BadRequest(
-            f"Each of the {stored} workloads has inputs in safetensors files.",
-            hint="Workloads whose inputs are random, scalar or custom can be imported.",
+            f"Each of the {stored} workloads has inputs in safetensors files that are not there, or too large.",
+            hint="Put the data set's files where the workloads say; of stored tensors a problem takes 2 MiB.",
         )
     name = str(definition.get("name") or (source.folder.name if source.folder else "") or "definition")
     plain = {name: definition[name] for name in ("inputs", "outputs", "custom_inputs_entrypoint") if name in definition}
     rtol, atol = (min(each) for each in zip(*tolerances, strict=True))
     about = str(definition.get("description") or "")
     if stored:
-        about += f" ({stored} workloads with stored tensors are left out.)"
+        about += f" ({stored} workloads are left out, whose stored tensors are not there, or too large.)"
     return suite_problem(
         name, str(definition["reference"]), kind="trace", cases=cases, wish=source.wish, description=about,
-        files={"definition.json": json.dumps(plain)}, rtol=rtol, atol=atol,
+        files={"definition.json": json.dumps(plain), **tensors.files}, rtol=rtol, atol=atol,
         device="cuda" if "cuda" in str(definition["reference"]) else "cpu",
     )  # fmt: skip
 
@@ -98,8 +101,8 @@ async def read_workloads(source: ProblemSource, definition: Mapping[str, Any]) -
     return [cast("dict[str, Any]", each.get("workload", each)) for each in found]
 
 
-def _cases(
-    definition: Mapping[str, Any], workloads: list[dict[str, Any]]
+async def _cases(
+    definition: Mapping[str, Any], workloads: list[dict[str, Any]], tensors: StoredTensors
 ) -> tuple[list[dict[str, Any]], list[tuple[float, float]], int]:
     """Return cases with all axes as numbers, their tolerances, and how many workloads need stored tensors."""
     cases: list[dict[str, Any]] = []
@@ -111,11 +114,15 @@ def _cases(
             raise BadRequest("A workload has no axes and inputs.", hint="Each line is one workload in JSON.")
         inputs = {name: cast("Mapping[str, Any]", how).get(name) or {"type": "random"} for name in definition["inputs"]}
         kinds = {str(cast("Mapping[str, Any]", each).get("type")) for each in inputs.values()}
-        if kinds - set(KINDS):
+        plain = {name: {k: each[k] for k in ("type", "value") if k in each} for name, each in inputs.items()}
+        for name, each in inputs.items():
+            if each.get("type") == "safetensors":
+                kept = await tensors.keep(each, str(definition["inputs"][name]["dtype"]))
+                plain[name] = kept or {"type": "absent"}
+        if kinds - set(KINDS) or {"type": "absent"} in plain.values():
             stored += 1
             continue
         axes = _sizes(definition, cast("Mapping[str, Any]", workload["axes"]))
-        plain = {name: {k: each[k] for k in ("type", "value") if k in each} for name, each in inputs.items()}
         cases.append({"axes": axes, "inputs": plain})
         tolerances.append(_tolerance(workload))
     return cases, tolerances, stored

@@ -1,6 +1,7 @@
 """Suites as they are published, in tasks of our own making: each imports unchanged, and judges a candidate of its form."""
 
 import json
+import struct
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -106,7 +107,7 @@ async def imported(lab: Lab, path: Path, **wish: Any) -> ProblemInfo:
 async def judged(lab: Lab, problem_id: str, text: str, language: Any = "python") -> Evaluation:
     name = {"python": "m.py", "c": "m.c"}[language]
     return await lab.evaluation.evaluator.evaluate(
-        problem_id, CandidateSource(text, language, name), device="cpu", timing=UNTIMED
+        problem_id, CandidateSource(text, language, name), device="cpu", timing=UNTIMED, wait_s=550.0
     )
 
 
@@ -205,10 +206,36 @@ async def test_a_definition_with_workloads_imports_and_judges_each_kind_of_candi
     assert [dict(shape) for shape in info.shapes] == [
         {"case": 1, "m": 16, "argument_2": 5}, {"case": 2, "m": 48, "argument_2": 9}
     ]  # fmt: skip
-    assert (info.rtol, info.atol) == (1e-2, 1e-2) and "1 workloads with stored tensors" in info.description
+    assert (info.rtol, info.atol) == (1e-2, 1e-2) and "1 workloads are left out, whose stored" in info.description
     assert (await judged(lab, info.problem_id, HANDED)).verdict == "correct"
     assert (await judged(lab, info.problem_id, RETURNS.replace("[n_valid:]", "[7:]"))).verdict == "incorrect"
     assert (await judged(lab, info.problem_id, LAUNCHER, "c")).verdict == "correct"
+
+
+def safetensors(key: str, kind: str, values: list[float]) -> bytes:
+    data = struct.pack(f"<{len(values)}f", *values)
+    header = json.dumps({key: {"dtype": kind, "shape": [len(values)], "data_offsets": [0, len(data)]}}).encode()
+    return len(header).to_bytes(8, "little") + header + data
+
+
+@needs_torch
+async def test_small_tensors_that_a_workload_stores_come_with_the_problem(lab: Lab, tmp_path: Path):
+    folder, how = tmp_path / "definitions" / "scale", {"type": "safetensors", "path": "blob/w.safetensors"}
+    (tmp_path / "blob").mkdir()
+    folder.mkdir(parents=True)
+    (tmp_path / "blob" / "w.safetensors").write_bytes(safetensors("w", "F32", [1, 0, -2, 4]))
+    lines = [workload(m, 3) for m in (8, 20)]
+    for line, key in zip(lines, ("w", "other"), strict=True):
+        line["inputs"]["weight"] = {**how, "tensor_key": key}
+    (folder / "definition.json").write_text(json.dumps(DEFINITION))
+    (folder / "workload.jsonl").write_text(json.dumps(lines[0]))
+    info = await imported(lab, folder)
+
+    fixed = RETURNS.replace("* weight", "* torch.tensor([1.0, 0.0, -2.0, 4.0])")
+    assert (await judged(lab, info.problem_id, "import torch\n" + fixed)).verdict == "correct"
+    (folder / "workload.jsonl").write_text(json.dumps(lines[1]))
+    with pytest.raises(BadRequest, match="No tensor 'other' is in the safetensors file"):
+        await read_problem(await source_at(folder))
 
 
 async def test_a_definition_is_never_run_to_be_read(tmp_path: Path):
