@@ -67,16 +67,13 @@ def _tolerance(said: Mapping[str, Any]) -> float | None:
 
 
 def _shapes(text: str) -> list[dict[str, Any]]:
-    """Read SHAPES; nothing is run."""
+    """Read SHAPES, in which names may stand for constants of the module; nothing is run."""
     try:
         body = ast.parse(text).body
-        value = next(
-            s.value
-            for s in body
-            if isinstance(s, (ast.Assign, ast.AnnAssign))
-            and any(isinstance(t, ast.Name) and t.id == "SHAPES" for t in _targets(s))
-        )
-        found = ast.literal_eval(cast("ast.expr", value))
+        given = (s for s in body if isinstance(s, (ast.Assign, ast.AnnAssign)))
+        named = (s.value for s in given if any(isinstance(t, ast.Name) and t.id == "SHAPES" for t in _targets(s)))
+        value = next(each for each in named if each is not None)
+        found = ast.literal_eval(_Constants(body).visit(value))
     except (SyntaxError, ValueError, StopIteration, RecursionError, MemoryError) as error:
         raise BadRequest(
             f"shapes.py has no SHAPES that can be read: {error or 'none'}.", hint="SHAPES = [{'M': 64}, ...]."
@@ -84,6 +81,17 @@ def _shapes(text: str) -> list[dict[str, Any]]:
     if not isinstance(found, (list, tuple)) or not all(isinstance(e, dict) for e in cast("list[Any]", found)):
         raise BadRequest("SHAPES is no list of values by name.", hint="SHAPES = [{'M': 64}, ...].")
     return [{str(k): v for k, v in each.items()} for each in cast("list[dict[Any, Any]]", found)]
+
+
+class _Constants(ast.NodeTransformer):
+    """Puts constants of a module in the place of their names."""
+
+    def __init__(self, body: list[ast.stmt]) -> None:
+        given = [s for s in body if isinstance(s, ast.Assign) and isinstance(s.value, ast.Constant)]
+        self._known = {t.id: s.value for s in given for t in s.targets if isinstance(t, ast.Name)}
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._known.get(node.id, node)
 
 
 def _targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.expr]:

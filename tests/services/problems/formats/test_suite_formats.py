@@ -263,7 +263,7 @@ def get_init_inputs():
 @needs_torch
 async def test_a_sweep_of_shapes_has_its_own_model_and_weights_at_each(lab: Lab, tmp_path: Path):
     (tmp_path / "reference.py").write_text(SWEPT)
-    (tmp_path / "shapes.py").write_text('"""Sizes."""\nSHAPES = [{"n": 8, "k": 2}, {"n": 30, "k": 5}]  # two\n')
+    (tmp_path / "shapes.py").write_text('"""Sizes."""\nFEW = 2\nSHAPES = [{"n": 8, "k": FEW}, {"n": 30, "k": 5}]\n')
     (tmp_path / "problem.yaml").write_text(
         "name: swept\nflops_formula: '2 * n * k'\nbytes_formula: 'n'\ntolerance: {float32: 0.001}\n"
     )
