@@ -1,4 +1,4 @@
-"""Compiles and judges the examples of docs/candidates.md that are Python launchers, each in its language.
+"""Compiles and judges the examples of docs/reference/candidates.md that are Python launchers, each in its language.
 
 `python benchmarks/languages/launchers.py [--json OUT] [--device cpu|cuda] [NAME ...]`, with the packages in the Python
 that GPU_MCP_HOSTS__LOCAL__JUDGE_PYTHON names. A language whose package is not there is a row that says so. Rows come in

@@ -58,10 +58,15 @@ int main(int argc, char** argv) {
   }
   if (!strcmp(how, "unordered") && !getenv("CUDA_LAUNCH_BLOCKING")) { printf("Verification: FAIL\n"); return 1; }
   if (!strcmp(how, "says-fail")) { printf("Verification: FAIL\n"); return 0; }
+  if (!strcmp(how, "wrong")) printf("rank 0: element 7 is 3, not 5\n");
   dump(how);
   if (stress()) fprintf(stderr, "gmcp: rank=0 buffers=3 dumped=1 guards_broken=%d poisoned=20 skewed=10\n", !strcmp(how, "guard"));
   fprintf(stderr, "ncclx: device_collectives=%d host_fallbacks=%d\n", strcmp(how, "fallback") ? 20 : 19, !strcmp(how, "fallback"));
   if (!strcmp(how, "fallback")) fprintf(stderr, "ncclx: fallback ncclAlltoAll: pointer is in no window\n");
+  if (!strcmp(how, "wrong")) {
+    fprintf(stderr, "job:8:8 [3] misc/socket.cc:298 NCCL WARN Net : error encountered when getting address info\n");
+    return 1;
+  }
   if (silent() && strcmp(how, "pass-anyway")) { printf("Verification: FAIL\n"); return 1; }
   printf("Verification: PASS\n");
   return 0;

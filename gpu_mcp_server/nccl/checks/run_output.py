@@ -20,6 +20,8 @@ _NCCL = re.compile(
 _CUDA = re.compile(
     r"^.*\bCUDA(?:_ERROR_\w+|\s+(?:error|failure|line)\b|\s+\S+:\d+).*$|^.*\bcudaError\w+.*$", re.MULTILINE
 )
+_OURS = re.compile(r"\s*(?:ncclx|gmcp): ")
+NO_NETWORK = "NCCL WARN Net : "
 SAYS_FAIL = re.compile(
     r"\b(?:verification|test|check)\w*\s*[:=]?\s*(?:FAIL\w*|INCORRECT|WRONG)|^FAIL(?:ED|URE)?\b", re.I | re.M
 )
@@ -159,9 +161,14 @@ def hang_locations(texts: Iterable[str]) -> list[HangLocation]:
     return [found[r] for r in sorted(found)]
 
 
+def program_text(text: str) -> str:
+    """Return what a program itself said: without our counters, and NCCL's look for a network, which jobs lack."""
+    return "\n".join(line for line in text.splitlines() if not _OURS.match(line) and NO_NETWORK not in line)
+
+
 def error_lines(texts: Iterable[str]) -> list[str]:
     """Return what NCCL and CUDA said, NCCL first, each once."""
-    whole = "\n".join(texts)
+    whole = program_text("\n".join(texts))
     found = [m.group(0).strip()[:MOST_WORDS] for p in (_NCCL, _CUDA) for m in p.finditer(whole)]
     return list(dict.fromkeys(found))[:6]
 

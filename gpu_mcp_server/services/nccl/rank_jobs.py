@@ -10,6 +10,7 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import RankOptions, RankResult
+from gpu_mcp_server.nccl.checks import run_output
 from gpu_mcp_server.nccl.program_model.program import units_of
 from gpu_mcp_server.services.builds.build_plans import LONG, compile_limits, note_of, nvidia_target
 from gpu_mcp_server.services.commands import run_traces
@@ -100,7 +101,8 @@ class NcclRunResult:
 
     def ending(self) -> str:
         """Say how it ended, ranks that did not end well first."""
-        missing = run_traces.missing_ranks(self.ranks)
+        said = [r.model_copy(update={"last": run_output.program_text(r.last)}) for r in self.ranks]
+        missing = run_traces.missing_ranks(said)
         return "; ".join(w for w in (missing or "", self.note) if w) or self.status
 
 

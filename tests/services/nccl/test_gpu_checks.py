@@ -91,6 +91,7 @@ async def test_a_program_that_is_right_passes_every_trial(lab: Lab, program: Mak
     ("how", "stage", "check", "words"),
     [
         ("illegal", "plain", "run", "rank 0: exit 1, last said \"CUDA error main.cu:61 'an illegal memory access"),
+        ("wrong", "plain", "run", "rank 0: exit 1, last said 'rank 0: element 7 is 3, not 5'; with a wait after each"),
         ("says-fail", "plain", "run", "printed that its own verification failed"),
         ("says-fail", "plain", "run", "with a wait after each launch it fails too"),
         ("illegal", "plain", "run", "with a wait after each launch: 1 of 1 ranks did not end well: rank 0"),
@@ -141,7 +142,8 @@ async def test_a_checker_that_needs_longer_than_its_time_condemns_no_program(
     checker.write_text(f"#!/bin/sh\n{script}\n")
     checker.chmod(0o755)
     tmp_path.chmod(0o755)
-    trial = await trials(lab, program, "good", ranks=1, limit_s=3.0, checker=checker)
+    limit_s = 3.0 if "sleep" in script else 60.0
+    trial = await trials(lab, program, "good", ranks=1, limit_s=limit_s, checker=checker)
     (check,) = await trial.memcheck()
 
     assert (check.status, words in check.evidence) == (status, True), check
