@@ -61,7 +61,7 @@ async def judged(lab: Lab, problem: str, text: str, device: str) -> dict[str, An
     source = CandidateSource(text, launcher_language(text), "kernel.py")
     timing = TimingOptions(tier="smoke" if device == "cpu" else "performance")
     try:
-        found = await lab.evaluation.evaluator.evaluate(problem, source, device=device, timing=timing)
+        found = await lab.evaluation.evaluator.evaluate(problem, source, device=device, timing=timing, wait_s=500)
     except GpuMcpError as error:
         return {"judged": f"not: {error}"[:120]}
     whole: dict[str, Any] = (

@@ -202,6 +202,23 @@ def test_a_launcher_that_returns_its_answer_is_told_to_write_it(court, writes, v
     assert found["verdict"] == verdict and words in found["reason"], found["reason"]
 
 
+@pytest.mark.parametrize(
+    ("source", "verdict", "words"),
+    [
+        ("def run(x):\n    return torch.softmax(x, -1)", "correct", ""),
+        ("def custom_kernel(data):\n    return [torch.softmax(data, -1)]", "correct", ""),
+        ("def solve(x, y):\n    y.copy_(torch.softmax(x, -1))", "correct", ""),
+        ("def run(x):\n    return torch.softmax(x, -1)[:1]", "incorrect", "returned a Tensor (1, "),
+        ("def run(x):\n    return None", "incorrect", "returned a NoneType ()"),
+        ("def run(x):\n    return x, x", "incorrect", "returned 2 results: 1 tensors are wanted"),
+    ],
+)
+def test_a_suites_function_is_called_by_what_it_takes(court, source, verdict, words):
+    found = court(f"import torch\n{source}\n", "launcher", interpreted="", tier="smoke")
+
+    assert found["verdict"] == verdict and words in found["reason"], found["reason"]
+
+
 def test_a_triton_kernel_that_misses_the_tail_is_incorrect(court):
     source = LAUNCH.replace("{more}", ") if cols % 64 == 0 else tl.store(y, 0.0").replace("{more}", "")
     verdict = court(source, "launcher", untimed="Triton's interpreter", round_timeout_s=60)

@@ -99,6 +99,22 @@ async def test_what_is_not_there_is_named_and_is_no_attempt(torch_lab: Lab, body
 
 
 @needs_torch
+async def test_a_launcher_without_its_package_or_its_gpu_is_named_and_no_attempt(torch_lab: Lab):
+    problem = await affine(torch_lab)
+    before = len((await torch_lab.store.experience.list("recent")).attempts)
+    launch = "\ndef launch(x, y, n):\n    raise RuntimeError('anything at all')\n"
+    for text, words in (
+        ("import tilelang.not_there", "imports the module 'tilelang.not_there'"),
+        ("from triton.experimental import gluon", "has kernels in Gluon, which run on a GPU alone"),
+    ):
+        source = CandidateSource(text + launch, "launcher", "kernel.py")
+        with pytest.raises(MachineLacks) as error:
+            await torch_lab.evaluation.evaluator.evaluate(problem, source, timing=SMOKE, device="cpu")
+        assert words in str(error.value)
+    assert len((await torch_lab.store.experience.list("recent")).attempts) == before
+
+
+@needs_torch
 @pytest.mark.parametrize(
     "body",
     [
