@@ -63,7 +63,7 @@ def plan(
     }
     own = {"HOME": "/tmp", "LC_ALL": "C.UTF-8", "TRITON_DEFAULT_FP_FUSION": "1"}  # noqa: S108 - the sandbox's own
     return CompilePlan(
-        (toolchain.path, json.dumps(request, sort_keys=True)),
+        (toolchain.path, json.dumps(request)),
         {file: source},
         {**environment, **own},
         output="kernel.cubin",

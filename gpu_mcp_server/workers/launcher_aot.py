@@ -89,17 +89,17 @@ def hook_torch(arch: str) -> None:
 def hook_cute(made: KernelCollection) -> None:
     """Let CuTe DSL compile for the architecture; what is compiled launches nothing."""
     os.environ.update(CUTE_DSL_ARCH=made.arch, CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1", CUTE_DSL_DUMP_DIR=OWN)
-    cute: Any = importlib.import_module("cutlass.cute")
-    whole, title = cute.compile, "CuTe DSL " + version_of("nvidia-cutlass-dsl")
+    executor: Any = importlib.import_module("cutlass.cutlass_dsl.cuda_jit_executor").CudaDialectJitCompiledFunction
+    title, seen = "CuTe DSL " + version_of("nvidia-cutlass-dsl"), set()
 
-    def compile_only(*arguments: Any, **options: Any) -> Any:
-        found = whole(*arguments, **options)
-        kernels = list(getattr(found, "kernel_info", None) or ["kernel"])
-        binary, ptx = content(found.artifacts.CUBIN), content(found.artifacts.PTX)
-        made.add(title, str(kernels[0]), binary, ptx.decode("utf-8", "replace"))
-        return nothing
+    def keep(function: Any, *_: Any, **__: Any) -> None:
+        if id(function) not in seen:
+            seen.add(id(function))
+            kernels = list(function.kernel_info or ["kernel"])
+            binary, ptx = content(function.artifacts.CUBIN), content(function.artifacts.PTX)
+            made.add(title, str(kernels[0]), binary, ptx.decode("utf-8", "replace"))
 
-    cute.compile = compile_only
+    executor.__call__ = executor.run_compiled_program = keep
 
 
 def content(artifact: Any) -> bytes:
@@ -112,18 +112,15 @@ def content(artifact: Any) -> bytes:
 
 def hook_tilelang(made: KernelCollection) -> None:
     """Let TileLang generate CUDA for the architecture, and nvcc compile that."""
-    jit: Any = importlib.import_module("tilelang.jit")
+    os.environ["TILELANG_DEFAULT_TARGET"] = json.dumps({"kind": "cuda", "arch": made.arch})
+    kernel: Any = importlib.import_module("tilelang.jit.kernel").JITKernel
     title = "TileLang " + version_of("tilelang")
 
-    def compile_only(kernel: Any, *arguments: Any, **options: Any) -> Any:
-        kernel.target = {"kind": "cuda", "arch": made.arch}
-        found = kernel.compile(*arguments, **options)
-        made.add(
-            title, kernel.func.__name__, *compile_cuda(str(found.get_kernel_source()), made.arch, tilelang_folders())
-        )
-        return nothing
+    def keep(found: Any, *_: Any, **__: Any) -> None:
+        binary, ptx = compile_cuda(str(found.get_kernel_source()), made.arch, tilelang_folders())
+        made.add(title, str(found.prim_func.attrs["global_symbol"]), binary, ptx)
 
-    jit.JITImpl.__call__ = compile_only
+    kernel.__call__ = keep
 
 
 def tilelang_folders() -> List[str]:
@@ -303,6 +300,8 @@ def arguments_of(function: Any, request: Dict[str, Any]) -> List[Any]:
     torch: Any = importlib.import_module("torch")
     signature, constants = request["signature"], request["constants"]
     names = [one.name for one in inspect.signature(function).parameters.values() if one.default is one.empty]
+    packed = function.__name__ == "custom_kernel" and len(names) == 1  # a suite's, whose data are all the tensors
+    names = list(signature) if packed else names
     missing = [name for name in names if name not in signature and name not in constants]
     if missing:
         raise SystemExit(
@@ -316,7 +315,7 @@ def arguments_of(function: Any, request: Dict[str, Any]) -> List[Any]:
             continue
         kind, _, sizes = signature[name].strip("*]").partition("[")
         found.append(torch.empty([int(size) for size in sizes.split(",")], dtype=getattr(torch, TYPES[kind])))
-    return found
+    return [tuple(found) if len(found) != 1 else found[0]] if packed else found
 
 
 def launch(request: Dict[str, Any], made: KernelCollection) -> None:
