@@ -12,36 +12,16 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.problem import ImportOverrides
+from gpu_mcp_server.recipes.suite_candidates import suite_tasks
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.detect import source_at
 from gpu_mcp_server.settings.server_settings import load_settings
-
-MAIN = ("task.yml", "definition.json", "problem.yaml", "config.yaml")
-WORKLOADS = ("workload.jsonl", "workloads.jsonl")
-
-
-def tasks_in(folder: Path) -> Iterator[Path]:
-    """Return the main file of each task below a folder."""
-    for name in MAIN:
-        yield from sorted(path for path in folder.rglob(name) if _is_task(path))
-
-
-def _is_task(path: Path) -> bool:
-    beside = {each.name for each in path.parent.iterdir()}
-    match path.name:
-        case "definition.json":
-            return bool(beside & set(WORKLOADS))
-        case "config.yaml":
-            return "correctness_command" in path.read_text(errors="replace")
-        case _:
-            return True
 
 
 async def import_all(lab: Lab, paths: list[Path], most: int | None, into: dict[str, Any]) -> None:
@@ -75,7 +55,7 @@ async def main() -> None:
         await asyncio.to_thread(Path(data).chmod, 0o711)
         async with Lab.open(load_settings(data_dir=Path(data), index_documentation=False)) as lab:
             for folder in given.folders:
-                paths = list(tasks_in(folder))
+                paths = list(suite_tasks(folder).values())
                 await import_all(lab, paths, given.max_bytes, found)
                 mine = [found[str(path)] for path in paths]
                 kept = sum("problem_id" in each for each in mine)

@@ -48,13 +48,11 @@ def suite_tasks(root: Path) -> dict[str, Path]:
 
 
 def _is_task(path: Path) -> bool:
-    """Say whether a file of a common name is a task's; a definition without workloads is none."""
+    """Say whether a file of a common name is a task's: a definition with workloads, a configuration with commands."""
     if path.name == "definition.json":
         return any((path.parent / name).is_file() for name in ("workload.jsonl", "workloads.jsonl"))
-    if path.suffix in (".yaml", ".yml", ".toml"):
-        words = ("correctness_command", "reference", "problem", "tests:", "[program]", "regime")
-        text = path.read_text(encoding="utf-8", errors="replace")
-        return any(word in text for word in words)
+    if path.name == "config.yaml":
+        return "correctness_command" in path.read_text(encoding="utf-8", errors="replace")
     return True
 
 
