@@ -143,6 +143,8 @@ def test_one_module_knows_where_the_package_is():
     beside = {
         "backends/deploy.py",
         "workers/multi_host_ranks.py",
+        "workers/overlay_site.py",
+        "workers/program_overlay.py",
         "workers/rank_launcher.py",
     }  # what lies beside them, or is them
     found = {

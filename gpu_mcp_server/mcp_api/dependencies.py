@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.profiles.profile_queries import Profiles
     from gpu_mcp_server.services.profiles.profiler import Profiler
     from gpu_mcp_server.services.programs.hotspot_finder import HotspotFinder
+    from gpu_mcp_server.services.programs.overlay_builder import OverlayBuilder
+    from gpu_mcp_server.services.programs.problem_capture import ProblemCapture
+    from gpu_mcp_server.services.programs.program_verifier import ProgramVerifier
     from gpu_mcp_server.services.status.lab_status import StatusService
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
@@ -42,7 +45,7 @@ else:  # services bring asyncssh and the store; `tools/list` must not wait for t
     Lab = BatchJobs = ExperienceSearch = NcclVerifier = GpuScheduler = Porter = Profiler = Profiles = Problems = (
         Projects
     ) = Registry = CommandRunner = Any
-    Collectives = HotspotFinder = SharingService = Workspaces = Any
+    Collectives = HotspotFinder = OverlayBuilder = ProblemCapture = ProgramVerifier = SharingService = Workspaces = Any
 
 
 async def _lab(ctx: Context[LabHolder]) -> Any:
@@ -69,7 +72,10 @@ ArtifactsDep = Annotated[Artifacts, _service(lambda lab: lab.store.artifacts)]
 CheckerDep = Annotated[Checker, _service(lambda lab: lab.profiles.checker)]
 ProfilerDep = Annotated[Profiler, _service(lambda lab: lab.profiles.profiler)]
 ProfilesDep = Annotated[Profiles, _service(lambda lab: lab.profiles.queries)]
-HotspotsDep = Annotated[HotspotFinder, _service(lambda lab: lab.hotspots)]
+HotspotsDep = Annotated[HotspotFinder, _service(lambda lab: lab.programs.hotspots)]
+OverlaysDep = Annotated[OverlayBuilder, _service(lambda lab: lab.programs.overlays)]
+ProgramVerifierDep = Annotated[ProgramVerifier, _service(lambda lab: lab.programs.verifier)]
+CaptureDep = Annotated[ProblemCapture, _service(lambda lab: lab.programs.capture)]
 CollectivesDep = Annotated[Collectives, _service(lambda lab: lab.nccl.collectives)]
 CompilerDep = Annotated[Compiler, _service(lambda lab: lab.builds.compiler)]
 AuditorDep = Annotated[Auditor, _service(lambda lab: lab.evaluation.auditor)]

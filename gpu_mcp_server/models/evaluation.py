@@ -1,7 +1,7 @@
 """A verdict and its evidence."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from statistics import geometric_mean
 from typing import Any, Literal
 
@@ -137,6 +137,8 @@ class ShapeVerdict(Model):
     """The machine around the timed rounds: which were throttled, at another clock, or beside another process."""
     unconfirmable: str = ""
     """Why the judge could not confirm the candidate's time on this host; the time is then the judge's own, too long."""
+    calls: int | None = None
+    """Of a captured problem: how often the program called it so."""
     calls_checked: int = 0
     """Calls whose outputs were compared in full; every timed call is among them."""
     max_abs_error: float | None = None
@@ -183,6 +185,14 @@ def but_numbers(text: str) -> str:
     return _VARIES.sub("N", text)
 
 
+def overall_speedup(shapes: Sequence[ShapeVerdict], speedups: Sequence[float]) -> float:
+    """Return the shapes' speed-ups as one: their geometric mean; of recorded calls, that of the time of all."""
+    parts = [s.calls * s.reference.median_us for s in shapes if s.calls and s.reference]
+    if not parts or len(parts) != len(speedups):
+        return geometric_mean(speedups)
+    return sum(parts) / sum(part / gain for part, gain in zip(parts, speedups, strict=True))
+
+
 class Baseline(Model):
     """What torch.compile reached."""
 
@@ -224,7 +234,7 @@ class Evaluation(ResultModel):
     """What it ran on: GPU name or CPU model."""
     host: str
     speedup: float | None = None
-    """Geometric mean over the shapes, against the reference; only when correct."""
+    """Against the reference, only when correct: the shapes' geometric mean; of recorded calls, of the time of all."""
     time_us: float | None = None
     """Geometric mean of the shapes' medians, where the reference is no baseline on this device: it ranks instead."""
     compiled_speedup: float | None = None
@@ -263,12 +273,12 @@ class Evaluation(ResultModel):
     note: str | None = None
 
     def speedup_range(self) -> tuple[float, float] | None:
-        """Return the geometric means of the shapes' low and high ends: the speed-up is hardly outside."""
+        """Return the same of the shapes' low and high ends: the speed-up is hardly outside."""
         lows = [shape.speedup_low for shape in self.shapes if shape.speedup_low]
         highs = [shape.speedup_high for shape in self.shapes if shape.speedup_high]
         if self.speedup is None or not self.shapes or not len(lows) == len(highs) == len(self.shapes):
             return None
-        return geometric_mean(lows), geometric_mean(highs)
+        return overall_speedup(self.shapes, lows), overall_speedup(self.shapes, highs)
 
     def time_range_us(self) -> tuple[float, float] | None:
         """Return the same of the time of a call, where the reference is no baseline."""

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from gpu_mcp_server.models.device_spec import DeviceSpec
-from gpu_mcp_server.models.hotspots import HotModule, Hotspot, InputShape
+from gpu_mcp_server.models.program_speed import HotModule, Hotspot, InputShape
 from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.text_safety import escape_controls
 

@@ -17,7 +17,7 @@ from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.services.nccl.nccl_services import NcclServices
 from gpu_mcp_server.services.problems.problem_joining import join_renamed_problems
 from gpu_mcp_server.services.profiles.profile_services import ProfileServices
-from gpu_mcp_server.services.programs.hotspot_finder import HotspotFinder
+from gpu_mcp_server.services.programs.program_services import ProgramServices
 from gpu_mcp_server.services.status.status_services import StatusServices
 from gpu_mcp_server.services.store import Store
 from gpu_mcp_server.settings.server_settings import Settings
@@ -37,7 +37,7 @@ class Lab:
     commands: CommandRunner
     builds: BuildServices
     profiles: ProfileServices
-    hotspots: HotspotFinder
+    programs: ProgramServices
     evaluation: EvaluationServices
     nccl: NcclServices
     status: StatusServices
@@ -70,16 +70,16 @@ class Lab:
         commands = CommandRunner(settings, runner, table, workspaces, artifacts, experience, pool, documents)
         builds = BuildServices.create(settings, runner, store, documents)
         profiles = ProfileServices.create(settings, jobs, store, builds.compiler)
-        hotspots = HotspotFinder(profiles.tools, profiles.targets)
         evaluation = EvaluationServices.create(settings, jobs, store, builds, profiles.checker)
+        programs = ProgramServices.create(store, builds, profiles, evaluation)
         commands.settlers |= {
             "judge": evaluation.verdicts.finish_and_describe,
             "check": profiles.checker.finish_and_describe,
             "profile": profiles.profiler.finish_and_describe,
-            "hotspots": hotspots.finish_and_describe,
+            **programs.settlers(),
         }
         return cls(
-            settings, store, hosts, jobs, documents, commands, builds, profiles, hotspots, evaluation,
+            settings, store, hosts, jobs, documents, commands, builds, profiles, programs, evaluation,
             NcclServices.create(settings, runner, store, documents),
             StatusServices.create(settings, hosts, jobs, store),
             ExperienceSearch(store.db),

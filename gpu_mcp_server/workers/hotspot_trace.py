@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from types import FrameType
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -40,7 +41,7 @@ class ModuleNames:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._names: Dict[int, str] = {}
-        self._open: List[Any] = []
+        self._threads = threading.local()
         nn = torch.nn.modules.module
         self._hooks = [nn.register_module_forward_pre_hook(self._enter)]
         try:
@@ -49,6 +50,13 @@ class ModuleNames:
             self._hooks.append(nn.register_module_forward_hook(self._leave))
         self.outer_calls = 0
 
+    def _open(self) -> List[Any]:
+        """Return the marks of this thread that are open."""
+        found: Optional[List[Any]] = getattr(self._threads, "open", None)
+        if found is None:
+            found = self._threads.open = []
+        return found
+
     def _enter(self, module: Any, _: Any) -> None:
         if id(module) not in self._names:
             outermost = type(module).__name__
@@ -56,17 +64,19 @@ class ModuleNames:
                 self._names.setdefault(id(part), "%s.%s" % (outermost, path) if path else outermost)
         mark = self._torch.profiler.record_function(MARK + self._names[id(module)])
         mark.__enter__()
-        self._open.append(mark)
+        self._open().append(mark)
 
     def _leave(self, *_: Any) -> None:
-        if self._open:
-            self._open.pop().__exit__(None, None, None)
-        self.outer_calls += not self._open
+        if self._open():
+            self._open().pop().__exit__(None, None, None)
+        self.outer_calls += not self._open()
 
     def remove(self) -> None:
         """Take the marks out: torch.compile would trace them."""
         for hook in self._hooks:
             hook.remove()
+        while self._open():  # of modules that are in the middle of their forward
+            self._open().pop().__exit__(None, None, None)
 
 
 class ProgramRecorder:
@@ -231,13 +241,11 @@ def summarize(events: Iterable[Dict[str, Any]], wall_s: float) -> Dict[str, Any]
         if event.get("ph") != "X" or not isinstance(event.get("dur"), (int, float)):
             continue
         seen += 1
-        if seen > MOST_EVENTS:
-            break
         category = event.get("cat")
-        if category in ("cpu_op", "user_annotation"):
-            on_host.setdefault(event.get("tid"), []).append(event)
-        elif category in DEVICE:
+        if category in DEVICE and len(on_device) < MOST_EVENTS:  # they come last: none would be left of a long run
             on_device.append(event)
+        elif seen <= MOST_EVENTS and category in ("cpu_op", "user_annotation"):
+            on_host.setdefault(event.get("tid"), []).append(event)
     rows: Dict[str, OperatorSums] = {}
     modules: Dict[str, OperatorSums] = {}
     launched: Dict[Any, Tuple[str, str, Tuple[str, ...]]] = {}

@@ -14,6 +14,7 @@ from gpu_mcp_server.profilers.hotspots import (
     rank_modules,
 )
 from gpu_mcp_server.services.hosts.device_specs import spec_of
+from gpu_mcp_server.workers import hotspot_trace
 from gpu_mcp_server.workers.hotspot_trace import MARK, summarize, union_us
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -107,3 +108,11 @@ def test_names_are_short_and_on_one_line_and_odd_sizes_are_no_tensors():
     assert spec is not None
     for odd in ("float[,]", "float[1 2]", f"float[{'9' * 5000}]", "float[]"):
         assert least_us("aten::relu", [odd], spec) is None
+
+
+def test_kernels_at_the_end_of_a_long_recording_are_not_cut_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hotspot_trace, "MOST_EVENTS", 5)
+    many = [event("cpu_op", "aten::add", at, 0.5) for at in range(100, 200)]
+    found = recorded([*product(0, 1)[:3], *many, product(0, 1)[3]])
+    assert found.on_gpu and found.events_left_out
+    assert rank_hotspots(found, None)[0][0].name == "aten::mm", "its operator was among the first"

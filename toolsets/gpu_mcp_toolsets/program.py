@@ -4,36 +4,49 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.mcp_api.dependencies import HotspotsDep, ProgressDep
+from gpu_mcp_server.mcp_api.dependencies import CaptureDep, HotspotsDep, OverlaysDep, ProgramVerifierDep, ProgressDep
 from gpu_mcp_server.mcp_api.schemas import brief_schema
 from gpu_mcp_server.mcp_api.toolset import Toolset
-from gpu_mcp_server.models.hotspots import HotspotOptions, HotspotReport
+from gpu_mcp_server.models.program_speed import (
+    ApplyReport,
+    CaptureOptions,
+    CaptureReport,
+    HotspotOptions,
+    HotspotReport,
+    VerifyOptions,
+    VerifyReport,
+)
 
 TOOLSET = Toolset(
     id="program",
     title="Whole programs",
-    instructions="find_hotspots: what a faster kernel could bring to a program.",
+    instructions="find_hotspots: what a faster kernel could bring. capture_problem: a problem of the program's calls.",
     default=False,
 )
 
 Options = Annotated[HotspotOptions, WithJsonSchema(brief_schema(HotspotOptions))]
+VerifyWish = Annotated[VerifyOptions, WithJsonSchema(brief_schema(VerifyOptions))]
+CaptureWish = Annotated[CaptureOptions, WithJsonSchema(brief_schema(CaptureOptions))]
+Command = Annotated[
+    list[str],
+    Field(
+        description="Python interpreter, then script, -m or -c, arguments.",
+        min_length=1,
+        max_length=1000,
+        examples=[["python3", "train.py"]],
+    ),
+]
+Workspace = Annotated[str | None, Field(description="Workspace, as write_files returned it.")]
+Host = Annotated[str | None, Field(description="Host; absent: the default one.")]
 
 
 @TOOLSET.tool("Find hot spots", effect="runs")
 async def find_hotspots(
     hotspots: HotspotsDep,
     progress: ProgressDep,
-    command: Annotated[
-        list[str],
-        Field(
-            description="Python interpreter, then script, -m or -c, and arguments.",
-            min_length=1,
-            max_length=1000,
-            examples=[["python3", "train.py"]],
-        ),
-    ],
-    workspace_id: Annotated[str | None, Field(description="Workspace, as write_files returned it.")] = None,
-    host: Annotated[str | None, Field(description="Host; absent: the default one.")] = None,
+    command: Command,
+    workspace_id: Workspace = None,
+    host: Host = None,
     options: Annotated[
         Options,
         Field(description="Which part of the run is recorded.", examples=[{"warm_s": 20, "record_s": 10}]),
@@ -44,3 +57,64 @@ async def find_hotspots(
     With shapes, calls, modules, distance to the roofline, and the speed-up of the whole at most.
     """
     return await hotspots.find(command, workspace_id, host, options, progress=progress)
+
+
+@TOOLSET.tool("Capture a problem", effect="runs")
+async def capture_problem(
+    capture: CaptureDep,
+    progress: ProgressDep,
+    command: Command,
+    target: Annotated[
+        str,
+        Field(
+            description="Whose calls are recorded.",
+            min_length=1,
+            max_length=200,
+            examples=["aten::mm", "module:function", "Net.blocks.*"],
+        ),
+    ],
+    workspace_id: Workspace = None,
+    host: Host = None,
+    options: Annotated[
+        CaptureWish, Field(description="Limits, tolerances of answers.", examples=[{"sets": 4}])
+    ] = CaptureOptions(),  # noqa: B008 - frozen
+) -> CaptureReport:
+    """Make a problem of a program's calls of an operator, function or module.
+
+    Its own code is the reference. Inputs are varied; indices and masks are not: no time is confirmed.
+    """
+    return await capture.capture(command, target, workspace_id, host, options, progress=progress)
+
+
+@TOOLSET.tool("Put a kernel into a program", effect="changes")
+async def apply_attempt(
+    overlays: OverlaysDep,
+    attempt_id: Annotated[str, Field(description="Correct attempt at a captured problem.")],
+    workspace_id: Annotated[str, Field(description="The program's workspace; it stays as it is.")],
+) -> ApplyReport:
+    """Copy a workspace and put a judged kernel in, as an overlay that PYTHONPATH switches on.
+
+    Calls that the kernel was not judged at go to the program's own code.
+    """
+    return await overlays.apply(attempt_id, workspace_id)
+
+
+@TOOLSET.tool("Measure the whole program", effect="runs")
+async def verify_in_place(
+    verifier: ProgramVerifierDep,
+    progress: ProgressDep,
+    command: Command,
+    workspace_id: Annotated[str, Field(description="The copy that apply_attempt made.")],
+    host: Host = None,
+    outputs: Annotated[
+        list[str] | None, Field(description="Files whose numbers are compared, else stdout.", max_length=8)
+    ] = None,
+    options: Annotated[
+        VerifyWish, Field(description="How often it runs; tolerances.", examples=[{"pairs": 12}])
+    ] = VerifyOptions(),  # noqa: B008 - frozen
+) -> VerifyReport:
+    """Run a program by turns without and with the kernel: the speed-up of the whole.
+
+    Outputs are compared, and runs of the kernel counted.
+    """
+    return await verifier.verify(command, workspace_id, host, outputs or (), options, progress=progress)

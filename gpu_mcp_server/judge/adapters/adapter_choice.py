@@ -40,6 +40,10 @@ def adapted_module(module: Any, task: Dict[str, Any]) -> Any:
         from .kernel_book import KernelBook
 
         made = KernelBook(module, task, files)
+    elif kind == "captured":
+        from .captured_calls import CapturedCalls
+
+        made = CapturedCalls(module, task, files)
     else:
         from .shape_sweep import ShapeSweep
 

@@ -65,6 +65,15 @@ def geometric_mean(values: Sequence[float]) -> Optional[float]:
     return None if not values else math.exp(sum(math.log(v) for v in values) / len(values))
 
 
+def weighted_speedup(speedups: Sequence[float], parts: Sequence[float]) -> float:
+    """Return how many times as fast the whole becomes, each part of the time before by its own speed-up.
+
+    Source:
+        G. Amdahl, Validity of the single processor approach, AFIPS 1967, with as many parts as there are.
+    """
+    return sum(parts) / sum(part / gain for gain, part in zip(speedups, parts))
+
+
 def timing(samples_us: Sequence[float], calls: int, unsure_us: float = 0.0) -> Dict[str, float]:
     """Return what a verdict says about the samples of one side."""
     middle, low, high = median_interval(samples_us, unsure=unsure_us)

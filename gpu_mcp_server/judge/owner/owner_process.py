@@ -21,7 +21,7 @@ from ..machine_limits import lacked_module, package_versions
 from ..numerics.element_loops import ELEMENTS
 from ..numerics.input_views import described_layouts
 from ..numerics.random_inputs import Well
-from ..numerics.stats import geometric_mean
+from ..numerics.stats import geometric_mean, weighted_speedup
 from ..timing.time_accounting import Ledger
 from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, where_of
 from .afterwards import recall, survey
@@ -196,7 +196,7 @@ class Owner:
             "verdict": verdict,
             "reason": reason,
             "where": where,
-            "speedup": geometric_mean([s["speedup"] for s in shapes]) if compared else None,
+            "speedup": self._speedup() if compared else None,
             "tier": self.tier,
             "covers": trials.covers() if trials and correct else "",
             "declared": self.declared,
@@ -208,6 +208,18 @@ class Owner:
             "trials_summary": "; ".join(filter(None, [trials.summary() if trials else "", self.ghost])),
             "evidence": dict(evidence, errors=trials.errors if trials else {}),
         }
+
+    def _speedup(self) -> Optional[float]:
+        """Return the speed-up over all shapes: of recorded calls of the time that all of them take, else the mean."""
+        gains: List[float] = [shape["speedup"] for shape in self.shapes]
+        cases: List[Dict[str, Any]] = self.task.get("cases") or []
+        numbers: List[int] = [shape["dims"]["case"] - 1 for shape in self.shapes] if cases else []
+        recorded: List[Any] = [cases[number].get("recorded") for number in numbers]
+        if not recorded or not all(recorded):
+            return geometric_mean(gains)
+        for shape, one in zip(self.shapes, recorded):
+            shape["calls"] = one["calls"]
+        return weighted_speedup(gains, [s["calls"] * s["reference"]["median_us"] for s in self.shapes])
 
     def _shapes(self, trials: Trials, device: Device, pair: Tuple[Player, Player]) -> List[Dict[str, Any]]:
         """Return the verdicts at the declared shapes, as far as the tier goes and until one is not correct.

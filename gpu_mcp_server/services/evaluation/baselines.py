@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, TimingOptions
+from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, TimingOptions, overall_speedup
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
@@ -247,7 +246,7 @@ def speedups_against(timed: Sequence[ShapeVerdict], found: Baseline) -> tuple[li
         ratios.append(mine / its)
         compiled = other.candidate if other.basis == shape.basis else None
         shapes.append(shape.model_copy(update={"compiled": compiled, "compiled_speedup": ratios[-1]}))
-    return shapes, statistics.geometric_mean(ratios) if ratios and len(ratios) == len(timed) else None
+    return shapes, overall_speedup(timed, ratios) if ratios and len(ratios) == len(timed) else None
 
 
 def speedups_of_one_basis(one: ShapeVerdict, other: ShapeVerdict) -> tuple[float | None, float | None]:

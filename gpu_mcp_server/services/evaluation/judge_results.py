@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
-from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import DEGENERATE, Problem
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
@@ -155,7 +155,7 @@ class Verdicts:
         whole = json.dumps(verdict, indent=1).encode()
         evidence: dict[str, Any] = verdict.get("evidence", {})
         reason = verdict.get("reason") or ""
-        shapes, source, fallback = shape_verdicts(verdict), "", ""
+        shapes, source, fallback = _doubted(problem, shape_verdicts(verdict)), "", ""
         if attempt.source_artifact_id and problem.program is None:
             source = (await self._artifacts.read(attempt.source_artifact_id)).decode("utf-8", "replace")
             notes = [note for shape in shapes for note in shape.notes]
@@ -252,6 +252,14 @@ def kept_intervals(evaluation: Evaluation) -> dict[str, Any]:
     dims = evaluation.shapes[-1].dims if timed and evaluation.time_us is None else {}
     found |= {"time_range_us": list(time_us)} if time_us else {}
     return found | ({"timed_at": ",".join(f"{name}={size}" for name, size in dims.items())} if dims else {})
+
+
+def _doubted(problem: Problem, shapes: list[ShapeVerdict]) -> list[ShapeVerdict]:
+    """Return shapes whose times cannot be confirmed where inputs come as they were recorded: answers could be kept."""
+    if not (names := problem.adapter.get("replayable")):
+        return shapes
+    why = f"recorded inputs that cannot be varied ({', '.join(names)[:100]}) come again at every call"
+    return [s if s.unconfirmable else s.model_copy(update={"unconfirmable": why}) for s in shapes]
 
 
 def with_trust(evaluation: Evaluation, *, thorough: bool) -> Evaluation:

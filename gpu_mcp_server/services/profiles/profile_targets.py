@@ -56,6 +56,10 @@ class ProfileTarget:
     vendor: str = "nvidia"
     """Whose GPU it runs on."""
 
+    def with_files(self, files: Sequence[FileRef], blobs: Mapping[str, bytes | Path]) -> "ProfileTarget":
+        """Return the same program with other files."""
+        return replace(self, files=files, blobs=blobs)
+
     @property
     def is_python(self) -> bool:
         """Whether the command is a Python interpreter with something to run."""

@@ -1,11 +1,13 @@
 """Runs a user's Python program under torch's profiler and says where its time goes."""
 
+import itertools
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.hotspots import HotspotOptions, HotspotReport
+from gpu_mcp_server.models.program_speed import HotspotOptions, HotspotReport
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers.hotspots import (
     MissingTorch,
@@ -25,7 +27,8 @@ from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob,
 PURPOSE = "hotspots"
 FOLDER = f"{OURS}/hotspots"
 ABOUT, WRITTEN, COLLECTED = f"{FOLDER}/about.json", f"{FOLDER}/recording.json", f"{FOLDER}/out-0.json"
-OPTIONS_WITH_VALUE = ("-W", "-X")
+VALUED, PROGRAM, CUT = "WX", "mc", "EI"
+"""Letters of options that take a value, that say what is run, and that have PYTHONPATH left out."""
 SLOW_EVENTS = 200_000
 """A second. Beyond, what the profiler adds to each operator, some microseconds, is a good part of its time."""
 
@@ -123,12 +126,32 @@ def split_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
     hint = 'Give an interpreter and a script: ["python3", "train.py"]; profile_kernel times the kernels of others.'
     if not command or not PYTHON.match(command[0].rpartition("/")[2]):
         raise BadRequest("Hot spots are looked for in Python programs that use torch.", hint=hint)
-    at = 1
-    while at < len(command) and command[at].startswith("-") and command[at] not in ("-m", "-c", "-"):
-        at += 2 if command[at] in OPTIONS_WITH_VALUE else 1
-    if at >= len(command) or command[at] == "-" or (command[at] in ("-m", "-c") and at + 1 >= len(command)):
+    python, rest = [command[0]], [*command[1:]]
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m", "-c"):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word.startswith("--"):
+            python += [word, rest.pop(0)] if word == "--check-hash-based-pycs" and rest else [word]
+            continue
+        at = next((i for i, letter in enumerate(word) if letter in VALUED + PROGRAM), None)
+        if at is None:
+            python.append(word)
+        elif word[at] in VALUED:
+            python += [word, *([rest.pop(0)] if at == len(word) - 1 and rest else [])]
+        else:  # -um module, -mmodule
+            python += [word[:at]] if at > 1 else []
+            rest = [f"-{word[at]}", *([word[at + 1 :]] if word[at + 1 :] else []), *rest]
+    if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) < 2):
         raise BadRequest("The interpreter has nothing to run.", hint=hint)
-    return [*command[:at]], [*command[at:]]
+    return python, rest
+
+
+def ignores_environment(python: Sequence[str]) -> bool:
+    """Say whether an interpreter's options leave PYTHONPATH out."""
+    options = [word for before, word in itertools.pairwise(python) if before[-1:] not in VALUED]
+    letters = "".join(re.split("[WX]", word)[0] for word in options if not word.startswith("--"))
+    return any(letter in CUT for letter in letters)
 
 
 def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJob) -> dict[str, Any]:
@@ -151,7 +174,7 @@ def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedTool
 def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJob) -> list[str]:
     notes: list[str] = []
     if code := ended.about.get("code"):
-        notes.append(f"the program ended with {code}; what it did until then is shown. {_last_words(ended)}")
+        notes.append(f"the program ended with {code}; what it did until then is shown. {last_words(ended)}")
     if found.wall_s >= options.record_s:
         notes.append(f"the program was ended after record_s, {options.record_s:g} s; the rest was not run")
     elif options.steps and found.steps >= options.steps:
@@ -160,7 +183,9 @@ def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJ
         notes.append("torch.compile was used: compiled regions stand as one operator, modules are not told apart")
     if found.forks:
         notes.append(f"{found.forks} child processes (workers that load data) were not recorded")
-    if found.device and not found.on_gpu:
+    if found.device and not found.on_gpu and found.events_left_out:
+        notes.append(f"whether the program used {found.device} is not known: no kernel is in the part that was read")
+    elif found.device and not found.on_gpu:
         notes.append(f"the program used no GPU, though {found.device} was there")
     if found.events_left_out:
         notes.append("the recording is longer than 2,000,000 events; the others are left out: lower record_s")
@@ -173,11 +198,7 @@ def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJ
 
 def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob) -> dict[str, Any]:
     if found is not None:
-        note = (
-            f"{found.python} cannot import torch ({found.missing}): give the interpreter that has it as command's "
-            "first word, and name it as judge_python of the host so that jobs may read its folder"
-        )
-        return {"status": "failed", "notes": [note]}
+        return {"status": "failed", "notes": [without_torch(found.python, found.missing)]}
     status = ended.status if ended.status != "ok" else "failed"
     notes = [n for n in (ended.done.record.note,) if n]
     if status == "timeout":
@@ -185,6 +206,15 @@ def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob) -> dict[st
     return {"status": status, "notes": notes, "output": ended.output}
 
 
-def _last_words(ended: FinishedToolJob) -> str:
+def without_torch(python: str, missing: str) -> str:
+    """Say what to do about an interpreter that has no torch."""
+    return (
+        f"{python} cannot import torch ({missing}): give the interpreter that has it as command's "
+        "first word, and name it as judge_python of the host so that jobs may read its folder"
+    )
+
+
+def last_words(ended: FinishedToolJob) -> str:
+    """Return the last two lines that a program printed, of which errors come last."""
     lines = [line for line in ended.output.strip().splitlines() if line.strip() and not line.startswith("USDT:")]
     return "; ".join(lines[-2:])[:400]

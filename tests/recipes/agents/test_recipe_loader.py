@@ -31,7 +31,7 @@ def test_every_role_and_procedure_is_there():
     ]  # fmt: skip
     assert [r.name for r in ALL if r.kind == "skill"] == [
         "debug-a-crash", "nccl-device-transform", "optimize-hip", "optimize-kernel", "port-cuda-to-hip",
-        "port-cuda-to-sycl", "read-a-profile", "write-cuda-kernel", "write-cute-kernel",
+        "port-cuda-to-sycl", "read-a-profile", "speed-up-my-program", "write-cuda-kernel", "write-cute-kernel",
         "write-tilelang-kernel", "write-triton-kernel",
     ]  # fmt: skip
 

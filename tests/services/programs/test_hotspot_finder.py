@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.hotspots import HotspotOptions, HotspotReport
+from gpu_mcp_server.models.program_speed import HotspotOptions, HotspotReport
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.programs.hotspot_finder import split_command
+from gpu_mcp_server.services.programs.hotspot_finder import ignores_environment, split_command
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
@@ -43,7 +43,7 @@ async def find(lab: Lab, text: str, *, command: list[str] | None = None, **optio
     files = {"program.py": text, "local_part.py": "STEPS = 8\n", "part/__init__.py": "", "part/__main__.py": text}
     workspace = (await lab.store.workspaces.write(None, files)).workspace_id
     told = HotspotOptions(**options)
-    return await lab.hotspots.find(command or [PYTHON, "program.py"], workspace, options=told)
+    return await lab.programs.hotspots.find(command or [PYTHON, "program.py"], workspace, options=told)
 
 
 @needs_torch
@@ -101,6 +101,23 @@ def test_only_python_programs_are_taken():
         ["python3.11", "-u", "-W", "error"],
         ["a.py", "-m"],
     )
-    for command in ([], ["./a.out"], ["python3"], ["python3", "-u"], ["python3", "-m"], ["python3", "-"]):
+    assert split_command(["python3", "-Pum", "a.b", "x"]) == (["python3", "-Pu"], ["-m", "a.b", "x"])
+    assert split_command(["python3", "-uX", "dev", "-I", "-ma"]) == (["python3", "-uX", "dev", "-I"], ["-m", "a"])
+    assert split_command(["python3", "-Xfrozen_modules=off", "-cpass"]) == (
+        ["python3", "-Xfrozen_modules=off"],
+        ["-c", "pass"],
+    )
+    assert ignores_environment(["python3", "-uE"]) and ignores_environment(["python3", "-W", "error", "-I"])
+    assert not ignores_environment(["python3", "-W", "E", "-XI", "-uP"])
+    for command in (
+        [],
+        ["./a.out"],
+        ["python3", "-um"],
+        ["python3", "-X"],
+        ["python3"],
+        ["python3", "-u"],
+        ["python3", "-m"],
+        ["python3", "-"],
+    ):
         with pytest.raises(BadRequest):
             split_command(command)

@@ -1,0 +1,211 @@
+"""What a capture's job wrote, as a problem: cases with their calls, inputs by name, the program's own code."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from gpu_mcp_server.models.problem import ImportOverrides, Problem
+from gpu_mcp_server.models.program_speed import CapturedSet, CaptureOptions
+from gpu_mcp_server.services.problems.suite_problems import suite_problem
+from gpu_mcp_server.services.programs.program_text import import_text
+
+MAIN = "program_main"
+"""What the script's definitions are imported as. The judge's call_records has the same name."""
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Text = Annotated[str, Field(max_length=1000)]
+Target = Literal["operator", "function", "module"]
+
+
+class RecordedTensor(BaseModel):
+    """A tensor of a recorded call, and how it is made again."""
+
+    dtype: Text
+    shape: list[Count] = Field(max_length=16)
+    strides: list[Count] = Field(max_length=16)
+    stored: Text | None = None
+    quantiles: list[float] | None = Field(default=None, max_length=200)
+    fixed: bool = False
+
+    def order(self) -> str:
+        """Say in which order dimensions lie in memory, and whether without gaps: a launcher is not told steps."""
+        long = [(step, -at, size) for at, (step, size) in enumerate(zip(self.strides, self.shape, strict=False))]
+        long = sorted(each for each in long if each[2] > 1)
+        reach, dense = 1, True
+        for step, _, size in long:
+            dense, reach = dense and step == reach, step * size
+        return f"{[-at for _, at, _ in long]} {dense}"
+
+    def text(self) -> str:
+        """Say type, sizes, and steps where they are not row-major."""
+        step, usual = 1, list[int]()
+        for size in reversed(self.shape):
+            usual.insert(0, step)
+            step *= size
+        plain = all(a == b or size == 1 for a, b, size in zip(self.strides, usual, self.shape, strict=False))
+        return f"{self.dtype}{self.shape}" + ("" if plain else f" strides {self.strides}")
+
+
+class RecordedSet(BaseModel):
+    """Calls with inputs of the same types, sizes, steps and plain values."""
+
+    skeleton: dict[str, Any]
+    leaves: list[bool | int | float | str | None] = Field(max_length=2000)
+    tensors: list[RecordedTensor] = Field(max_length=500)
+    names: list[Text] = Field(max_length=500)
+    calls: Count
+    bytes: Count
+    answers: float | None = None
+    """What a value of the answers usually is: the least root mean square of them."""
+    answer: dict[str, Any] | None = None
+    """Around the tensors of an answer; none where it holds values of other kinds."""
+    answer_leaves: list[bool | int | float | str | None] = Field(default=[], max_length=2000)
+    why: Text = ""
+    """Why it cannot be a case."""
+
+
+class CallRecording(BaseModel):
+    """A capture's file."""
+
+    sets: list[RecordedSet] = Field(max_length=64)
+    seen: dict[Text, Count] = Field(max_length=500)
+    module: dict[str, Any] | None = None
+    others: Count
+    graphs: Count
+    compiled: Count
+    differing: Count
+    wrong: Text
+    overload: Text
+    device: Text
+    loaded: dict[Text, Text] = Field(max_length=20_000)
+    torch: Text
+
+
+class NoTorch(BaseModel):
+    """What the worker writes where it cannot begin."""
+
+    missing: Text
+    python: Text
+
+
+def parse_calls(data: bytes) -> CallRecording | NoTorch | None:
+    """Read the file; `None` for what is none, or was tampered with."""
+    for kind in (CallRecording, NoTorch):
+        try:
+            return kind.model_validate_json(data)
+        except ValidationError:
+            continue
+    return None
+
+
+def chosen_sets(found: CallRecording, most: int) -> tuple[list[RecordedSet], list[str]]:
+    """Return the sets that become cases, and in words what is left out.
+
+    Those whose arguments have one form are alike; the form with the most data is taken, of it the sets with the most.
+    """
+    notes = [f"{s.calls} calls are left out: {s.why}" for s in found.sets if s.why][:6]
+    weights: dict[str, int] = {}
+    forms: dict[str, list[RecordedSet]] = {}
+    for one in found.sets:
+        if not one.why:
+            form = json.dumps([one.skeleton, one.names, [(t.dtype, t.order()) for t in one.tensors]])
+            forms.setdefault(form, []).append(one)
+            weights[form] = weights.get(form, 0) + one.calls * (one.bytes + 1)
+    if not forms:
+        return [], notes
+    best = max(forms, key=lambda form: weights[form])
+    other = sum(s.calls for form, listed in forms.items() if form != best for s in listed)
+    notes += [f"{other} calls have arguments of another form and are left out"] if other else []
+    ranked = sorted(forms[best], key=lambda s: -s.calls * (s.bytes + 1))
+    left = sum(s.calls for s in ranked[most:])
+    notes += [f"{left} calls with less data are left out: options.sets is {most}"] if left else []
+    return ranked[:most], notes
+
+
+def captured_problem(
+    target: str,
+    kind: Target,
+    found: CallRecording,
+    sets: Sequence[RecordedSet],
+    samples: bytes,
+    files: Mapping[str, str],
+    script: str,
+    options: CaptureOptions,
+) -> Problem:
+    """Return the problem of recorded calls, before a host was asked about it.
+
+    Args:
+        target: As it was asked for.
+        kind: What it names.
+        found: The recording.
+        sets: Those that become cases.
+        samples: The safetensors file.
+        files: The program's modules by the name that an import finds them by.
+        script: That was run, where it is one.
+        options: Tolerances.
+
+    Raises:
+        LimitExceeded: If the texts are too large.
+    """
+    passed = differing_leaves(sets)
+    record = {
+        "skeleton": sets[0].skeleton,
+        "names": sets[0].names,
+        "passed": passed,
+        "module": found.module if kind == "module" else None,
+        "sets": [_set_record(s) for s in sets],
+    }
+    said = f"{kind} {target} of a program, as it was called {sum(s.calls for s in sets)} times"
+    constants = [v for at, v in enumerate(sets[0].leaves) if at not in passed]
+    said += f"; values beside the tensors, in order: {constants}" if constants else ""
+    problem = suite_problem(
+        target, reference_text(target, kind, found), kind="captured",
+        cases=[{"recorded": {"at": at, "calls": s.calls}} for at, s in enumerate(sets)],
+        wish=ImportOverrides(rtol=options.rtol, atol=options.atol), atol=usual_atol(sets),
+        files={**files, "capture.json": json.dumps(record), "inputs.safetensors": base64.b64encode(samples).decode()},
+        description=said, of=kind, target=target, overload=found.overload, replayable=replayable_inputs(sets),
+        script=script, runs_on=found.device,
+    )  # fmt: skip
+    return problem.model_copy(update={"copy_state": kind == "module"})
+
+
+def _set_record(one: RecordedSet) -> dict[str, Any]:
+    tensors = [t.model_dump(exclude_none=True) for t in one.tensors]
+    return {"tensors": tensors, "leaves": one.leaves, "answer": one.answer, "answer_leaves": one.answer_leaves}
+
+
+def usual_atol(sets: Sequence[RecordedSet]) -> float | None:
+    """Return the tolerance of a type, narrower where answers are small; None where they are of no floats."""
+    sizes = [s.answers for s in sets if s.answers]
+    wide = any(t.dtype in ("float16", "bfloat16") for s in sets for t in s.tensors)
+    return (1e-2 if wide else 1e-4) * min(1.0, *sizes) if sizes else None
+
+
+def reference_text(target: str, kind: Target, found: CallRecording) -> str:
+    """Return the problem's file: what is called, by its name in torch or in the program."""
+    if kind == "operator":
+        return (
+            f'"""The operator {target} of torch, as a program calls it."""\n\nimport torch\n\n\n'
+            f"def call(*args, **kwargs):\n    return torch.ops.{found.overload}(*args, **kwargs)\n"
+        )
+    name = str((found.module or {}).get("class")) if kind == "module" else target.replace("__main__:", f"{MAIN}:")
+    return f'"""{target} of a program; its own code lies beside this file."""\n\n{import_text(name)}'
+
+
+def differing_leaves(sets: Sequence[RecordedSet]) -> list[int]:
+    """Return which plain values are not the same in all sets: a candidate gets them."""
+    first = sets[0].leaves
+    return [at for at in range(len(first)) if any(repr(s.leaves[at]) != repr(first[at]) for s in sets)]
+
+
+def replayable_inputs(sets: Sequence[RecordedSet]) -> list[str]:
+    """Return the inputs that come as they were recorded."""
+    return list(dict.fromkeys(n for s in sets for n, t in zip(s.names, s.tensors, strict=True) if t.fixed))
+
+
+def told_set(one: RecordedSet) -> CapturedSet:
+    """Return a set in words."""
+    texts = [f"{name} {tensor.text()}" for name, tensor in zip(one.names, one.tensors, strict=True)]
+    return CapturedSet(inputs=texts[:12], calls=one.calls)

@@ -1,0 +1,262 @@
+"""Makes a problem of the calls that a user's program makes: of an operator, a function or a module."""
+
+import difflib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, ProblemRefused
+from gpu_mcp_server.models.problem import ProblemInfo
+from gpu_mcp_server.models.program_speed import CaptureOptions, CaptureReport
+from gpu_mcp_server.package_files import JUDGE, WORKERS
+from gpu_mcp_server.services.commands.command_runner import Progress
+from gpu_mcp_server.services.evaluation.problem_registry import Registry
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob
+from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
+from gpu_mcp_server.services.profiles.profile_targets import Targets
+from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
+from gpu_mcp_server.services.programs.capture_content import (
+    MAIN,
+    CallRecording,
+    NoTorch,
+    RecordedSet,
+    Target,
+    captured_problem,
+    chosen_sets,
+    parse_calls,
+    replayable_inputs,
+    told_set,
+)
+from gpu_mcp_server.services.programs.hotspot_finder import last_words, split_command, without_torch
+from gpu_mcp_server.services.programs.program_text import definitions_of, module_files
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
+
+PURPOSE = "capture"
+FOLDER = f"{OURS}/capture"
+ABOUT = f"{FOLDER}/about.json"
+CALLS, SAMPLES = f"{FOLDER}/calls.json", f"{FOLDER}/inputs.safetensors"
+SAMPLE_BYTES, EACH_BYTES = 2 << 20, 1 << 20
+"""Of recorded values in all, and of one tensor. Larger tensors of floats come by their quantiles."""
+MOST_SETS = 48
+"""That are looked at; `options.sets` of them become cases."""
+OPERATOR = re.compile(r"[a-z_]\w*(?:::|\.)\w+(?:\.\w+)?")
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+MODULE = re.compile(r"[A-Za-z_]\w*(?:\.(?:\w+|\*))*")
+TEXT_BYTES = 1 << 20
+
+
+class ProblemCapture:
+    """Programs in, problems out."""
+
+    def __init__(self, tools: ToolJobs, targets: Targets, registry: Registry) -> None:
+        self._tools, self._targets, self._registry = tools, targets, registry
+        self._workspaces: Workspaces = targets.workspaces
+
+    async def capture(
+        self,
+        command: Sequence[str],
+        target: str,
+        workspace_id: str | None = None,
+        host: str | None = None,
+        options: CaptureOptions | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> CaptureReport:
+        """Run a program, record the calls of one target, and register the problem that they are.
+
+        Args:
+            command: A Python interpreter, its options, and a script, -m or -c.
+            target: `aten::mm`, `package.module:function`, or a module's path such as `Net.blocks.*.mlp`.
+            workspace_id: The program's files.
+            host: Where; the default host unless given.
+            options: Which calls, and tolerances.
+            progress: Told what happens meanwhile.
+
+        Raises:
+            BadRequest: If the command is no Python program, or the target names nothing of these.
+            NotFound: If a handle names nothing.
+        """
+        options = options or CaptureOptions()
+        python, rest = split_command(command)
+        kind = kind_of(target)
+        if kind == "function" and target.startswith("__main__:") and rest[0].startswith("-"):
+            raise BadRequest(
+                f"{target} is looked for in a script; {rest[0]} runs none.",
+                hint="Name the function by its module: package.module:function.",
+            )
+        run_at = await self._targets.program(command, workspace_id, host)
+        plan = {
+            "kind": kind, "target": target, "record_s": options.record_s, "sets": MOST_SETS,
+            "sample_bytes": SAMPLE_BYTES, "each_bytes": EACH_BYTES,
+        }  # fmt: skip
+        argv = [*python, f"{OURS}/capture_calls.py", json.dumps(plan), FOLDER, *rest]
+        modules = [WORKERS / f"{name}.py" for name in ("capture_calls", "program_hooks", "python_profile")]
+        modules.append(JUDGE / "adapters" / "call_records.py")
+        job = ToolJob(
+            kind="run",
+            purpose=PURPOSE,
+            worker="run_profiler",
+            plan={"argv": argv, "folder": FOLDER},
+            outputs=(ABOUT, CALLS, SAMPLES),
+            limit_s=options.timeout_s,
+            env={},
+            tool=None,
+            extra_files={f"{OURS}/{path.name}": path.read_bytes() for path in modules},
+            context={"target": target, "kind": kind, "script": rest[0], "options": options.model_dump()},
+            gpus=min(1, len(run_at.probe.gpus)),
+        )
+        job_id, attempt_id = await self._tools.start(job, run_at)
+        if progress is not None:
+            await progress(f"program whose calls are recorded, job {job_id} on {run_at.host}")
+        done = await self._tools.wait(job_id, run_at.host, options.wait_s, progress)
+        if done is None:
+            return CaptureReport(
+                status="running", host=run_at.host, target=target, job_id=job_id, attempt_id=attempt_id
+            )
+        return await self.finish(done, await self._tools.row(job_id))
+
+    async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str:
+        """Settle a job that somebody asks about later; return its report."""
+        return (await self.finish(done, row)).summary()
+
+    async def finish(self, done: FinishedJob, row: JobRow) -> CaptureReport:
+        """Register the problem of a finished job; may be done twice, as equal problems are one."""
+        ended = await self._tools.fetch_results(done, row, ABOUT)
+        found = parse_calls(ended.files.get(CALLS, b""))
+        report = CaptureReport(
+            status="ok", host=done.host, target=row.context["target"], job_id=row.job_id, attempt_id=row.attempt_id
+        )
+        if isinstance(found, CallRecording):
+            report = report.model_copy(update=await self._captured(found, ended, row))
+        else:
+            report = report.model_copy(update=_not_recorded(found, ended))
+        evidence = {"target": report.target, "problem": report.problem.problem_id if report.problem else None}
+        await self._tools.experience.finish(
+            row.attempt_id or "",
+            status=report.status,
+            reason=report.summary().partition("\n")[0][:300],
+            evidence=evidence,
+            median_us=None,
+        )
+        return report
+
+    async def _captured(self, found: CallRecording, ended: FinishedToolJob, row: JobRow) -> dict[str, Any]:
+        options, target = CaptureOptions(**row.context["options"]), str(row.context["target"])
+        kind: Target = row.context["kind"]
+        sets, notes = chosen_sets(found, options.sets)
+        notes += _notes(found, ended)
+        if not sets:
+            said = {"notes": [*notes, *_why_nothing(target, kind, found)], "output": ended.output}
+            return {"status": "failed" if ended.about.get("code") else "nothing", **said}
+        told = {
+            "sets": [told_set(s) for s in sets],
+            "replayable": replayable_inputs(sets),
+            "samples": await self._tools.keep(ended.done, SAMPLES, "inputs.safetensors"),
+        }
+        try:
+            info = await self._registered(target, kind, found, sets, ended, row, options)
+        except GpuMcpError as error:
+            notes.append(f"no problem: {error}" + (f" {error.hint}" if getattr(error, "hint", "") else ""))
+            return {"status": "refused" if isinstance(error, ProblemRefused) else "failed", "notes": notes, **told}
+        return {"problem": info, "notes": notes, **told}
+
+    async def _registered(
+        self,
+        target: str,
+        kind: Target,
+        found: CallRecording,
+        sets: Sequence[RecordedSet],
+        ended: FinishedToolJob,
+        row: JobRow,
+        options: CaptureOptions,
+    ) -> ProblemInfo:
+        files: dict[str, str] = {}
+        if kind != "operator" and (workspace_id := row.context["workspace_id"]):
+            files = await self._program_files(workspace_id, found, str(row.context["script"]))
+        samples = ended.files.get(SAMPLES, b"")
+        problem = captured_problem(target, kind, found, sets, samples, files, str(row.context["script"]), options)
+        return await self._registry.keep(problem, host=row.host)
+
+    async def _program_files(self, workspace_id: str, found: CallRecording, script: str) -> dict[str, str]:
+        """Return the texts of the modules that the program had loaded, and its script's definitions."""
+        there = [file.path for file in await self._workspaces.manifest(workspace_id)]
+        named = module_files(found.loaded, there)
+        texts = {name: await self._text(workspace_id, path) for name, path in named.items()}
+        if script.removeprefix("./") in there:
+            texts[f"{MAIN}.py"] = definitions_of(await self._text(workspace_id, script.removeprefix("./")))
+        return texts
+
+    async def _text(self, workspace_id: str, path: str) -> str:
+        return (await self._workspaces.read_bytes(workspace_id, path, TEXT_BYTES)).decode("utf-8", "replace")
+
+
+def kind_of(target: str) -> Target:
+    """Return what a target names.
+
+    Raises:
+        BadRequest: If it is neither an operator, a function nor a module.
+    """
+    if len(target) <= 200:
+        if FUNCTION.fullmatch(target):
+            return "function"
+        if "::" in target and OPERATOR.fullmatch(target):
+            return "operator"
+        if target.startswith("aten.") and OPERATOR.fullmatch(target):
+            return "operator"
+        if MODULE.fullmatch(target):
+            return "module"
+    raise BadRequest(
+        f"{target[:100]!r} names no operator, function or module.",
+        hint="An operator is aten::mm, a function package.module:function, a module Net.blocks.*.mlp: as find_hotspots "
+        "shows them.",
+    )
+
+
+def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
+    notes: list[str] = []
+    if found.others:
+        notes.append(f"{found.others} calls with further shapes or values were not recorded")
+    if found.differing:
+        notes.append(f"{found.differing} calls of another overload, or of modules built otherwise, are left out")
+    if found.compiled:
+        notes.append(
+            "torch.compile was left out of this run, so that calls could be seen: compare with its own kernels"
+        )
+    if found.graphs:
+        notes.append(f"{found.graphs} calls were recorded into CUDA graphs; replays of these are not counted")
+    if code := ended.about.get("code"):
+        notes.append(f"the program ended with {code}; calls until then count. {last_words(ended)}")
+    return notes
+
+
+def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
+    """Say why no call could be recorded, and which names there are that are like the target."""
+    if found.wrong:
+        return [f"{target} cannot be captured: {found.wrong}"]
+    if found.sets:
+        return []
+    where = target.partition(":")[0]
+    if kind == "function" and target in found.seen:
+        return [f"{target} was never called while the program ran"]
+    if kind == "function" and where in found.seen:
+        return [f"{where} has no function {target.partition(':')[2]}"]
+    if kind == "function" and where != "__main__":
+        return [f"the program never imported {where}"]
+    if kind == "function":
+        return [f"the script defines no {target.partition(':')[2]} at its top level, or never calls it"]
+    near = difflib.get_close_matches(target, found.seen, n=5, cutoff=0.3)
+    near = near or sorted(found.seen, key=lambda n: -found.seen[n])[:5]
+    ran = f"; it ran {', '.join(near)}" if near else f"; it ran no {kind} at all"
+    return [f"the program never ran {target}{ran}"]
+
+
+def _not_recorded(found: NoTorch | None, ended: FinishedToolJob) -> dict[str, Any]:
+    if found is not None:
+        return {"status": "failed", "notes": [without_torch(found.python, found.missing)]}
+    status = ended.status if ended.status != "ok" else "failed"
+    notes = [n for n in (ended.done.record.note,) if n]
+    if status == "timeout":
+        notes.append("the program was ended before a call was seen, or within options.record_s: raise timeout_s")
+    return {"status": status, "notes": notes, "output": ended.output}

@@ -1,0 +1,48 @@
+"""The services of whole programs: where their time goes, problems of their calls, winners put back and measured."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gpu_mcp_server.services.builds.build_services import BuildServices
+from gpu_mcp_server.services.evaluation.evaluation_services import EvaluationServices
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob
+from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.profiles.profile_services import ProfileServices
+from gpu_mcp_server.services.programs.hotspot_finder import HotspotFinder
+from gpu_mcp_server.services.programs.overlay_builder import OverlayBuilder
+from gpu_mcp_server.services.programs.problem_capture import ProblemCapture
+from gpu_mcp_server.services.programs.program_verifier import ProgramVerifier
+from gpu_mcp_server.services.store import Store
+
+Settler = Callable[[FinishedJob, JobRow], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class ProgramServices:
+    """What is asked of a user's whole program."""
+
+    hotspots: HotspotFinder
+    capture: ProblemCapture
+    overlays: OverlayBuilder
+    verifier: ProgramVerifier
+
+    @classmethod
+    def create(
+        cls, store: Store, builds: BuildServices, profiles: ProfileServices, evaluation: EvaluationServices
+    ) -> "ProgramServices":
+        """Return them over the profilers' jobs and the judge."""
+        tools, targets = profiles.tools, profiles.targets
+        return cls(
+            HotspotFinder(tools, targets),
+            ProblemCapture(tools, targets, evaluation.registry),
+            OverlayBuilder(store, builds.compiler),
+            ProgramVerifier(tools, targets),
+        )
+
+    def settlers(self) -> dict[str, Settler]:
+        """Return by purpose who makes a result of a job that somebody asks about later."""
+        return {
+            "hotspots": self.hotspots.finish_and_describe,
+            "capture": self.capture.finish_and_describe,
+            "verify": self.verifier.finish_and_describe,
+        }

@@ -1,0 +1,326 @@
+"""Runs a Python program and writes down the calls of one operator, function or module, with samples of their inputs.
+
+Laid into the job as a file, together with python_profile, program_hooks and call_records, and run by the program's own
+interpreter: `capture_calls.py PLAN FOLDER SCRIPT|-m MODULE|-c TEXT ARGUMENTS`. PLAN is JSON: `kind`, `target`,
+`record_s`, `sets`, `sample_bytes`, `each_bytes`.
+"""
+
+import functools
+import importlib
+import inspect
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+SAMPLED = 65536
+"""Values of an answer that are looked at."""
+SEEN = 400
+"""Names of operators or modules that are remembered, to say which there were."""
+
+
+class CallRecorder:
+    """What is known of the calls so far."""
+
+    def __init__(self, torch: Any, plan: Dict[str, Any], folder: str) -> None:
+        self.torch, self.plan, self.folder = torch, plan, folder
+        self.records: Any = importlib.import_module("call_records")
+        self.writer = self.records.SampleWriter(plan["sample_bytes"], plan["each_bytes"])
+        self.sets: Dict[Any, Dict[str, Any]] = {}
+        self.seen: Dict[str, int] = {}
+        self.module: Optional[Dict[str, Any]] = None
+        self.others = self.graphs = self.compiled = self.differing = 0
+        self.wrong = self.overload = ""
+        self.device = "cpu"
+        self._lock = threading.RLock()
+        self._began = False
+
+    def note_name(self, name: str) -> None:
+        """Remember that something of this name ran."""
+        if name in self.seen or len(self.seen) < SEEN:
+            self.seen[name] = self.seen.get(name, 0) + 1
+
+    def take(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], names: List[str]) -> Optional[Dict[str, Any]]:
+        """Count a call that is about to be made; return its set where it is the first of it."""
+        with self._lock:
+            if not self._began:
+                self._began = True
+                signal.signal(signal.SIGALRM, self._time_is_up)
+                signal.setitimer(signal.ITIMER_REAL, self.plan["record_s"])
+            cuda = self.torch.cuda
+            if cuda.is_available() and cuda.is_current_stream_capturing():
+                self.graphs += 1
+                return None
+            skeleton = self.records.Skeleton()
+            try:
+                tree = skeleton.take((tuple(args), dict(kwargs)))
+            except self.records.NotRecordable as error:
+                self.wrong = str(error)
+                return None
+            if any(type(t).__name__ == "FakeTensor" for t in skeleton.tensors):
+                return None
+            key = (json.dumps(tree), self.records.key_of(skeleton.tensors, skeleton.leaves))
+            if key in self.sets:
+                self.sets[key]["calls"] += 1
+                return None
+            if len(self.sets) >= self.plan["sets"]:
+                self.others += 1
+                return None
+            self.sets[key] = one = self._new_set(tree, skeleton, names)
+            return one
+
+    def _new_set(self, tree: Any, skeleton: Any, names: List[str]) -> Dict[str, Any]:
+        one: Dict[str, Any] = {"skeleton": tree, "leaves": skeleton.leaves, "calls": 1, "tensors": [], "why": ""}
+        one["names"] = tensor_names(tree, names)
+        number = len(self.sets)
+        for place, tensor in enumerate(skeleton.tensors):
+            if tensor.device.type != "cpu":
+                self.device = str(tensor.device.type)
+            try:
+                one["tensors"].append(self.writer.add("set%d.%d" % (number, place), tensor))
+            except self.records.NotRecordable as error:
+                one["why"] = "%s: %s" % (one["names"][place], error)
+                break
+        one["bytes"] = sum(t.numel() * t.element_size() for t in skeleton.tensors)
+        return one
+
+    def count_calls(self, function: Any, names: List[str]) -> Any:
+        """Return a function that counts its calls, and sees whether one writes to its inputs."""
+
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            return self.watch(function, args, kwargs, names)
+
+        return counted
+
+    def watch(self, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], names: List[str]) -> Any:
+        """Make a call and see whether it writes to its inputs."""
+        one = self.take(args, kwargs, names)
+        if one is None:
+            return function(*args, **kwargs)
+        given = self.records.tensors_in([list(args), kwargs])
+        before = [t._version for t in given if not t.is_inference()]
+        found = function(*args, **kwargs)
+        if before != [t._version for t in given if not t.is_inference()]:
+            one["why"] = "it writes to its inputs"
+        self.note_answers(one, found)
+        return found
+
+    def note_answers(self, one: Dict[str, Any], found: Any) -> None:
+        """Note of what size the values of a set's answers usually are."""
+        answers = self.records.tensors_in(found)
+        if not answers:
+            one["why"] = one["why"] or "it returns no tensor"
+        form = self.records.Skeleton()
+        try:
+            one["answer"], one["answer_leaves"] = form.take(found), form.leaves
+        except self.records.NotRecordable:
+            one["answer"], one["answer_leaves"] = None, []  # it can be judged, but not put back
+        sizes: List[float] = []
+        for each in answers:
+            if each.is_floating_point() and each.numel():
+                some = self.torch.nan_to_num(each.detach().reshape(-1)[:SAMPLED].double(), 0.0, 0.0, 0.0)
+                sizes.append(float(some.square().mean().sqrt()))
+        one["answers"] = min((size for size in sizes if size > 0), default=None)
+
+    def _time_is_up(self, *_: Any) -> None:
+        self.end()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def end(self) -> None:
+        """Write what was seen."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        here = os.path.realpath(os.getcwd()) + os.sep
+        loaded: Dict[str, str] = {}
+        for name, module in list(sys.modules.items()):
+            path = os.path.realpath(str(getattr(module, "__file__", None) or "/"))
+            if path.startswith(here) and path.endswith(".py") and ".gpu-mcp" not in path:
+                loaded[name] = path[len(here) :]
+        found = {
+            "kind": self.plan["kind"], "sets": list(self.sets.values()), "seen": self.seen, "module": self.module,
+            "others": self.others, "graphs": self.graphs, "compiled": self.compiled, "differing": self.differing,
+            "wrong": self.wrong, "overload": self.overload, "device": self.device, "loaded": loaded,
+            "torch": str(self.torch.__version__), "python": sys.executable,
+        }  # fmt: skip
+        with open(os.path.join(self.folder, "inputs.safetensors"), "wb") as file:
+            file.write(self.writer.content())
+        with open(os.path.join(self.folder, "calls.json"), "w", encoding="utf-8") as out:
+            json.dump(found, out)
+
+
+def tensor_names(tree: Any, names: List[str]) -> List[str]:
+    """Return a name for each tensor of a call: its parameter's, with its place where it is in a list."""
+    found: Dict[int, str] = {}
+
+    def walk(node: Any, name: str) -> None:
+        ((kind, inner),) = node.items()
+        if kind == "tensor":
+            found[inner] = name
+        elif kind in ("list", "tuple"):
+            for place, each in enumerate(inner):
+                walk(each, "%s_%d" % (name, place))
+        elif kind == "dict":
+            for key, each in inner.items():
+                walk(each, key)
+
+    args, kwargs = tree["tuple"]
+    for place, each in enumerate(args["tuple"]):
+        walk(each, names[place] if place < len(names) else "x%d" % place)
+    walk(kwargs, "")
+    return [found[number] for number in sorted(found)]
+
+
+def parameters_of(function: Any) -> List[str]:
+    """Return the names of a function's positional parameters."""
+    try:
+        return [p.name for p in inspect.signature(function).parameters.values() if p.kind < 2]
+    except (TypeError, ValueError):
+        return []
+
+
+def record_operator(recorder: CallRecorder) -> Callable[[], None]:
+    """See each operator that the program calls below its gradients; return how that ends."""
+    torch = recorder.torch
+    modes: Any = importlib.import_module("torch.utils._python_dispatch")
+    wanted = recorder.plan["target"].replace("::", ".")
+
+    class Watching(modes.TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = str(func)  # aten.mm.default
+            packet = name.rpartition(".")[0]
+            recorder.note_name(packet.replace(".", "::", 1))
+            one = self._take(name, func, args, kwargs or {}) if wanted in (name, packet) else None
+            found = func(*args, **(kwargs or {}))
+            if one is not None:
+                recorder.note_answers(one, found)
+            return found
+
+        def _take(self, name: str, func: Any, args: Any, kwargs: Any) -> Optional[Dict[str, Any]]:
+            if recorder.overload and recorder.overload != name:
+                recorder.differing += 1
+            elif func._schema.is_mutable:
+                recorder.wrong = recorder.wrong or "%s writes to its inputs" % name
+            else:
+                recorder.overload = name
+                with torch.no_grad():
+                    return recorder.take(args, kwargs, [a.name for a in func._schema.arguments])
+            return None
+
+    mode = Watching()
+    mode.__enter__()
+    return lambda: mode.__exit__(None, None, None)
+
+
+def record_function(recorder: CallRecorder) -> None:
+    """Count the calls of a function of a module."""
+    hooks: Any = importlib.import_module("program_hooks")
+    where, _, name = recorder.plan["target"].partition(":")
+
+    def wrap(function: Any) -> Any:
+        return recorder.count_calls(function, parameters_of(function))
+
+    def replace(module: Any) -> None:
+        recorder.note_name(where)
+        if hooks.replace_function(module, name, wrap):
+            recorder.note_name("%s:%s" % (where, name))
+
+    if where == "__main__":
+        hooks.MAIN[name] = wrap
+    else:
+        hooks.watch_import(where, replace)
+
+
+def record_module(recorder: CallRecorder) -> None:
+    """Count the forward calls of modules by their path."""
+    kind: Any = recorder.torch.nn.Module
+    call = kind.__call__
+    paths: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
+    wanted = re.compile(re.escape(recorder.plan["target"]).replace(r"\*", r"\d+"))
+
+    def path_of(module: Any) -> str:
+        if module not in paths:
+            outermost = type(module).__name__
+            for path, part in module.named_modules():
+                paths.setdefault(part, "%s.%s" % (outermost, path) if path else outermost)
+            for path in list(paths.values()):
+                recorder.note_name(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path))
+        return paths[module]
+
+    @functools.wraps(call)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        path = path_of(self)
+        if wanted.fullmatch(path) is None and wanted.fullmatch(path.partition(".")[2]) is None:
+            return call(self, *args, **kwargs)
+        if not is_alike(recorder, self):
+            return call(self, *args, **kwargs)
+        names = parameters_of(self.forward)
+        return recorder.watch(functools.partial(call, self), args, kwargs, names)
+
+    kind.__call__ = counted
+
+
+def is_alike(recorder: CallRecorder, module: Any) -> bool:
+    """Say whether a module is built as the first one that was found, which is described now where it is this one."""
+    records = recorder.records
+    try:
+        if recorder.module is None:
+            recorder.module = records.describe_module(module, recorder.writer)
+            return True
+        alike = bool(records.describe_module(module, None) == records.plain_part(recorder.module))
+    except records.NotRecordable as error:
+        recorder.wrong = str(error)
+        return False
+    recorder.differing += not alike
+    return alike
+
+
+def run_program(plan: Dict[str, Any], rest: List[str]) -> None:
+    """Run the program, its script with a hook where the function is the script's own."""
+    where, _, name = plan["target"].partition(":")
+    if plan["kind"] == "function" and where == "__main__" and not rest[0].startswith("-"):
+        hooks: Any = importlib.import_module("program_hooks")
+        if hooks.run_hooked(rest[0], rest[1:], name):
+            return
+    importlib.import_module("python_profile").play(rest)
+
+
+def main(arguments: List[str]) -> None:
+    """Record the calls, and write them down whatever came of the program."""
+    plan, folder, rest = json.loads(arguments[0]), os.path.abspath(arguments[1]), arguments[2:]
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError as error:
+        with open(os.path.join(folder, "calls.json"), "w", encoding="utf-8") as out:
+            json.dump({"missing": str(error), "python": sys.executable}, out)
+        sys.exit(3)
+    recorder = CallRecorder(torch, plan, folder)
+
+    def as_it_is(each: Any) -> Any:
+        return each
+
+    def leave_as_it_is(model: Any = None, *_: Any, **__: Any) -> Any:
+        recorder.compiled += 1
+        return as_it_is if model is None else model
+
+    torch.compile = leave_as_it_is
+    if plan["kind"] == "operator":
+        record_operator(recorder)
+    elif plan["kind"] == "function":
+        record_function(recorder)
+    else:
+        record_module(recorder)
+    try:
+        run_program(plan, rest)
+    finally:
+        sys.stdout.flush()
+        recorder.end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

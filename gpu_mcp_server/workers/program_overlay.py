@@ -1,0 +1,270 @@
+"""Puts a judged kernel into a running program: for an operator, a function or the forward of modules, at known calls.
+
+Lies in an overlay's folder beside `overlay.json`, the candidate, program_hooks and call_records; `sitecustomize` of
+that folder installs it, so that a program runs without it where PYTHONPATH does not name the folder. A call with other
+types, sizes, steps or values than the kernel was judged at goes to the program's own code.
+"""
+
+import atexit
+import ctypes
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import threading
+import warnings
+import weakref
+from typing import Any, Dict, List
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+COUNTS = "GPU_MCP_OVERLAY_COUNTS"
+"""Names the file that says at the program's end how often the kernel ran; the process's number is put behind it."""
+
+
+class Overlay:
+    """One kernel, and the calls that it answers."""
+
+    def __init__(self, plan: Dict[str, Any]) -> None:
+        self.plan = plan
+        self.torch: Any = importlib.import_module("torch")
+        self.records: Any = importlib.import_module("call_records")
+        self.calls = self.passed_on = 0
+        self._local = threading.local()
+        self._models: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
+        self._cases = {self.records.key_of_recorded(case): case for case in plan["cases"]}
+        compiler: Any = getattr(self.torch, "compiler", None)
+        self._is_compiling: Any = getattr(compiler, "is_compiling", bool)
+        """Whether torch.compile reads the program, which keeps its own code there."""
+        self._load()
+
+    def _load(self) -> None:
+        """Load the candidate's file."""
+        path = os.path.join(HERE, self.plan["candidate"])
+        self._launch: Any = None
+        self._file: Any = None
+        if self.plan["form"] == "library":
+            self._launch = getattr(ctypes.CDLL(path), self.plan["entry"])
+            self._launch.restype = ctypes.c_int
+            return
+        spec = importlib.util.spec_from_file_location("gpu_mcp_candidate", path)
+        assert spec is not None and spec.loader is not None
+        self._file = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self._file)
+        if self.plan["form"] == "launcher":
+            self._launch = getattr(self._file, self.plan["entry"])
+
+    def answer(self, original: Any, args: Any, kwargs: Any, module: Any = None) -> Any:
+        """Answer a call by the kernel where it is known, else by the program's own code."""
+        if self._is_compiling() or getattr(self._local, "busy", False):  # busy: the kernel uses what it replaces
+            return original(*args, **kwargs)
+        case, skeleton = self._case(args, kwargs)
+        if case is None:
+            self.passed_on += 1
+            return original(*args, **kwargs)
+        weights = [] if module is None else self._weights(module)
+        given = [*skeleton.tensors, *weights]
+        self._local.busy = True
+        try:
+            below = self.plan["kind"] == "operator"  # torch differentiates it above
+            if not below and self.torch.is_grad_enabled() and any(t.requires_grad for t in given):
+                found = self._with_gradients(case, skeleton, given, original, module)
+            else:
+                found = self._run(case, skeleton.leaves, given, module)
+        finally:
+            self._local.busy = False
+        self.calls += 1
+        return self.records.fill(case["answer"], list(found), case["answer_leaves"])
+
+    def _case(self, args: Any, kwargs: Any) -> Any:
+        skeleton = self.records.Skeleton()
+        try:
+            if skeleton.take((tuple(args), dict(kwargs))) != self.plan["skeleton"]:
+                return None, None
+        except self.records.NotRecordable:
+            return None, None
+        if any(t.device.type != self.plan["device"] for t in skeleton.tensors):
+            return None, None
+        return self._cases.get(self.records.key_of(skeleton.tensors, skeleton.leaves)), skeleton
+
+    def _weights(self, module: Any) -> List[Any]:
+        state = dict(module.named_parameters(remove_duplicate=False))
+        state.update(dict(module.named_buffers(remove_duplicate=False)))
+        return [state[name] for name in self.plan["state"]]
+
+    def _run(self, case: Dict[str, Any], leaves: List[Any], given: List[Any], module: Any) -> List[Any]:
+        """Return the kernel's answers, which nothing is differentiated through."""
+        torch = self.torch
+        with torch.no_grad():
+            passed = [leaves[at] for at in self.plan["passed"]]
+            if self.plan["form"] == "model":
+                count = len(given) - len(self.plan["state"])
+                return list(self.records.tensors_in(self._model(module, given[count:])(*given[:count], *passed)))
+            outputs = [
+                torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self.plan["device"])
+                for o in case["outputs"]
+            ]
+            if self.plan["form"] == "launcher":
+                self._launch(*given, *outputs, *case["dims"])
+                return outputs
+            pointers = [ctypes.c_void_p(t.data_ptr()) for t in (*given, *outputs)]
+            stream = []
+            if self.plan["device"] == "cuda":
+                stream = [ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)]
+            code = self._launch(*pointers, *(ctypes.c_int64(n) for n in case["dims"]), *stream)
+            if code:
+                raise RuntimeError("the kernel of %s returned %d" % (self.plan["attempt_id"], code))
+            return outputs
+
+    def _model(self, module: Any, weights: List[Any]) -> Any:
+        """Return the candidate's model, one for each module of the program, over that one's weights."""
+        known = self._models
+        owner = self if module is None else module
+        if owner not in known:
+            model = self._file.ModelNew()
+            if hasattr(model, "to"):
+                model = model.to(self.plan["device"])
+            known[owner] = model
+        model = known[owner]
+        for name, value in zip(self.plan["state"], weights):
+            place: Any = model
+            *before, last = name.split(".")
+            for part in before:
+                place = getattr(place, part, None)
+            for listed in (getattr(place, "_parameters", {}), getattr(place, "_buffers", {})):
+                if last in listed and listed[last].shape == value.shape:
+                    listed[last] = value
+        return model
+
+    def _with_gradients(
+        self, case: Dict[str, Any], skeleton: Any, given: List[Any], original: Any, module: Any
+    ) -> List[Any]:
+        """Return the kernel's answers, whose gradients are those of the program's own code, computed anew."""
+        torch, records, overlay = self.torch, self.records, self
+        count = len(skeleton.tensors)
+
+        def again(values: List[Any]) -> List[Any]:
+            args, kwargs = records.fill(overlay.plan["skeleton"], values[:count], skeleton.leaves)
+            if module is None:
+                return list(records.tensors_in(original(*args, **kwargs)))
+            state = dict(zip(overlay.plan["state"], values[count:]))
+            return list(records.tensors_in(torch.func.functional_call(module, state, args, kwargs)))
+
+        class Replaced(torch.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, *values: Any) -> Any:
+                ctx.save_for_backward(*values)
+                return tuple(overlay._run(case, skeleton.leaves, list(values), module))
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Any) -> Any:
+                overlay._local.busy = True
+                try:
+                    with torch.enable_grad():
+                        values = [v.detach().requires_grad_(v.requires_grad) for v in ctx.saved_tensors]
+                        found = again(values)
+                finally:
+                    overlay._local.busy = False
+                wanted = [v for v in values if v.requires_grad]
+                pairs = [(f, g) for f, g in zip(found, gradients) if f.requires_grad and g is not None]
+                heads, tails = [f for f, _ in pairs], [g for _, g in pairs]
+                made = iter(torch.autograd.grad(heads, wanted, tails, allow_unused=True))
+                return tuple(next(made) if v.requires_grad else None for v in values)
+
+        return list(Replaced.apply(*given))
+
+    def write_counts(self) -> None:
+        """Say how often the kernel ran."""
+        with open("%s.%d" % (os.environ[COUNTS], os.getpid()), "w", encoding="utf-8") as file:
+            json.dump({"calls": self.calls, "passed_on": self.passed_on}, file)
+
+
+def replaced_function(overlay: Overlay, function: Any) -> Any:
+    """Return a function that the kernel answers for where it can."""
+
+    @functools.wraps(function)
+    def instead(*args: Any, **kwargs: Any) -> Any:
+        return overlay.answer(function, args, kwargs)
+
+    return instead
+
+
+def replaced_class(overlay: Overlay, kind: Any) -> Any:
+    """Return a class of modules whose forward the kernel answers for, where they are built as the judged one."""
+    forward, records = kind.forward, overlay.records
+    alike: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
+
+    def is_alike(module: Any) -> bool:
+        state = tuple(part.training for part in module.modules())
+        if alike.get(module, (None,))[0] != state:
+            try:
+                alike[module] = (
+                    state,
+                    records.plain_part(records.describe_module(module, None)) == overlay.plan["module"],
+                )
+            except records.NotRecordable:
+                alike[module] = state, False
+        return bool(alike[module][1])
+
+    @functools.wraps(forward)
+    def instead(self: Any, *args: Any, **kwargs: Any) -> Any:
+        original = functools.partial(forward, self)
+        if type(self) is not kind or not is_alike(self):
+            return original(*args, **kwargs)
+        return overlay.answer(original, args, kwargs, self)
+
+    kind.forward = instead
+    return kind
+
+
+def replace_operator(overlay: Overlay) -> None:
+    """Register the kernel as the operator's implementation on its device; other calls go to the one before."""
+    torch, plan = overlay.torch, overlay.plan
+    space, name, overload = plan["overload"].split(".")
+    named = name if overload == "default" else "%s.%s" % (name, overload)
+    key = {"cpu": "CPU", "cuda": "CUDA"}[plan["device"]]
+    before = torch.library.get_kernel("%s::%s" % (space, named), key)
+    library = torch.library.Library(space, "IMPL")
+
+    def instead(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return overlay.answer(functools.partial(before.call_boxed, keys), args, kwargs)
+
+    with warnings.catch_warnings():  # that there was an implementation: it is called where the kernel is not
+        warnings.simplefilter("ignore")
+        library.impl(named, instead, key, with_keyset=True)
+    overlay.library = library  # type: ignore[attr-defined]
+
+
+def install() -> None:
+    """Arrange that the kernel is put in when the program imports what it replaces."""
+    with open(os.path.join(HERE, "overlay.json"), encoding="utf-8") as file:
+        plan: Dict[str, Any] = json.load(file)
+    hooks: Any = importlib.import_module("program_hooks")
+    made: List[Overlay] = []
+
+    def overlay() -> Overlay:
+        if not made:
+            made.append(Overlay(plan))
+            if os.environ.get(COUNTS):
+                atexit.register(made[0].write_counts)
+        return made[0]
+
+    where, _, name = plan["replaces"].partition(":")
+    put: Any = replaced_class if plan["kind"] == "module" else replaced_function
+
+    def put_in(it: Any) -> Any:
+        return put(overlay(), it)
+
+    def replace(_: Any) -> None:
+        if plan["kind"] == "operator":
+            replace_operator(overlay())
+        else:
+            hooks.replace_function(sys.modules[where], name, put_in)
+
+    if plan["kind"] != "operator" and where in ("__main__", "program_main"):
+        hooks.MAIN[name] = put_in
+    elif plan["kind"] == "operator" or where.partition(".")[0] == "torch":
+        hooks.watch_import("torch", replace)  # as a whole: what the kernel needs is not there in the middle of it
+    else:
+        hooks.watch_import(where, replace)
