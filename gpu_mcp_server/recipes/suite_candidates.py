@@ -19,12 +19,12 @@ from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.models.suite import CandidateReport, CandidateRow, Proportion
 from gpu_mcp_server.recipes.run.run_context import Tell
 from gpu_mcp_server.recipes.suites import FAST
+from gpu_mcp_server.recipes.trace_solutions import Solution, read_solution, traces_of
 from gpu_mcp_server.services.builds.candidate_source import LANGUAGE_BY_SUFFIX, source_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats import trace
 from gpu_mcp_server.services.problems.formats.base import AS_IT_IS
 from gpu_mcp_server.services.problems.formats.detect import known_formats, source_at
-from gpu_mcp_server.services.problems.formats.trace_solutions import Solution, read_solution, traces_of
 
 STEMS = ("submission", "solution", "candidate", "custom_kernel")
 """What a candidate's file is called where it lies in its task's folder."""

@@ -10,8 +10,8 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.recipes.headless_runs import silent
 from gpu_mcp_server.recipes.suite_candidates import JudgeWish, SuiteCandidates, candidates_of, sol_score, suite_tasks
+from gpu_mcp_server.recipes.trace_solutions import read_solution, trace_status
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problems.formats.trace_solutions import read_solution, trace_status
 from tests.services.problems.formats.test_suite_formats import RETURNS, lab, trace_folder, workload
 from tests.services.problems.test_kernelbench_problems import needs_torch
 
