@@ -1,9 +1,10 @@
 """Names and questions that nothing was tuned on: the tables of benchmarks/results/knowledge-unseen.md, printed.
 
-    python benchmarks/knowledge/unseen.py LABEL=DATA_DIR [LABEL=DATA_DIR ...] [--missed]
+    python benchmarks/knowledge/unseen.py LABEL=DATA_DIR [LABEL=DATA_DIR ...] [--missed] [--paraphrases]
 
 Each DATA_DIR holds an index (`gpu-mcp-server docs build --vectors`). The questions were written before the search was
-run over them. `--missed` also prints what was missed, for looking at once everything is measured.
+run over them. `--missed` also prints what was missed, for looking at once everything is measured; `--paraphrases` asks
+a hundred more of that kind instead.
 """
 
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.knowledge.evaluation.retrieval_benchmark import answering
-from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import Accepted, Question, evaluate, read_questions
+from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import Accepted, Question, Score, evaluate, read_questions
 from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.search.hybrid_search import Dense
 from gpu_mcp_server.knowledge.search.index_reader import IndexReader
@@ -21,6 +22,7 @@ from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 
 HERE = Path(__file__).parent
 NAMES, QUESTIONS = HERE / "unseen_names.toml", HERE / "unseen_questions.toml"
+PARAPHRASES = HERE / "unseen_paraphrases.toml"
 RIGHT, RIGHTLY_MISSING, WRONG = "right", "rightly missing", "wrong"
 
 
@@ -58,7 +60,8 @@ def measured(label: str, data_dir: Path, *, missed: bool) -> list[str]:
     folder = Storage(data_dir).current()
     assert folder is not None, f"no index in {data_dir}: gpu-mcp-server docs build --vectors"
     library = IndexReader(folder)
-    questions, accepted = read_questions(QUESTIONS), Accepted(library.db)
+    questions = read_questions(PARAPHRASES if "--paraphrases" in sys.argv else QUESTIONS)
+    accepted = Accepted(library.db)
     channels: dict[str, Dense | None] = {"words": None}
     if (dense := Vectors(folder, data_dir).wait()) is not None:
         channels["words and meaning"] = dense
@@ -69,7 +72,7 @@ def measured(label: str, data_dir: Path, *, missed: bool) -> list[str]:
         sure = counts[RIGHT] + counts[RIGHTLY_MISSING]
         start = f"| {label}, {channel} | {sure} of {len(judged)} ({counts[RIGHT]} + {counts[RIGHTLY_MISSING]}) |"
         found = evaluate(library.db, questions, answering(library, dense))
-        kinds = [found.scores[kind] for kind in ("paraphrase", "forum", "idiom", "all")]
+        kinds = [found.scores.get(kind, Score()) for kind in ("paraphrase", "forum", "idiom", "all")]
         cells = [f"{s.figures()['r1']:.2f} / {s.figures()['r5']:.2f} ({s.count})" for s in kinds]
         rows.append(f"{start} {' | '.join(cells)} | {kinds[-1].figures()['p95_ms']:.1f} ms |")
         if missed:
@@ -82,7 +85,7 @@ def measured(label: str, data_dir: Path, *, missed: bool) -> list[str]:
 
 def main() -> None:
     """Print the table."""
-    asked = [each for each in sys.argv[1:] if each != "--missed"]
+    asked = [each for each in sys.argv[1:] if not each.startswith("--")]
     print("| index, channels | names | paraphrase R@1 / R@5 (n) | forum | idiom | all | p95 |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for each in asked:
