@@ -181,7 +181,10 @@ class GpuModeTask(CaseModule):
         return self._model_of(function, keep=True) if function is not None else None
 
     def examine(self) -> Dict[str, Any]:
-        """Return which tensors are written to, whether what was in them counts, and the tolerance of the own check."""
+        """Return which tensors are for answers, or written to, and the tolerance of the own check.
+
+        A tensor of an answer's form that the reference neither reads nor writes is memory for one, too.
+        """
         data = self.make()
         parts = Parts(data)
         before = [each.detach().clone() for each in parts.leaves]
@@ -189,7 +192,9 @@ class GpuModeTask(CaseModule):
         found = self.module.ref_kernel(parts.build(used))
         answers = [each.detach().clone() for each in Parts(found).leaves]
         written = [i for i, (one, other) in enumerate(zip(used, before)) if not _same(one, other)]
-        scratch = [i for i in written if self._is_scratch(parts, before, i, answers)]
+        like = [(each.shape, each.dtype) for each in answers]
+        places = [i for i, each in enumerate(before) if i in written or (each.shape, each.dtype) in like]
+        scratch = [i for i in places if self._is_scratch(parts, before, i, answers)]
         said: Dict[str, Any] = {"scratch": scratch, "written": [i for i in written if i not in scratch]}
         return {"facts": said, **self._tolerance(parts, before, answers, found)}
 

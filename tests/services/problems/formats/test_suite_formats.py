@@ -60,10 +60,11 @@ def generate_input(size: int, scale: int, seed: int):
     gen = torch.Generator(device="cuda")
     gen.manual_seed(seed)
     pair = {"a": torch.randn(size, device="cuda", generator=gen), "b": torch.randn(2, size, generator=gen).T}
-    return pair, Settings(scale, torch.randn(3, generator=gen)), torch.empty(size, device="cuda")
+    out, spare = torch.empty(size, device="cuda"), torch.empty(size, device="cuda")
+    return pair, Settings(scale, torch.randn(3, generator=gen)), out, spare
 
 def ref_kernel(data):
-    pair, settings, out = data
+    pair, settings, out, _ = data
     out[...] = (pair["a"] + pair["b"].sum(dim=1)) * settings.scale + settings.bias.sum()
     return out
 
@@ -72,8 +73,9 @@ check_implementation = make_match_reference(ref_kernel, rtol=1e-3, atol=1e-4)
 RIGHT = """
 from task import Settings
 def custom_kernel(data):
-    pair, settings, out = data
-    out.copy_((pair["a"] + pair["b"][:, 0] + pair["b"][:, 1]) * settings.scale + settings.bias.sum())
+    pair, settings, out, spare = data
+    spare.copy_(pair["b"][:, 0] + pair["b"][:, 1])
+    out.copy_((pair["a"] + spare) * settings.scale + settings.bias.sum())
     return out
 """
 
@@ -120,7 +122,7 @@ async def test_a_task_of_gpu_mode_imports_as_it_is_and_judges_custom_kernels(lab
     assert (info.rtol, info.atol) == (1e-3, 1e-4)
     assert (
         "strides" in info.tensors and info.tensors.count("float32") == 4
-    )  # two, bias, and the answer: `out` is no input
+    )  # two, bias, and the answer: neither `out` nor `spare` is an input
     assert python_kind(RIGHT) == "python"
     assert (await judged(lab, info.problem_id, RIGHT)).verdict == "correct"
     wrong = await judged(lab, info.problem_id, RIGHT.replace("settings.scale", "2"))
