@@ -46,7 +46,7 @@ class ModelFile(PythonFile):
     def _construct(self, made: Any) -> Reply:
         module, message = self.module, self.message
         if made is None:
-            other = ": its %s wants the language triton" % self.symbol if hasattr(module, self.symbol) else ""
+            other = ": its %s wants the language launcher" % self.symbol if hasattr(module, self.symbol) else ""
             return {"error": "the file has no class ModelNew%s" % other}
         torch, seed = self.torch, int(message.get("torch_seed") or 0)
         with torch.no_grad():

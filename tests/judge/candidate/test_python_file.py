@@ -148,7 +148,7 @@ def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, ver
     [
         ("def f(:", "model", "SyntaxError: invalid syntax (candidate.py line 1)"),
         ("x = 1", "model", "no class ModelNew"),
-        ("def launch(x, y, rows, cols): pass", "model", "no class ModelNew: its launch wants the language triton"),
+        ("def launch(x, y, rows, cols): pass", "model", "no class ModelNew: its launch wants the language launcher"),
         (
             "class ModelNew:\n    def __init__(self, d): pass",
             "model",
