@@ -16,6 +16,7 @@ from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
 PYTHON = torch_python() or ""
+pytestmark = pytest.mark.timeout(1500)  # a busy machine; an import of torch in a sandbox may take half a minute there
 needs_torch = pytest.mark.skipif(not PYTHON, reason="no Python with torch: set TEST_TORCH_PYTHON")
 PROGRAMS = content_path("examples/programs")
 GPT = (PROGRAMS / "gpt_step.py").read_text()
