@@ -155,7 +155,7 @@ class Verdicts:
         whole = json.dumps(verdict, indent=1).encode()
         evidence: dict[str, Any] = verdict.get("evidence", {})
         reason = verdict.get("reason") or ""
-        shapes, source, fallback = _doubted(problem, shape_verdicts(verdict)), "", ""
+        shapes, source, fallback = with_replay_doubt(problem, shape_verdicts(verdict)), "", ""
         if attempt.source_artifact_id and problem.program is None:
             source = (await self._artifacts.read(attempt.source_artifact_id)).decode("utf-8", "replace")
             notes = [note for shape in shapes for note in shape.notes]
@@ -254,7 +254,7 @@ def kept_intervals(evaluation: Evaluation) -> dict[str, Any]:
     return found | ({"timed_at": ",".join(f"{name}={size}" for name, size in dims.items())} if dims else {})
 
 
-def _doubted(problem: Problem, shapes: list[ShapeVerdict]) -> list[ShapeVerdict]:
+def with_replay_doubt(problem: Problem, shapes: list[ShapeVerdict]) -> list[ShapeVerdict]:
     """Return shapes whose times cannot be confirmed where inputs come as they were recorded: answers could be kept."""
     if not (names := problem.adapter.get("replayable")):
         return shapes

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.judge.numerics.stats import weighted_speedup
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Timing, TimingOptions, overall_speedup
 from gpu_mcp_server.models.program_speed import CaptureOptions, CaptureReport
 from gpu_mcp_server.package_files import content_path
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
+from gpu_mcp_server.services.evaluation.judge_results import with_replay_doubt
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.programs.problem_capture import kind_of
 from tests.judge.harness import torch_python
@@ -54,24 +56,17 @@ int launch(const float *x, const float *gain, const float *offset, float *y, int
     return 0;
 }
 """
-EMBEDDING = """
-#include <stdint.h>
-#include <string.h>
-int launch(const float *weight, const int64_t *indices, float *y) {
-    for (int row = 0; row < 8; row++)
-        for (int at = 0; at < 4; at++) memcpy(y + (row * 4 + at) * 8, weight + indices[row * 5 + at] * 8, 32);
-    return 0;
-}
-"""
 
 
 async def judge(lab: Lab, problem_id: str, text: str) -> Evaluation:
     source = CandidateSource(text, "c", NAMES["c"])
-    return await lab.evaluation.evaluator.evaluate(problem_id, source, wait_s=1200)
+    return await lab.evaluation.evaluator.evaluate(
+        problem_id, source, timing=TimingOptions(tier="correctness"), wait_s=1200
+    )
 
 
 @needs_torch
-async def test_a_module_s_calls_are_a_problem_that_weighs_them_and_is_judged_by_its_own_code(lab: Lab):
+async def test_a_module_s_calls_are_a_problem_that_is_judged_by_the_program_s_own_code(lab: Lab):
     text = IMAGES.replace("size, size", "size + 16 * (_ == 2), size")
     found = await capture(lab, text, "Sequential.*.norm", "3", "16")
     assert found.status == "ok" and found.problem and not found.replayable, found.summary()
@@ -82,12 +77,9 @@ async def test_a_module_s_calls_are_a_problem_that_weighs_them_and_is_judged_by_
     assert "class ChannelNorm(nn.Module)" in problem.files["program_main.py"]
     assert "main(*map" not in problem.files["program_main.py"], "what the script does when it runs is left out"
     assert [t.name for t in problem.inputs] == ["x", "gain", "offset"] and problem.state == ["gain", "offset"]
+    assert [case["recorded"]["calls"] for case in problem.cases] == [6, 3]
     verdict = await judge(lab, problem.problem_id, NORM)
     assert verdict.verdict == "correct", verdict.summary()
-    assert [s.calls for s in verdict.shapes] == [6, 3]
-    times = [(s.calls or 0) * s.reference.median_us for s in verdict.shapes if s.reference]
-    whole = sum(times) / sum(t / (s.speedup or 0) for t, s in zip(times, verdict.shapes, strict=True))
-    assert verdict.speedup == pytest.approx(whole)
     wrong = await judge(lab, problem.problem_id, NORM.replace("+ offset[c]", ""))
     assert wrong.verdict == "incorrect", "an offset that is zero in the program is not zero for the judge"
 
@@ -96,10 +88,23 @@ async def test_a_module_s_calls_are_a_problem_that_weighs_them_and_is_judged_by_
 async def test_indices_cannot_be_varied_so_times_are_never_confirmed(lab: Lab):
     found = await capture(lab, GPT, "aten::embedding", "1", "8", "4")
     assert found.replayable == ["indices"] and found.problem and "never confirmed" in found.summary()
-    verdict = await judge(lab, found.problem.problem_id, EMBEDDING)
-    assert verdict.verdict == "correct" and verdict.trust.startswith("unconfirmable: recorded inputs"), (
-        verdict.summary()
-    )
+    problem = await lab.store.problems.get(found.problem.problem_id)
+    shape = ShapeVerdict(dims={"case": 1}, verdict="correct", speedup=2.0)
+    assert with_replay_doubt(problem, [shape])[0].unconfirmable.startswith("recorded inputs that cannot be varied (ind")
+    varied = problem.model_copy(update={"adapter": {**problem.adapter, "replayable": []}})
+    assert not with_replay_doubt(varied, [shape])[0].unconfirmable
+
+
+def test_the_whole_speed_up_is_that_of_the_time_of_all_recorded_calls():
+    def timed(calls: int | None, reference_us: float, low: float) -> ShapeVerdict:
+        time = Timing(median_us=reference_us, low_us=reference_us, high_us=reference_us, rounds=9, calls_per_round=1)
+        return ShapeVerdict(dims={}, verdict="correct", calls=calls, reference=time, speedup_low=low)
+
+    shapes = [timed(9, 100.0, 3.0), timed(1, 100.0, 0.5)]
+    assert overall_speedup(shapes, [3.0, 0.5]) == pytest.approx(1000 / (900 / 3 + 100 / 0.5))
+    assert weighted_speedup([3.0, 0.5], [900.0, 100.0]) == pytest.approx(2.0)
+    plain = [timed(None, 100.0, 3.0), timed(None, 100.0, 0.5)]
+    assert overall_speedup(plain, [4.0, 1.0]) == pytest.approx(2.0), "their geometric mean, where no call was recorded"
 
 
 @needs_torch
