@@ -1,0 +1,63 @@
+"""A judged kernel in a copy of a program, with the real torch: it answers what it was judged at, and gradients stay."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.services.lab import Lab
+from tests.laboratory import PROBLEM, laboratory
+from tests.services.programs.test_problem_capture import GPT, PYTHON, capture, judge, needs_torch
+
+SQUARED = """
+#include <stdint.h>
+int launch(const float *x, float *y) {
+    for (int i = 0; i < 8 * 4 * 32; i++) y[i] = x[i] > 0 ? x[i] * x[i] : 0;
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory(hosts={"local": {"judge_python": PYTHON or None}}) as lab:
+        yield lab
+
+
+@needs_torch
+@pytest.mark.timeout(1500)
+async def test_a_kernel_trains_a_copy_as_the_program_itself_does_and_is_counted(lab: Lab):
+    found = await capture(lab, GPT, "__main__:squared_relu", "2", "8", "4")
+    assert found.problem, found.summary()
+    verdict = await judge(lab, found.problem.problem_id, SQUARED)
+    assert verdict.verdict == "correct", verdict.summary()
+    workspace = (await lab.store.workspaces.write(None, {"program.py": GPT})).workspace_id
+    applied = await lab.programs.overlays.apply(verdict.attempt_id, workspace)
+    assert (await lab.store.workspaces.read_bytes(workspace, "program.py")).decode() == GPT, "the user's file stays"
+    patch = (await lab.store.artifacts.read(applied.patch)).decode()
+    assert "+squared_relu = getattr(" in patch and "candidate.so" in patch
+    async with lab.store.workspaces.laid_out(applied.workspace_id) as folder:
+
+        def run(**more: str) -> str:
+            argv = [PYTHON, "program.py", "2", "8", "4"]
+            env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
+            return subprocess.run(argv, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
+
+        plain = await asyncio.to_thread(run)
+        counts = str(folder / "counts")
+        overlay = str(folder / "speedup_overlay")
+        with_it = await asyncio.to_thread(run, PYTHONPATH=overlay, GPU_MCP_OVERLAY_COUNTS=counts)
+        told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
+    assert with_it == plain and told == [{"calls": 4, "passed_on": 0}], "two layers, two steps, the same loss"
+
+
+async def test_only_correct_attempts_at_captured_problems_are_put_in(lab: Lab):
+    problem = await lab.evaluation.registry.register(**PROBLEM)
+    attempt = await lab.store.experience.start("evaluate", problem_id=problem.problem_id, host="local")
+    workspace = (await lab.store.workspaces.write(None, {"a.py": "pass\n"})).workspace_id
+    with pytest.raises(BadRequest, match="not captured from a program"):
+        await lab.programs.overlays.apply(attempt, workspace)
