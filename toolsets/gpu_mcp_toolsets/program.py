@@ -20,7 +20,7 @@ from gpu_mcp_server.models.program_speed import (
 TOOLSET = Toolset(
     id="program",
     title="Whole programs",
-    instructions="find_hotspots: what a faster kernel could bring. capture_problem: a problem of the program's calls.",
+    instructions="find_hotspots, capture_problem, apply_attempt, verify_in_place.",
     default=False,
 )
 

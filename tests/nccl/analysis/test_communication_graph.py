@@ -229,7 +229,7 @@ def test_kernels_in_another_file_are_found_by_what_is_called():
         ("cudaMallocAsync(&a, 8, s);", "memory of a pool"),
         ("cudaMallocHost(&a, 8);", "host memory"),
         ("cudaMalloc(&a, rank * 8);", "depends on the rank"),
-        ("ncclMemAlloc((void**)&a, 8); ncclCommWindowRegister(comm, a, 8, &w, 0);", "a window of the program's own"),
+        ("cudaMalloc(&a, 8); ncclCommWindowRegister(comm, a, 8, &w, 0);", "a window of the program's own over cudaMalloc: use"),
         ("", "its allocation is not here"),
     ],
 )  # fmt: skip
