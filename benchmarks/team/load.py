@@ -253,21 +253,25 @@ def page(found: dict[str, Any]) -> str:
     """Return the result as a page."""
     rate = found["calls"] / found["seconds"]
     about = [
-        f"`python benchmarks/team/load.py {' '.join(sys.argv[1:])}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()}",
-        f"cores, {platform.machine()}, Python {platform.python_version()}. {found['clients']} clients connected",
-        f"(half of each era), {found['active']} active, {found['bridges']} of them through a bridge, for",
-        f"{found['seconds']:.0f} s with {found['think_s']:g} s",
-        f"between things to do, {found['calls']} calls ({rate:.1f}/s). The server keeps to one core; the host",
-        "side, its jobs and the clients themselves share the other, so clients' own waiting is in the times.",
+        f"Command: `python benchmarks/team/load.py {' '.join(sys.argv[1:])}`. {os.cpu_count()} cores, "
+        f"{platform.machine()}, Python {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d}.",
+        f"{found['clients']} clients are connected (half of each era), {found['active']} active, {found['bridges']} of "
+        f"them through a bridge, for {found['seconds']:.0f} s with {found['think_s']:g} s between calls.",
+        "The server keeps to one core. The host side, its jobs and the clients share the other, so the times include "
+        "the clients' own waiting.",
     ]
     lines = [
         "# A team on one server",
         "",
         *about,
         "",
+        "## Are the goals met?",
+        "",
         "| goal | |",
         "| --- | --- |",
         *(f"| {goal} | {'met' if met else '**missed**'} |" for goal, met in verdicts(found).items()),
+        "",
+        "## How long does a call take?",
         "",
         "| tool | calls | p50 ms | p95 ms | p99 ms | max ms |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -276,19 +280,21 @@ def page(found: dict[str, Any]) -> str:
             for tool, t in found["tools"].items()
         ),
         "",
-        f"Jobs: {found['jobs']}, ended: {json.dumps(found['job_ends'])}.",
+        "## What it shows",
+        "",
+        f"- The server answered {found['calls']} calls, {rate:.1f} a second.",
+        f"- {found['jobs']} jobs ended: {json.dumps(found['job_ends'])}.",
     ]
-    for name, key in (("server", "server"), ("host side with its jobs", "host_side")):
+    for name, key in (("the server", "server"), ("the host side with its jobs", "host_side")):
         samples = found[f"{key}_mib"]
         lines.append(
-            f"Anonymous memory, {name}: {samples[0]:.0f} MiB at first, {statistics.median(samples):.0f} in the median, "
-            f"{samples[-1]:.0f} at the end; second half {found[f'{key}_growth']:+.1%}."
+            f"- Anonymous memory of {name}: {samples[0]:.0f} MiB at first, {statistics.median(samples):.0f} in the "
+            f"median, {samples[-1]:.0f} at the end; second half {found[f'{key}_growth']:+.1%}."
         )
     wrong = found["wrong_tokens"]
     lines.append(
-        f"Wrong tokens: {sum(wrong['statuses'].values())} in {wrong['seconds']:.1f} s, statuses "
-        f"{json.dumps(wrong['statuses'])}, {wrong['different_answers']} different answers (half of them "
-        "name a token that there is)."
+        f"- {sum(wrong['statuses'].values())} wrong tokens in {wrong['seconds']:.1f} s, half of them with the name of "
+        f"a real token: statuses {json.dumps(wrong['statuses'])}, distinct answers: {wrong['different_answers']}."
     )
     if found["wrong"]:
         lines += ["", "What failed:", "", *(f"- {number} x {what}" for what, number in found["wrong"].items())]
