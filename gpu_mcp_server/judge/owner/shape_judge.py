@@ -11,6 +11,7 @@ from ..checks.interrupted_rounds import Interruption, stops
 from ..checks.robustness import Robustness
 from ..checks.stream_order_rounds import Separation
 from ..checks.strict_precision import Strict
+from ..correctness.own_check import LATE_UNSEEN
 from ..correctness.replay_detector import History
 from ..devices.device import Buffers, Device
 from ..numerics.error_location import ordinal
@@ -358,6 +359,8 @@ class Shape:
         if verdict == "correct" and self.series and self.series.played:
             self.times.add(self.series, result, self.looking, self.gated)
             result["cache"] = self._cache()
+            if self.device.kind == "cuda" and self.device.own_check:
+                result["unconfirmable"] = result.get("unconfirmable") or LATE_UNSEEN
         if verdict == "correct" and self.events_us:
             result["events_us"] = min(self.events_us)
         if verdict == "correct" and self.graph and self.graph.played:
