@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.commands import ROOT, Commands, Done
 
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([\w.]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SETUP = ("git clone ", "cd ", "mkdir -p ", "sudo make system", "make demo", "ln -sf ")
+SETUP = ("git clone ", "cd ", "mkdir -p ", "sudo apt-get install ", "make demo", "ln -sf ")
 """Commands that are not the program's. Of make, a test sees that the target is there; CI runs it."""
 Program = Callable[[tuple[str, ...], Path], Done]
 

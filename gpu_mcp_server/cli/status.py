@@ -85,7 +85,7 @@ def _host(host: dict[str, Any]) -> list[Any]:
     head += f", driver {host['driver']}" if host.get("driver") else ""
     parts: list[Any] = [Text(head, style="bold")]
     tools = ", ".join(f"{k} {v}" for k, v in host.get("toolchains", {}).items())
-    parts.append(Text(f"  {tools or 'no compilers'}; {host.get('jobs_running', 0)} jobs running", style="dim"))
+    parts.append(Text(f"  {tools or 'no compilers'}; jobs running: {host.get('jobs_running', 0)}", style="dim"))
     if host.get("problem"):
         parts.append(Text(f"  {host['problem']}", style="yellow"))
     parts += [line for g in host.get("gpus", []) for line in _gpu(g)] or [Text("  no GPU")]

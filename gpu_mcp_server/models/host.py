@@ -121,7 +121,7 @@ class LabStatus(ResultModel):
             lines.append(
                 f"{h.host} ({h.kind}): {h.cpu}, {h.cores} cores, sandbox {h.level}"
                 + (f" (not full: {h.weaker_because})" if h.weaker_because else "")
-                + f", judges {', '.join(h.devices) or 'nothing'}, {h.jobs_running} jobs running"
+                + f", judges {', '.join(h.devices) or 'nothing'}, jobs running: {h.jobs_running}"
             )
             lines += [f"  {problem}" for problem in (h.problem, h.drained) if problem]
             lines.append("  toolchains: " + (", ".join(f"{k} {v}" for k, v in h.toolchains.items()) or "none"))

@@ -145,4 +145,4 @@ class LargerShapes:
         """Say how far it went."""
         if not self.reached:
             return ""
-        return " (larger than declared to %s)" % ", ".join("%s=%d" % pair for pair in sorted(self.reached.items()))
+        return " (larger than declared, up to %s)" % ", ".join("%s=%d" % pair for pair in sorted(self.reached.items()))

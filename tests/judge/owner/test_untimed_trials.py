@@ -48,7 +48,7 @@ def test_an_honest_candidate_passes_every_trial_and_the_verdict_says_which(court
     verdict = court(name, shapes=[{"rows": 64, "cols": 1000}], tier="correctness").verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    text = r"\d+ hidden shapes \(larger than declared to cols=\d+, rows=\d+\), 7 distributions, deterministic"
+    text = r"\d+ hidden shapes \(larger than declared, up to cols=\d+, rows=\d+\), 7 distributions, deterministic"
     assert re.fullmatch(text, verdict["trials_summary"])
     hidden = [t["dims"] for t in verdict["trials"] if t["hidden"]]
     assert {"rows": 1, "cols": 1} in hidden

@@ -25,7 +25,7 @@ def timed(rows: int, number: int) -> ShapeVerdict:
 
 
 def test_the_first_line_says_what_correct_covers_and_whether_it_is_robust():
-    covers = "2 declared shapes, 14 hidden shapes (larger than declared to cols=65589), inputs as declared"
+    covers = "2 declared shapes, 14 hidden shapes (larger than declared, up to cols=65589), inputs as declared"
     robust = "no; large: looks like TF32 or float16"
     text = Evaluation(status="judged", verdict="correct", covers=covers, robust=robust, **OF).summary()
 
@@ -97,7 +97,7 @@ def test_what_is_the_same_at_each_shape_but_for_numbers_is_said_at_the_first():
 
 
 def test_hidden_shapes_are_said_once():
-    hidden = "19 hidden shapes (larger than declared to cols=65542, rows=65543)"
+    hidden = "19 hidden shapes (larger than declared, up to cols=65542, rows=65543)"
     found = Evaluation(
         status="judged", verdict="correct", covers=f"2 declared shapes, {hidden}, inputs as declared",
         trials=f"{hidden}, 7 distributions, deterministic", **OF,
@@ -112,7 +112,7 @@ def test_a_round_of_optimizing_is_read_in_6000_characters():
     shapes = [timed(8 << n, n + 1) for n in range(5)]
     verdict = Evaluation(
         status="judged", verdict="correct", speedup=1.3, evidence=EVIDENCE | {"freeze": "freezer", "floor": "none"},
-        covers="5 declared shapes, 19 hidden shapes (larger than declared to cols=65542, rows=65543), inputs as declared",
+        covers="5 declared shapes, 19 hidden shapes (larger than declared, up to cols=65542, rows=65543), inputs as declared",
         robust="yes, with 6 other distributions", shapes=shapes, trials="19 hidden shapes, 7 distributions",
         evidence_artifact_id="b-0884d9c8a90c01f9", seconds={"compile": 1.66, "judge": 39.14}, level="full", **OF,
     )  # fmt: skip
