@@ -19,7 +19,7 @@ from gpu_mcp_server.models.suite import CandidateReport, PlanComparison, RepeatR
 if TYPE_CHECKING:
     from gpu_mcp_server.recipes.headless_runs import Runs
 
-app = typer.Typer(help="Headless runs of agents: begun, resumed after any kill, shown.", no_args_is_help=True)
+app = typer.Typer(help="Run agents headless, resume runs after any kill, show them.", no_args_is_help=True)
 
 suite_app = typer.Typer(help="One plan over many problems.", no_args_is_help=True)
 app.add_typer(suite_app, name="suite")
@@ -128,11 +128,11 @@ def repeat(
     plan: Annotated[Path, typer.Argument(help="TOML of the run.")],
     times: Annotated[int, typer.Option("-n", "--times", help="How often.", min=1, max=1000)] = 6,
     name: Annotated[
-        str | None, typer.Option(help="Of the series; the same name goes on. The plan's if absent.")
+        str | None, typer.Option(help="Name of the series; the same name resumes it. The plan's if absent.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a plan several times, and say how much it varies: pass rate, spread, how different the sources are."""
+    """Run a plan several times and report how much it varies: pass rate, spread, difference of sources."""
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
 
     chosen = read_plan(plan)
@@ -157,11 +157,13 @@ def compare(
     b: Annotated[Path, typer.Argument(help="TOML of plan B, which differs in one key.")],
     problem: Annotated[list[Path] | None, typer.Option(help="Problems' files; A's own problem if absent.")] = None,
     times: Annotated[int, typer.Option("-n", "--times", help="Runs of each plan a problem.", min=1, max=100)] = 1,
-    name: Annotated[str | None, typer.Option(help="Of the comparison; the same name goes on. A-B if absent.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the comparison; the same name resumes it. A-B if absent.")
+    ] = None,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
-    """Run two plans on the same problems, pair by pair, and say the difference with its interval. Prints Markdown."""
+    """Run two plans on the same problems in pairs; report the difference with its interval. Prints Markdown."""
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
 
     plans = read_plan(a), read_plan(b)
@@ -209,9 +211,10 @@ def report(
 
 @app.command()
 def schema(
-    name: Annotated[str | None, typer.Argument(help="Of one; all if absent.")] = None, as_json: Json = False
+    name: Annotated[str | None, typer.Argument(help="Name of one hand-off; all if absent.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Print the JSON schema of what roles hand to each other: specification, build-plan, test-plan, verdict ..."""
+    """Print the JSON schema of hand-offs between roles: specification, build-plan, test-plan, verdict ..."""
     from gpu_mcp_server.models.recipe import HANDOFFS
 
     if name is not None and name not in HANDOFFS:
@@ -227,7 +230,7 @@ def kernelbench(
     level: Annotated[int, typer.Option(help="Level.", min=1)] = 1,
     problem: Annotated[list[str] | None, typer.Option(help="Only these: numbers or names.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="Of the suite; the same name goes on. PLAN-levelN if absent.")
+        str | None, typer.Option(help="Name of the suite; the same name resumes it. PLAN-levelN if absent.")
     ] = None,
     jobs: Jobs = 1,
     as_json: Json = False,
@@ -247,7 +250,9 @@ def hip(
     plan: Annotated[Path, typer.Argument(help="TOML of the run; its problem is replaced by each task.")],
     instructions: Annotated[Path, typer.Option(help="GEAK-HIP instruction file (JSON), its tasks' folders beside it.")],
     task: Annotated[list[str] | None, typer.Option(help="Only these, by name.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the suite; the same name goes on. PLAN-hip if absent.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the suite; the same name resumes it. PLAN-hip if absent.")
+    ] = None,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
@@ -271,25 +276,33 @@ def hip(
 
 @suite_app.command()
 def folder(
-    root: Annotated[Path, typer.Argument(help="Folder of tasks, of whatever formats import_problem takes.")],
+    root: Annotated[Path, typer.Argument(help="Folder of tasks in any format that import_problem takes.")],
     candidates: Annotated[
         Path | None,
         typer.Option(help="Judge the answers in this folder, without an agent: TASK.py, TASK/solution.json ..."),
     ] = None,
-    plan: Annotated[Path | None, typer.Option(help="Or TOML of a run; its problem is replaced by each task.")] = None,
-    tier: Annotated[str, typer.Option(help="Of candidates: smoke, correctness or performance.")] = "performance",
-    max_bytes: Annotated[int | None, typer.Option(help="Leave out cases whose tensors take more.", min=1)] = None,
-    traces: Annotated[Path | None, typer.Option(help="Write verdicts as flashinfer's traces, one a line.")] = None,
-    host: Annotated[str | None, typer.Option(help="Where; the default host if absent.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the suite. The folder's if absent.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="TOML of a run, instead of --candidates; each task replaces its problem.")
+    ] = None,
+    tier: Annotated[
+        str, typer.Option(help="Tier of the judgement: smoke, correctness or performance.")
+    ] = "performance",
+    max_bytes: Annotated[int | None, typer.Option(help="Leave out cases with more bytes of tensors.", min=1)] = None,
+    traces: Annotated[
+        Path | None, typer.Option(help="JSONL file to write verdicts to, as flashinfer's traces.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Host to run on; the default host if absent.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the suite; the folder's if absent.")] = None,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
-    """Run a plan over a folder's tasks, or judge the answers that there are. Prints Markdown."""
+    """Run a plan over a folder's tasks, or judge existing answers. Prints Markdown."""
     from gpu_mcp_server.recipes.suite_candidates import suite_tasks
 
     if (candidates is None) == (plan is None):
-        raise BadRequest("Give either --candidates or --plan.", hint="--candidates judges answers without an agent.")
+        raise BadRequest(
+            "Give exactly one of --candidates and --plan.", hint="--candidates judges answers without an agent."
+        )
     tasks = suite_tasks(root.expanduser().absolute())
     suite = name or root.expanduser().absolute().name
     if candidates is not None:

@@ -9,9 +9,9 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models._base import Model, ResultModel
 
 Language = Literal["c", "cpp", "cuda", "hip", "triton", "launcher"]
-"""What is compiled: into a library, or a kernel of a Python file into a cubin."""
+"""Languages of compile: each into a library, or a kernel of a Python file into a cubin."""
 CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "launcher", "python", "program"]
-"""What can be judged: triton and launcher are Python files with a launcher, in Triton and in any other language, python
+"""Languages of candidates: triton and launcher are Python files with a launcher, in Triton or another language; python
 is one with `ModelNew`, program a project."""
 
 
@@ -160,11 +160,11 @@ class BuildOptions(Model):
     block: int | None = None
     """Threads of a block, for the occupancy."""
     kernel: str = ""
-    """Triton: name of the kernel, when the file has several; of a launcher its own name."""
+    """Triton: the kernel's name, if the file has several. Launcher: its function's name."""
     signature: dict[str, str] = {}
-    """Triton: types of the arguments, such as `*fp32:16`; of a launcher's tensors, such as `fp32[64,1000]`."""
+    """Triton: argument types, such as `*fp32:16`. Launcher: tensors' types, such as `fp32[64,1000]`."""
     constants: dict[str, bool | int | float | str] = {}
-    """Triton: values of constexpr arguments, and options such as num_warps; of a launcher its numbers."""
+    """Triton: constexpr values, and options such as num_warps. Launcher: its numbers."""
 
     def for_triton(self, given: Mapping[str, Any]) -> Self:
         """Return it with `kernel`, `signature` and `constants` as a caller gave them.

@@ -138,7 +138,7 @@ class ShapeVerdict(Model):
     unconfirmable: str = ""
     """Why the judge could not confirm the candidate's time on this host; the time is then the judge's own, too long."""
     calls: int | None = None
-    """Of a captured problem: how often the program called it so."""
+    """Captured problems: number of the program's calls with these inputs."""
     calls_checked: int = 0
     """Calls whose outputs were compared in full; every timed call is among them."""
     max_abs_error: float | None = None
@@ -186,7 +186,7 @@ def but_numbers(text: str) -> str:
 
 
 def overall_speedup(shapes: Sequence[ShapeVerdict], speedups: Sequence[float]) -> float:
-    """Return the shapes' speed-ups as one: their geometric mean; of recorded calls, that of the time of all."""
+    """Return one speed-up for all shapes: the geometric mean; for recorded calls, that of their total time."""
     parts = [s.calls * s.reference.median_us for s in shapes if s.calls and s.reference]
     if not parts or len(parts) != len(speedups):
         return geometric_mean(speedups)
@@ -234,7 +234,7 @@ class Evaluation(ResultModel):
     """What it ran on: GPU name or CPU model."""
     host: str
     speedup: float | None = None
-    """Against the reference, only when correct: the shapes' geometric mean; of recorded calls, of the time of all."""
+    """Over the reference, if correct: geometric mean of the shapes; for recorded calls, of their total time."""
     time_us: float | None = None
     """Geometric mean of the shapes' medians, where the reference is no baseline on this device: it ranks instead."""
     compiled_speedup: float | None = None
@@ -273,7 +273,7 @@ class Evaluation(ResultModel):
     note: str | None = None
 
     def speedup_range(self) -> tuple[float, float] | None:
-        """Return the same of the shapes' low and high ends: the speed-up is hardly outside."""
+        """Return the overall speed-up of the shapes' low ends and of their high ends: an interval around it."""
         lows = [shape.speedup_low for shape in self.shapes if shape.speedup_low]
         highs = [shape.speedup_high for shape in self.shapes if shape.speedup_high]
         if self.speedup is None or not self.shapes or not len(lows) == len(highs) == len(self.shapes):

@@ -70,7 +70,7 @@ class RooflineLevel(Model):
     """Achieved."""
     peak_bandwidth_gb_s: float
     measured_gb_s: float | None = None
-    """What a copy reached on this host; absent where it was not measured, or of another level."""
+    """GB/s of a copy measured on this host; absent if not measured, or for another level."""
     roof_tflop_s: float
     """What this intensity allows: min(compute peak, intensity x peak bandwidth)."""
     of_roof_percent: float
@@ -85,7 +85,7 @@ class Roofline(Model):
     peak_tflop_s: float
     peak_source: str
     measured_tflop_s: float | None = None
-    """What a loop of FMAs reached on this host; absent where it was not measured, or of another pipe."""
+    """TFLOP/s of an FMA loop measured on this host; absent if not measured, or for another pipe."""
     levels: list[RooflineLevel] = []
 
 

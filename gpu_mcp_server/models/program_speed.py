@@ -1,4 +1,4 @@
-"""A program as a whole: where its time goes, which calls were recorded, what a kernel brought to it."""
+"""Models of whole programs: hot spots, recorded calls, a judged kernel put in, its gain."""
 
 from typing import Literal
 
@@ -12,29 +12,29 @@ SHOWN_SHAPES, SHOWN_MODULES = 2, 2
 
 
 class HotspotOptions(Model):
-    """Which part of a program's run is recorded."""
+    """Options of find_hotspots: the part of a program's run to record."""
 
     warm_s: float = Field(default=0.0, ge=0, le=1700)
     """Seconds of the program to leave out first: loading, compiling, warm-up."""
     record_s: float = Field(default=30.0, gt=0, le=300)
-    """Seconds to record; the program is ended then."""
+    """Seconds to record; the worker then ends the program."""
     steps: int = Field(default=0, ge=0, le=100_000)
-    """Optimizer steps to record, then the program is ended; 0: as long as record_s."""
+    """Optimizer steps to record before the worker ends the program; 0: record_s alone limits it."""
     timeout_s: float = Field(default=600.0, gt=0, le=1800)
     """Limit of the whole run."""
     wait_s: float = Field(default=240.0, ge=0, le=240)
-    """How long to wait before the answer is a job_id alone."""
+    """Seconds to wait for the end; after that the call returns a job_id."""
 
 
 class InputShape(Model):
     """One set of inputs that an operator was called with."""
 
     inputs: list[str]
-    """In torch's words: `float[64, 128]`; scalars by their type."""
+    """In torch's notation: `float[64, 128]`; scalars by their type."""
     calls: int
     total_us: float
     roofline_percent: float | None = None
-    """Of the least time that the device's data sheet allows for these inputs, where both are known."""
+    """Least time by the device's data sheet, in percent of the measured time; absent where either is unknown."""
 
 
 class Hotspot(Model):
@@ -42,23 +42,23 @@ class Hotspot(Model):
 
     name: str
     kind: Literal["operator", "kernel"]
-    """kernel: of a GPU, launched by no operator of torch (a CUDA graph, another library)."""
+    """kernel: a GPU kernel that no torch operator launched (a CUDA graph, another library)."""
     share: float
-    """Of the recorded time, 0 to 1."""
+    """Share of the recorded time, 0 to 1."""
     at_most_speedup: float
-    """Of the whole, were this free. Source: Amdahl, AFIPS 1967: 1 / (1 - share)."""
+    """Speed-up of the whole if this took no time: 1 / (1 - share). Source: Amdahl, AFIPS 1967."""
     calls: int
     total_us: float
-    """On a GPU its kernels' time; on a processor its own, without the operators inside it."""
+    """On a GPU the time of its kernels; on a CPU its own time, without nested operators."""
     shapes: list[InputShape] = []
     """The longest first."""
     kernels: list[str] = []
-    """Of a GPU, that it launched: which library's."""
+    """GPU kernels that it launched, each with its library."""
     modules: list[str] = []
-    """Of torch, around its calls, the longest first; forward alone, as backward runs outside of them."""
+    """Torch modules around its forward calls, the longest first; backward runs outside of modules."""
 
     def line_text(self) -> str:
-        """Say it on one line, and its inputs, kernels and modules below."""
+        """Return one line, with inputs, kernels and modules below."""
         each = format_duration(self.total_us / max(self.calls, 1) / 1e6)
         lines = [f"{self.share:6.1%}  {self.at_most_speedup:.2f} times  {self.name}: {self.calls} calls, {each} each"]
         for shape in self.shapes[:SHOWN_SHAPES]:
@@ -73,16 +73,16 @@ class Hotspot(Model):
 
 
 class HotModule(Model):
-    """Modules of torch of one place in the model; numbers in their paths stand as `*`."""
+    """Torch modules with one path in the model; `*` replaces numbers in the path."""
 
     path: str
     calls: int
     share: float
-    """Of the recorded time, forward alone, with all modules inside it."""
+    """Share of the recorded time: forward alone, nested modules included."""
 
 
 class HotspotReport(ResultModel):
-    """Where a program's time goes."""
+    """Result of find_hotspots: operators and kernels by their share of a program's time."""
 
     status: str
     """ok, failed (before anything was recorded), timeout, oom, running."""
@@ -91,12 +91,12 @@ class HotspotReport(ResultModel):
     """The GPU; absent where the program used none."""
     profiler: str | None = None
     wall_s: float | None = None
-    """Of the recorded part."""
+    """Seconds of the recorded part."""
     steps: int | None = None
     device_busy: float | None = None
-    """Part of the recorded time in which the GPU worked, 0 to 1."""
+    """Share of the recorded time in which the GPU was busy, 0 to 1."""
     elsewhere: float | None = None
-    """Part that no operator covers: the interpreter, loading of data, waits. On a processor alone."""
+    """Share outside of operators: interpreter, data loading, waits. Known on a CPU alone."""
     hotspots: list[Hotspot] = []
     hotspots_left_out: int | None = None
     modules: list[HotModule] = []
@@ -104,22 +104,22 @@ class HotspotReport(ResultModel):
     job_id: str | None = None
     attempt_id: str | None = None
     seconds: float | None = None
-    """Of the whole job."""
+    """Seconds of the whole job."""
     sandbox: str | None = None
     output: str = ""
     """The end of what the program printed, where it failed."""
 
     def summary(self) -> str:
-        """Say what takes longest and what it could bring, then the others."""
+        """Return the longest operator with its possible gain, then the others."""
         lines = [self._head()]
         if self.device_busy is not None:
-            lines.append(f"the GPU works {self.device_busy:.0%} of the time" + self._idle())
+            lines.append(f"the GPU is busy {self.device_busy:.0%} of the time" + self._idle())
         if self.hotspots:
             lines += [" share  whole at most", *(h.line_text() for h in self.hotspots)]
         if self.hotspots_left_out:
             lines.append(f"({self.hotspots_left_out} more operators, each with a smaller share)")
         if self.elsewhere is not None:
-            lines.append(f"{self.elsewhere:6.1%}         outside of operators: the interpreter, loading of data, waits")
+            lines.append(f"{self.elsewhere:6.1%}         outside of operators: the interpreter, data loading, waits")
         if self.modules:
             lines += ["modules, forward alone:"]
             lines += [f"{m.share:6.1%}  {m.path}: {m.calls} calls" for m in self.modules]
@@ -133,7 +133,7 @@ class HotspotReport(ResultModel):
         if self.status == "running":
             return f"still running on {self.host}; job_status with wait_s waits for its end"
         if not self.hotspots or self.wall_s is None:
-            return f"no hot spots: {self.status}"
+            return f"no hot spots: {self.status}; see the notes and the output below"
         first = self.hotspots[0]
         where = f"on {self.device}" if self.device else "on the processor"
         return (
@@ -144,35 +144,35 @@ class HotspotReport(ResultModel):
     def _idle(self) -> str:
         if self.device_busy is None or self.device_busy > 0.7:
             return ""
-        return ": a faster kernel gains little; launch fewer (CUDA graphs, torch.compile) or feed data earlier"
+        return ": a faster kernel gains little; launch fewer kernels (CUDA graphs, torch.compile) or load data earlier"
 
 
 class CaptureOptions(Model):
-    """Which calls are recorded, and by what the problem is judged."""
+    """Options of capture_problem: the calls to record, and tolerances of the problem."""
 
     record_s: float = Field(default=60.0, gt=0, le=900)
-    """Seconds from the first call on; the program is ended then."""
+    """Seconds to record from the first call on; the worker then ends the program."""
     sets: int = Field(default=8, ge=1, le=32)
-    """Most sets of shapes and values that become cases; those with the most data are taken."""
+    """Most sets of shapes and values that become cases; the sets with the most data come first."""
     rtol: float | None = Field(default=None, ge=0)
-    """By the type unless given."""
+    """Relative tolerance of answers; absent: by their type."""
     atol: float | None = Field(default=None, ge=0)
     timeout_s: float = Field(default=600.0, gt=0, le=1800)
     """Limit of the whole run."""
     wait_s: float = Field(default=240.0, ge=0, le=240)
-    """How long to wait before the answer is a job_id alone."""
+    """Seconds to wait for the end; after that the call returns a job_id."""
 
 
 class CapturedSet(Model):
     """One set of inputs with which the program makes calls."""
 
     inputs: list[str]
-    """`float32[64, 128]`, with steps where they are not row-major."""
+    """Such as `float32[64, 128]`, with strides unless row-major."""
     calls: int
 
 
 class CaptureReport(ResultModel):
-    """The problem that was made of a program's calls."""
+    """Result of capture_problem: a problem made of a program's calls."""
 
     status: str
     """ok, nothing (no call could be recorded), failed, timeout, oom, running."""
@@ -181,7 +181,7 @@ class CaptureReport(ResultModel):
     problem: ProblemInfo | None = None
     sets: list[CapturedSet] = []
     replayable: list[str] = []
-    """Inputs that come as they were recorded, as they cannot be varied: times at this problem are never confirmed."""
+    """Inputs that the judge cannot vary, such as indices; with any, it confirms no time at this problem."""
     notes: list[str] = []
     samples: str | None = None
     """Artifact: the recorded inputs as safetensors."""
@@ -190,7 +190,7 @@ class CaptureReport(ResultModel):
     output: str = ""
 
     def summary(self) -> str:
-        """Say which problem there is, and what its cases stand for."""
+        """Return the problem and the calls that its cases stand for."""
         if self.status == "running":
             return (
                 f"still running on {self.host}, job {self.job_id}; job_status with wait_s waits and makes the problem"
@@ -212,24 +212,24 @@ class CaptureReport(ResultModel):
 
 
 class ApplyReport(ResultModel):
-    """A copy of a program with a judged kernel in it."""
+    """Result of apply_attempt: a copy of a program with a judged kernel in it."""
 
     workspace_id: str
     """The copy."""
     of: str
-    """The workspace that was copied; it is as it was."""
+    """The original workspace; it stays unchanged."""
     attempt_id: str
     replaces: str
     cases: int
     """Sets of inputs that the kernel answers."""
     kernel_speedup: float | None = None
     patch: str
-    """Artifact: what was changed, as a unified diff."""
+    """Artifact: the changes as a unified diff."""
     files: list[str]
     notes: list[str] = []
 
     def summary(self) -> str:
-        """Say how to run it, and how to take it out."""
+        """Return how to run the copy with the kernel, and without it."""
         lines = [
             f"workspace {self.workspace_id}: a copy of {self.of} in which {self.attempt_id} answers {self.replaces} at "
             f"{self.cases} sets of inputs",
@@ -242,10 +242,10 @@ class ApplyReport(ResultModel):
 
 
 class VerifyOptions(Model):
-    """How a program is measured and compared."""
+    """Options of verify_in_place: repetitions, limits, and tolerances of outputs."""
 
     pairs: int = Field(default=8, ge=6, le=60)
-    """Of runs, one before and one after, in turns; 6 are the fewest with a 95 % interval."""
+    """Pairs of runs, without and with the kernel; 6 are the fewest with a 95 % interval."""
     run_s: float = Field(default=300.0, gt=0, le=1700)
     """Limit of one run."""
     rtol: float = Field(default=1e-3, ge=0)
@@ -253,11 +253,11 @@ class VerifyOptions(Model):
     timeout_s: float = Field(default=1700.0, gt=0, le=1800)
     """Limit of all runs together."""
     wait_s: float = Field(default=240.0, ge=0, le=240)
-    """How long to wait before the answer is a job_id alone."""
+    """Seconds to wait for the end; after that the call returns a job_id."""
 
 
 class VerifyReport(ResultModel):
-    """What a kernel brought to the whole program."""
+    """Result of verify_in_place: the speed-up of the whole program by a kernel."""
 
     status: str
     """faster, slower, same (the interval holds 1), wrong (outputs differ), unused (the kernel never ran), failed,
@@ -266,33 +266,33 @@ class VerifyReport(ResultModel):
     workspace_id: str
     attempt_id: str | None = None
     speedup: float | None = None
-    """Of the whole: median of the pairs' ratios, before over after, by the outside clock."""
+    """Speed-up of the whole: median over pairs of time before over time after, measured outside the program."""
     speedup_low: float | None = None
     speedup_high: float | None = None
     """Ends of its 95 % interval."""
     kernel_speedup: float | None = None
     before_s: float | None = None
-    """Median of a run."""
+    """Median seconds of a run without the kernel."""
     after_s: float | None = None
     pairs: int = 0
     kernel_calls: int | None = None
-    """In each run with the kernel, the fewest."""
+    """Calls that the kernel answered in a run: the fewest of all runs."""
     passed_on: int | None = None
-    """Calls of a run that the kernel was not judged at."""
+    """Calls of a run that went to the program's own code: the kernel was not judged at their inputs."""
     compared: str = ""
     notes: list[str] = []
     job_id: str | None = None
     output: str = ""
 
     def summary(self) -> str:
-        """Say what it brought to the whole, beside what it brings as a kernel."""
+        """Return the speed-up of the whole beside that of the kernel alone."""
         if self.status == "running":
             return f"still running on {self.host}, job {self.job_id}; job_status with wait_s waits for its end"
         lines = [self._head()]
         if self.before_s is not None and self.after_s is not None:
             lines.append(
                 f"a run takes {format_duration(self.before_s)} before and {format_duration(self.after_s)} after, "
-                f"medians of {self.pairs} runs each, by turns, by the outside clock"
+                f"medians of {self.pairs} alternating runs each, measured outside the program"
             )
         if self.kernel_calls is not None:
             passed = f"; {self.passed_on} calls of a run went to the program's own code" if self.passed_on else ""
@@ -306,7 +306,7 @@ class VerifyReport(ResultModel):
 
     def _head(self) -> str:
         if self.speedup is None or self.speedup_low is None or self.speedup_high is None:
-            return f"not verified: {self.status}"
+            return f"not verified: {self.status}; see the notes and the output below"
         kernel = f"{self.kernel_speedup:.2f} times as a kernel, " if self.kernel_speedup else ""
         whole = f"{self.speedup:.2f} ({self.speedup_low:.2f} to {self.speedup_high:.2f}) of the whole"
         words = {

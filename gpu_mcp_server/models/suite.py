@@ -97,42 +97,42 @@ class CandidateRow(Model):
     """correct, incorrect, cheat, compile_failed, or refused: nothing was judged."""
     reason: str = ""
     speedup: float | None = None
-    """Against the reference, geometric mean over the shapes."""
+    """Over the reference, geometric mean of the shapes."""
     sol_score: float | None = None
-    """Mean over the shapes; None where no device's peaks say what the least time is."""
+    """Mean over the shapes; None where the device's peaks are unknown."""
     degenerate: bool = False
-    """An answer without work is right for the task: it counts nowhere."""
+    """The task accepts an answer without work; scores leave it out."""
     attempt_id: str | None = None
     wall_s: float = 0.0
 
     def line_text(self) -> str:
-        """Say it as a row of a Markdown table."""
+        """Return a row of a Markdown table."""
         numbers = [f"{value:.3g}" if value is not None else "-" for value in (self.speedup, self.sol_score)]
         cells = [_cell(self.task), _cell(self.candidate), self.verdict, *numbers, self.attempt_id or "-"]
         return f"| {' | '.join([*cells, _cell(self.reason)])} |"
 
 
 class CandidateReport(ResultModel):
-    """A suite's tasks with the answers that there are to them."""
+    """Verdicts of a suite's existing candidates, by task."""
 
     suite: str
     tasks: int
     refused: dict[str, str] = {}
-    """Tasks that are no problem here, and why."""
+    """Tasks that cannot be judged, with the reason."""
     missing: list[str] = []
     """Tasks without a candidate."""
     rows: list[CandidateRow]
     fast: dict[str, Proportion]
     """fast_p of KernelBench, of the candidates that were judged."""
     geometric_mean: float | None = None
-    """Of the speed-ups of correct candidates."""
+    """Geometric mean of the speed-ups of correct candidates."""
     sol_score: float | None = None
-    """SOL-ExecBench's score, mean over the judged candidates that have one; what is not correct has 0."""
+    """SOL-ExecBench's score: mean over judged candidates with a known one; incorrect ones count 0."""
     traces: int = 0
     """Verdicts written in flashinfer's form."""
 
     def summary(self) -> str:
-        """Say the scores, then a table as Markdown."""
+        """Return the scores, then a table as Markdown."""
         lines = [f"# {self.suite}", "", f"{self.tasks} tasks, {len(self.rows)} candidates.", ""]
         lines += [f"- {name}: {rate.text()}" for name, rate in self.fast.items()]
         for name, value in (("geometric mean", self.geometric_mean), ("SOL score", self.sol_score)):

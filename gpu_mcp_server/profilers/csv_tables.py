@@ -9,7 +9,7 @@ from typing import Any, cast
 MAX_ROWS = 200_000
 MAX_FIELD = 1 << 20
 MOST_COLUMNS = 500
-"""Of a table that is looked up by its columns' names."""
+"""Most columns of a table that is read by its columns' names."""
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "k": 1e3}
 TIMES_NS = {
     unit: ns

@@ -20,7 +20,7 @@ class GpuEvent:
     device: str = ""
     stream: str = ""
     process: int | None = None
-    """Which of a trace's processes, where it has several."""
+    """Process of a trace that has several."""
     launched: float | None = None
     """When the host began the call that launched it."""
     grid: str | None = None

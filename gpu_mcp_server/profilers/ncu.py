@@ -33,7 +33,7 @@ STALL = re.compile(
     r"smsp__(?:average_)?warps?_(?:latency_)?issue_stalled_(\w+?)"
     r"(?:_per_(?:issue_active|warp_active|inst_issued))?\.(?:ratio|pct|avg|sum)"
 )
-"""Of the ways in which it can be counted, a report has one: only ratios of a kernel's stalls mean anything."""
+"""Ways to count stalls. A report has one of them, so only ratios of a kernel's stalls are comparable."""
 SAMPLED_STALL = re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+?)(?<!_not_issued)")
 SAMPLED = re.compile(r"stall_(\w+)$")
 SHORTENED = {

@@ -98,7 +98,7 @@ STALL_WORDS: Mapping[str, str] = {
 }
 """What the rule on stalls says; its section's own numbers are not on page `details`."""
 LONGEST_LINE, LONGEST_ROW = 16_000, 500
-"""Of a kernel's header, whose name may be long, and of a metric; longer ones are no lines of ncu."""
+"""Longest line of a kernel's header, whose name may be long, and of a metric; ncu writes none longer."""
 NO_NAME = "kernel without a name"
 OTHER_STALLS = "others (not named)"
 _STALL_SHARE = re.compile(r"(?:represents|approximately) (?:about )?([\d.]+)%")

@@ -38,7 +38,7 @@ _COPIES = "SELECT * FROM {table} ORDER BY start"
 _CALLS = "SELECT * FROM CUPTI_ACTIVITY_KIND_RUNTIME"
 _GRAPHS = "SELECT * FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE ORDER BY start"
 PROCESS = 1 << 24
-"""What a globalTid has below its globalPid. Source: the schema of `nsys export`."""
+"""Divides a globalTid into its process and its thread. Source: the schema of `nsys export`."""
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """Source: CUpti_ActivityMemcpyKind."""
 

@@ -1,4 +1,4 @@
-"""What sums of `nsys stats` say beyond kernels: copies, CUDA calls of the host, what a launch costs.
+"""Reads sums of `nsys stats` beyond kernels: copies, CUDA calls of the host, the cost of launches.
 
 Sums have no order: idle time and overlap are in a trace alone (`cuda_gpu_trace`, `nsys export`).
 

@@ -91,7 +91,7 @@ CONVERSIONS: Mapping[str, str] = {
     ".pftrace": "rocprofv3 with --output-format csv, or rocpd convert",
     ".nvvp": "nvprof -i {path} --print-gpu-summary, and what it prints",
 }
-"""How a file that only its own program reads becomes one that is read here, by the end of its name."""
+"""Command that converts a binary report into a readable one, by the end of its name."""
 
 
 def read(files: Mapping[str, bytes]) -> tuple[str, list[KernelReading]]:

@@ -1,4 +1,4 @@
-"""What ran on AMD's GPUs and when: rocprofv3's traces of kernels and copies as CSV, and its database.
+"""Reads events of AMD GPUs: rocprofv3's traces of kernels and copies as CSV, and its database.
 
 Source: files of ROCm/rocprofiler-sdk's documentation; columns of the view `memory_copies` as rocpd's documentation and
 programs that query it name them. CSV has no bytes of a copy; the database has.

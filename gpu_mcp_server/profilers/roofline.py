@@ -16,7 +16,7 @@ FFMA = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
 PEAK = "sm__sass_thread_inst_executed_op_{}_pred_on.sum.peak_sustained"
 TENSOR = "sm__ops_path_tensor_op_"
 DRAM_BYTES = ("dram__bytes_{}.sum", "dram__bytes_op_{}.sum")
-"""By direction; CC 12.0 has the second name."""
+"""Metric names with a hole for the direction; CC 12.0 has the second."""
 L2_BYTES = 32
 """Of one cycle of lts2xbar. Source: derived__lts__lts2xbar_bytes, its cycles times 32."""
 
@@ -30,9 +30,9 @@ class Peaks:
     tflop_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """By type: float32, float64, bfloat16_tensor ..."""
     copy_gb_s: float | None = None
-    """What a copy reached on this very host, read and written."""
+    """GB/s of a copy measured on this host, reads and writes together."""
     fma_tflop_s: float | None = None
-    """What a loop of float32 FMAs reached there."""
+    """TFLOP/s of a loop of float32 FMAs measured on this host."""
 
 
 def clock_hz(metrics: Mapping[str, float]) -> float | None:

@@ -27,7 +27,7 @@ from gpu_mcp_server.services.problems.formats.base import AS_IT_IS
 from gpu_mcp_server.services.problems.formats.detect import known_formats, source_at
 
 STEMS = ("submission", "solution", "candidate", "custom_kernel")
-"""What a candidate's file is called where it lies in its task's folder."""
+"""Names of a candidate's file inside its task's folder."""
 MOST_TASKS = 2000
 
 
@@ -79,7 +79,7 @@ async def solution_at(lab: Lab, path: Path) -> Solution:
 
 @dataclass(frozen=True)
 class JudgeWish:
-    """How candidates of a suite are judged."""
+    """Options for judging candidates of a suite."""
 
     timing: TimingOptions
     host: str | None = None
@@ -137,7 +137,7 @@ class SuiteCandidates:
         await self._tell(f"{task} {file.name}: {row.verdict} {row.reason[:200]}")
 
     def report(self, suite: str, tasks: int) -> CandidateReport:
-        """Return what was judged with its scores."""
+        """Return the report with scores of all judged candidates."""
         judged = [row for row in self._rows if row.verdict != "refused" and not row.degenerate]
         right = [row for row in judged if row.verdict == "correct"]
         fast = {
@@ -196,4 +196,6 @@ def write_traces(traces: Sequence[Mapping[str, Any]], path: Path) -> None:
     try:
         path.write_text("".join(json.dumps(each, allow_nan=False) + "\n" for each in traces), encoding="utf-8")
     except OSError as error:
-        raise BadRequest(f"{path} cannot be written: {error.strerror}.", hint="Name another file.") from error
+        raise BadRequest(
+            f"{path} cannot be written: {error.strerror}.", hint="Name a file in a writable folder."
+        ) from error

@@ -24,7 +24,7 @@ STATUSES = (
     ("INCORRECT_DTYPE", re.compile(r"output \w+ is torch\.\w+, expected")),
     ("INCORRECT_NUMERICAL", re.compile(r"elements are wrong|is wrong for its inputs|wrong with the same inputs")),
 )
-"""By what a reason says, the first that fits; whatever else ends a candidate is an error at run time."""
+"""Status by a reason's text; the first match counts. Other failures are RUNTIME_ERROR."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Solution:
     name: str
     source: CandidateSource
     entry: str
-    """Of what is compiled."""
+    """Name of the function that the judge calls."""
     flags: tuple[str, ...] = ()
 
 
@@ -57,7 +57,10 @@ def read_solution(text: str) -> Solution:
             f"This is no solution: {str(error)[:100]}.", hint="It has spec.entry_point and sources of path and content."
         ) from error
     if path not in files or not function.isidentifier():
-        raise BadRequest(f"The entry point {path[:80]}::{function[:40]} is not there.", hint="FILE::FUNCTION.")
+        raise BadRequest(
+            f"The entry point {path[:80]}::{function[:40]} is not among the sources.",
+            hint="Write it as FILE::FUNCTION.",
+        )
     name = str(solution.get("name") or "solution")
     if path.endswith(".py"):
         told = {"function": function, "destination_passing_style": bool(spec.get("destination_passing_style", True))}
@@ -66,7 +69,9 @@ def read_solution(text: str) -> Solution:
     flags = [str(each) for kind in ("cflags", "cuda_cflags", "ld_flags") for each in options.get(kind) or []]
     units = sorted((each for each in files if each.endswith(UNITS)), key=lambda each: (each == path, each))
     if not units:
-        raise BadRequest(f"{path!r} is in no language that is judged.", hint=f"Files end in .py, {', '.join(UNITS)}.")
+        raise BadRequest(
+            f"{path!r} is in a language that the judge cannot run.", hint=f"Use a file in .py, {', '.join(UNITS)}."
+        )
     cuda = any(each.endswith(".cu") for each in units)
     whole = "".join(f'#include "{each}"\n' for each in units) if len(files) > 1 else files[units[0]]
     beside = files if len(files) > 1 else {}
@@ -179,7 +184,7 @@ def _evaluation(evaluation: Evaluation, shape: ShapeVerdict | None) -> dict[str,
 
 
 def _plain_error(error: float | None) -> float | str:
-    """Return an error as their JSON has it: what is not finite is text."""
+    """Return an error as their JSON has it: text if it is not finite."""
     if error is None or math.isfinite(error):
         return error or 0.0
     return "NaN" if math.isnan(error) else "Infinity"

@@ -13,7 +13,7 @@ from gpu_mcp_server.toolchains.triton import RESULT
 NAME = "launcher"
 TITLE_CHARACTERS = 80
 MOST_ITEMS = 1 << 30
-"""Of a tensor, whose memory nothing touches."""
+"""Most elements of a tensor; nothing touches its memory."""
 _TENSOR = re.compile(r"\*?(?:fp(?:16|32|64)|bf16|i1|[iu]8|i16|i32|i64)\[\d{1,9}(?:,\d{1,9}){0,7}\]")
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
@@ -43,14 +43,14 @@ def plan(
         BadRequest: If the architecture or a type cannot be used, or there are flags.
     """
     if wish.flags:
-        raise BadRequest("A Python launcher takes no compiler flags.", hint="Leave flags out.")
+        raise BadRequest("A Python launcher takes no compiler flags.", hint="Call again without flags.")
     if not _ARCH.fullmatch(arch):
-        raise BadRequest(f"Launchers are compiled for NVIDIA alone, not for {arch!r}.", hint="Such as sm_90a.")
+        raise BadRequest(f"Launchers are compiled for NVIDIA alone, not for {arch!r}.", hint="Name one such as sm_90a.")
     for argument, kind in wish.signature.items():
         sizes = kind[:-1].partition("[")[2] if _TENSOR.fullmatch(kind) else ""
         if not sizes or math.prod(map(int, sizes.split(","))) > MOST_ITEMS:
             raise BadRequest(
-                f"{kind!r} is no type of a launcher's tensor ({argument}).",
+                f"{kind!r} is no tensor type ({argument}).",
                 hint=f"Such as fp32[64,1000], of at most {MOST_ITEMS} elements; numbers go into constants.",
             )
     file = source_name(name, "launcher")

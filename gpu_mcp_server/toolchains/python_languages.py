@@ -1,4 +1,4 @@
-"""In which languages a Python file writes its kernels, by what it imports: what it needs, and which version that is.
+"""Recognises the languages of a Python file's kernels by its imports, with the packages that they need.
 
 The text is hostile: it is parsed and never run, and only so much of it is kept.
 Source: the packages' own names on PyPI and modules; Triton 3.9, numba-cuda 0.30 and Helion 1.5 for their interpreters.
@@ -19,13 +19,13 @@ class PythonLanguage:
 
     name: str
     module: str
-    """Whose import shows that it is used."""
+    """Module whose import shows that the file uses it."""
     package: str
     """Its name for pip."""
     interpreter: str = ""
-    """What runs its kernels where there is no GPU, for correctness alone."""
+    """Simulator of its kernels on a CPU, for correctness alone."""
     gpu_alone: bool = False
-    """Whether they run on a GPU alone; otherwise, without an interpreter, they run on the processor as they are."""
+    """True if its kernels need a GPU. Otherwise, without an interpreter, they run on a CPU unchanged."""
 
 
 PYTHON_LANGUAGES = (
@@ -46,12 +46,12 @@ PYTHON_LANGUAGES = (
 
 @dataclass(frozen=True)
 class Imports:
-    """What a Python file imports."""
+    """Imports of a Python file."""
 
     needed: Sequence[str]
     """Modules without which it cannot be loaded: by statements at its top that nothing catches."""
     named: Sequence[str]
-    """All that it names, those inside of functions too."""
+    """All imported modules, imports inside of functions included."""
 
     def languages(self) -> list[PythonLanguage]:
         """Return the languages of its kernels."""
@@ -64,7 +64,7 @@ class Imports:
 
 
 def imports_of(text: str) -> Imports:
-    """Return what a file imports; nothing of one that is no Python, which whoever loads it will say."""
+    """Return a file's imports; none for a file that is no Python: its loading reports the error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

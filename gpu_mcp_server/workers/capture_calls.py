@@ -24,7 +24,7 @@ SEEN = 400
 
 
 class CallRecorder:
-    """What is known of the calls so far."""
+    """Sets and counts of the calls so far."""
 
     def __init__(self, torch: Any, plan: Dict[str, Any], folder: str) -> None:
         self.torch, self.plan, self.folder = torch, plan, folder

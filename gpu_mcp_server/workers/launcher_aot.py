@@ -38,7 +38,7 @@ OWN = tempfile.mkdtemp()
 
 
 class KernelCollection:
-    """What came of the launches."""
+    """Kernels that the launches compiled."""
 
     def __init__(self, arch: str) -> None:
         self.arch = arch
@@ -87,7 +87,7 @@ def hook_torch(arch: str) -> None:
 
 
 def hook_cute(made: KernelCollection) -> None:
-    """Let CuTe DSL compile for the architecture; what is compiled launches nothing."""
+    """Let CuTe DSL compile for the architecture; compiled functions launch nothing."""
     os.environ.update(CUTE_DSL_ARCH=made.arch, CUTE_DSL_KEEP_PTX="1", CUTE_DSL_KEEP_CUBIN="1", CUTE_DSL_DUMP_DIR=OWN)
     executor: Any = importlib.import_module("cutlass.cutlass_dsl.cuda_jit_executor").CudaDialectJitCompiledFunction
     title, seen = "CuTe DSL " + version_of("nvidia-cutlass-dsl"), set()
@@ -288,7 +288,7 @@ HOOKS: Dict[str, Callable[[KernelCollection], None]] = {
     "warp": hook_warp,
     "cuda.tile": hook_cutile,
 }
-"""By the package that a file imports, in the order in which they are set."""
+"""Hooks by the package that a file imports, in the order in which they are set."""
 
 
 def arguments_of(function: Any, request: Dict[str, Any]) -> List[Any]:
@@ -333,7 +333,7 @@ def launch(request: Dict[str, Any], made: KernelCollection) -> None:
         spec.loader.exec_module(module)
         name = request["entry"] or next((name for name in NAMES if hasattr(module, name)), "launch")
         if not hasattr(module, name):
-            raise SystemExit("the file has no function %s" % name)
+            raise SystemExit("the file has no function %s: define it, or name another as kernel" % name)
         function = getattr(module, name)
         function(*arguments_of(function, request))
         if not made.kernels:

@@ -22,7 +22,7 @@ WARM_S = 0.3
 
 
 def ptx() -> bytes:
-    """Return a kernel of FMAs whose sums nobody can foresee, so that none is left out."""
+    """Return a kernel of FMAs whose sums depend on the thread, so that no assembler can leave them out."""
     loop = "".join(
         "fma.rn.f32 %%f%d, %%f%d, %%f%d, %%f%d;\n" % (n, n, SUMS, SUMS + 1)
         for _ in range(UNROLLED)

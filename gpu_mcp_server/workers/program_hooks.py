@@ -11,11 +11,11 @@ from typing import Any, Callable, Dict, List, Optional
 
 Wrap = Callable[[Any], Any]
 MAIN: Dict[str, Wrap] = {}
-"""What the script's own functions are replaced by, by name."""
+"""Wrapper of each of the script's own functions to replace, by name."""
 
 
 class ImportWatch:
-    """Calls back once a module was imported, before anybody else has names of it."""
+    """Calls back once a module was imported, before other modules hold names of it."""
 
     def __init__(self, name: str, act: Callable[[Any], None]) -> None:
         self._name, self._act, self._busy = name, act, False

@@ -36,7 +36,7 @@ class Overlay:
         self._cases = {self.records.key_of_recorded(case): case for case in plan["cases"]}
         compiler: Any = getattr(self.torch, "compiler", None)
         self._is_compiling: Any = getattr(compiler, "is_compiling", bool)
-        """Whether torch.compile reads the program, which keeps its own code there."""
+        """Returns true while torch.compile traces the program, which keeps its own code there."""
         self._load()
 
     def _load(self) -> None:

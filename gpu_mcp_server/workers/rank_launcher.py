@@ -106,7 +106,7 @@ def launch_ranks(plan: Dict[str, Any], environment: Dict[str, str], own: List[st
 
 
 def is_alive(process: "subprocess.Popen[bytes]") -> bool:
-    """Say whether a process, or one that it started in its group, still runs: forked ranks outlive who forked them."""
+    """Return whether a process or its group still runs: forked ranks outlive their parent."""
     if process.poll() is None:
         return True
     try:

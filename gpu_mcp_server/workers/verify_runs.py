@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional
 
 COUNTS = "GPU_MCP_OVERLAY_COUNTS"
 KEPT_BYTES = 4 << 20
-"""Of an output."""
+"""Bytes kept of an output file."""
 WORDS = 1200
 
 

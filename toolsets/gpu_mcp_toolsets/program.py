@@ -1,4 +1,4 @@
-"""Toolset `program`: a user's whole program, where its time goes."""
+"""Toolset `program`: find hot spots of a user's program, capture problems, put kernels in, measure."""
 
 from typing import Annotated
 
@@ -49,12 +49,12 @@ async def find_hotspots(
     host: Host = None,
     options: Annotated[
         Options,
-        Field(description="Which part of the run is recorded.", examples=[{"warm_s": 20, "record_s": 10}]),
+        Field(description="Part of the run to record, and limits.", examples=[{"warm_s": 20, "record_s": 10}]),
     ] = HotspotOptions(),  # noqa: B008 - frozen
 ) -> HotspotReport:
     """Run a program that uses torch: operators and kernels by share of the whole.
 
-    With shapes, calls, modules, distance to the roofline, and the speed-up of the whole at most.
+    Returns shapes, calls, modules, roofline percent, and the most that the whole can gain.
     """
     return await hotspots.find(command, workspace_id, host, options, progress=progress)
 
@@ -67,7 +67,7 @@ async def capture_problem(
     target: Annotated[
         str,
         Field(
-            description="Whose calls are recorded.",
+            description="Operator, function or module to record.",
             min_length=1,
             max_length=200,
             examples=["aten::mm", "module:function", "Net.blocks.*"],
@@ -76,12 +76,13 @@ async def capture_problem(
     workspace_id: Workspace = None,
     host: Host = None,
     options: Annotated[
-        CaptureWish, Field(description="Limits, tolerances of answers.", examples=[{"sets": 4}])
+        CaptureWish, Field(description="Limits of the run, tolerances of answers.", examples=[{"sets": 4}])
     ] = CaptureOptions(),  # noqa: B008 - frozen
 ) -> CaptureReport:
     """Make a problem of a program's calls of an operator, function or module.
 
-    Its own code is the reference. Inputs are varied; indices and masks are not: no time is confirmed.
+    The program's own code is the reference. The judge varies inputs. With indices or masks,
+    which it cannot vary, it confirms no time.
     """
     return await capture.capture(command, target, workspace_id, host, options, progress=progress)
 
@@ -107,14 +108,14 @@ async def verify_in_place(
     workspace_id: Annotated[str, Field(description="The copy that apply_attempt made.")],
     host: Host = None,
     outputs: Annotated[
-        list[str] | None, Field(description="Files whose numbers are compared, else stdout.", max_length=8)
+        list[str] | None, Field(description="Output files to compare; stdout if absent.", max_length=8)
     ] = None,
     options: Annotated[
-        VerifyWish, Field(description="How often it runs; tolerances.", examples=[{"pairs": 12}])
+        VerifyWish, Field(description="Number of runs, limits, tolerances.", examples=[{"pairs": 12}])
     ] = VerifyOptions(),  # noqa: B008 - frozen
 ) -> VerifyReport:
-    """Run a program by turns without and with the kernel: the speed-up of the whole.
+    """Run a program alternately without and with the kernel: the speed-up of the whole.
 
-    Outputs are compared, and runs of the kernel counted.
+    Compares outputs and counts the kernel's calls.
     """
     return await verifier.verify(command, workspace_id, host, outputs or (), options, progress=progress)

@@ -14,16 +14,16 @@ torch: Any = importlib.import_module("torch")
 DEEPEST = 24
 """Values within values, and modules within modules."""
 MAIN = "program_main"
-"""What the program's script is called where its definitions are imported from."""
+"""Module name under which the definitions of the program's script are imported."""
 QUANTILES, SAMPLED = 129, 65536
-"""Of a tensor that is too large to be kept, and the values that they are taken of."""
+"""Quantiles kept of a tensor that is too large, and the most values to compute them from."""
 TYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
 """Source: safetensors' format description, https://github.com/huggingface/safetensors, README, "Format"."""
 WEIGHT_BYTES = 1024
-"""Of a parameter that is kept as it is; of a larger one its quantiles."""
+"""Largest parameter whose values are kept; of a larger one the quantiles are."""
 VARIED = ("float64", "float32", "float16", "bfloat16")
 """Types whose recorded values are varied."""
 TORCH = ("dtype", "layout", "memory_format")

@@ -30,7 +30,7 @@ class CaseModule:
         return self.cases[self.number - 1]
 
     def take_cases(self, cases: Sequence[Dict[str, Any]]) -> None:
-        """Take the cases that are judged, in their order: some may have been left out."""
+        """Take the cases to judge, in their order: some may have been left out."""
         self.cases, self.number = list(cases), 1
 
     def select(self, number: int) -> None:
@@ -63,7 +63,7 @@ class CaseModule:
 
 
 def verdict_of(found: Any) -> Tuple[bool, str]:
-    """Return whether a check passes an answer, and what it says: a bool, (bool, text), or as text what is wrong.
+    """Return whether a check passes an answer, and its text, from a bool, (bool, text) or the text of a failure.
 
     Raises:
         ValueError: If it is none of these.

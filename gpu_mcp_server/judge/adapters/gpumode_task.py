@@ -105,11 +105,11 @@ class GpuModeTask(CaseModule):
         sys.modules.setdefault("reference", module)
         self.parts: Dict[int, Parts] = {}
         self.forms: Dict[int, Parts] = {}
-        """What the reference answers in, of each case."""
+        """Form of the reference's answer, by case."""
         self.Model = self._model_of(module.ref_kernel, keep=False)
 
     def take_cases(self, cases: Sequence[Dict[str, Any]]) -> None:
-        """Take the cases that are judged; what is known of others goes by other numbers."""
+        """Take the cases to judge, and renumber the facts known of each."""
         super().take_cases(cases)
         self.parts, self.forms = {}, {}
 
@@ -223,7 +223,7 @@ class GpuModeTask(CaseModule):
         if not passed:
             said["note"] = "its own check refuses its own reference: %s" % why[:150]
         if not read:
-            note = "an answer is right where the task's own check takes it: what is not the reference's is shown to it"
+            note = "the task's own check decides on every answer that differs from the reference's"
             return dict(said, checker=True, note=said["note"] or note, rtol=0.0, atol=0.0)
         return dict(said, rtol=max(r for r, _ in read), atol=max(a for _, a in read))
 

@@ -15,7 +15,7 @@ from ..numerics.input_views import lay_views
 from .python_file import PythonFile, Reply
 
 OTHER_NAMES = ("run", "custom_kernel", "solve")
-"""Of launchers in public suites, taken where a file has no `launch` and no other name was asked for."""
+"""Names of launchers in public suites, tried if a file has no `launch` and the call names none."""
 INTERPRETERS = {
     "Triton's interpreter": ("TRITON_INTERPRET", "1"),
     "Numba's simulator of CUDA": ("NUMBA_ENABLE_CUDASIM", "1"),

@@ -173,7 +173,7 @@ def write(descriptor: int, results: Sequence[Array]) -> None:
 
 
 def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:
-    """Say whether double precision is more than what is declared, and the reference can be given it.
+    """Return whether the reference can run in double precision, and that is more than the declared precision.
 
     Where a problem brings a check of its own, several answers are right and none is nearer to double precision.
     """

@@ -215,7 +215,7 @@ class Device:
     weights: Any = None
     """The file with a model's weights, once the reference has written it; they are the same at every shape."""
     own_check = False
-    """Whether the problem brings a check of answers of its own."""
+    """True if the problem brings its own check of answers."""
     by_case = False
     """Whether a problem has cases: weights are each case's own then."""
     weights_bytes = 0

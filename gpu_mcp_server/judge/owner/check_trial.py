@@ -12,9 +12,9 @@ from ..numerics.tensors import Array, Tensor
 from .trivial_answers import to_storage, trivial_answers
 
 ONE_IN = 1000
-"""Elements of which one is changed, at least one of each output."""
+"""One element of so many is changed, at least one of each output."""
 HALF = 0.5
-"""Of itself and of the output's usual size, that it is changed by."""
+"""Change of an element, as a part of its value and of the output's usual size."""
 ROUNDED = ("float32", "float64")
 Named = Tuple[str, List[Array]]
 

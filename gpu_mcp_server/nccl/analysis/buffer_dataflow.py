@@ -26,7 +26,7 @@ PARTIAL = frozenset({"ncclRecv", "ncclPutSignal", "ncclReduce", "ncclGather", "n
 """Calls that write what comes from one peer, parts of sizes of their own, or at the root only."""
 
 PART_NODES = 3
-"""Of a send or a receive: what says where, how many, and of which type."""
+"""Arguments of a send or a receive for its data: address, count and type."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _COUNTED = re.compile(r"CounterInc\s*[{(]")
 
 
 def findings(program: ProgramModel, use: SignalUse, everything: str) -> list[Finding]:
-    """Return what is wrong with the puts of one kernel.
+    """Return findings on the puts of one kernel.
 
     Args:
         program: The program.
@@ -77,7 +77,7 @@ def _own_loop(use: SignalUse, put: Node) -> str:
 
 
 def _repeated(program: ProgramModel, use: SignalUse, put: Node) -> list[Finding]:
-    """A warp's share that each lane puts, or what is one for the block and each warp puts."""
+    """Find data of a warp that each lane puts, and data of a block that each warp puts."""
     threads = _threads(program, use)
     given, around = arguments(put), _guards(use, put) + _own_loop(use, put)
     where = around + " ".join(expand_variables(use.source, g) for g in given[1:LEAST])
@@ -123,7 +123,7 @@ def _shares(program: ProgramModel, use: SignalUse, put: Node) -> list[Finding]:
 
 
 def _counters(program: ProgramModel, use: SignalUse, everything: str) -> list[Finding]:
-    """What has left is waited for with the value before, for as many puts as there are."""
+    """Find waits for local completion without the counter's earlier value, or for another number of puts."""
     counted = [p for p in use.puts if _COUNTED.search(use.source.text(p))]
     if not counted:
         return []

@@ -1,4 +1,4 @@
-"""What a kernel does with GIN: its puts, waits, values read before, counters and shadows of signals."""
+"""Collects a kernel's use of GIN: puts, waits, values read before, counters and shadows of signals."""
 
 import re
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ KEPT = {
 
 @dataclass
 class SignalUse:
-    """What one kernel does with GIN, in its own body."""
+    """GIN calls in one kernel's own body."""
 
     kernel: Function
     puts: list[Node] = field(default_factory=list[Node])
@@ -52,7 +52,7 @@ class SignalUse:
     flushes: list[Node] = field(default_factory=list[Node])
     counter_waits: list[Node] = field(default_factory=list[Node])
     raises: list[Node] = field(default_factory=list[Node])
-    """Of a signal's shadow: how many more signals will have come."""
+    """Increments of a signal's shadow by the number of signals to come."""
     meets: list[Node] = field(default_factory=list[Node])
     """Waits until a signal has come up to its shadow."""
     barriers: list[Node] = field(default_factory=list[Node])
@@ -98,7 +98,7 @@ def said_of(use: SignalUse, node: Node, text: str) -> Finding:
 
 
 def value_text(use: SignalUse, node: Node) -> str:
-    """Return what is waited for, each variable and element of an array as the value that was read into it."""
+    """Return the awaited value, with each variable and array element replaced by the value read into it."""
     text = expand_variables(use.source, node)
     for made in walk(use.kernel.body):
         left, right = (

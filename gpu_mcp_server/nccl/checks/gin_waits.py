@@ -28,7 +28,7 @@ _SHADOW = re.compile(r"\b(?:increaseSignalShadow|getSignalShadowPtr|waitSignalFo
 
 
 def findings(program: ProgramModel, everything: str) -> list[Finding]:
-    """Return what is wrong between kernels that put and kernels that only wait.
+    """Return findings between kernels that put and kernels that only wait.
 
     Args:
         program: The program.
@@ -82,7 +82,7 @@ def _order(put: KernelLaunch, wait: KernelLaunch, use: SignalUse) -> list[Findin
 def _blocks(
     program: ProgramModel, put: SignalUse, wait: SignalUse, sent: KernelLaunch, met: KernelLaunch
 ) -> list[Finding]:
-    """Where a block's number is the signal, as many blocks wait as put."""
+    """Find signals numbered by block where fewer or more blocks wait than put."""
     raised = {index_text(put, p, signal_of(put, p) or "") for p in put.puts}
     awaited = {expand_variables(wait.source, arguments(w)[1]) for w in wait.waits + wait.meets if len(arguments(w)) > 1}
     blocks = [bound(program, x.grid or "") for x in (sent, met)]

@@ -30,7 +30,7 @@ BYTE_OFFSETS = {LSA: 1, LOCAL: 1, "ncclGetPeerPointer": 1}
 _BYTES = re.compile(r"byte|off|size|stride|pitch|part|chunk|len", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:std::)?(?:unsigned|signed|long|int|size_t|ssize_t|ptrdiff_t|u?int\d+_t|\s)+")
 _TABLE = re.compile(r"\(\*.*\)(?:\.|->)\w+|\[[^\[\]]*\]|\b\w+\)*(?:\.|->)")
-"""What is read from memory, stands in an index, or has members: no number of a rank."""
+"""Words that are no rank's number: loaded values, indices, and objects with members."""
 _RANK = re.compile(r"(?:\.|->)(?:lsaRank|rank)\b")
 
 

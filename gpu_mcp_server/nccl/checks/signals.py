@@ -108,7 +108,7 @@ def _values(program: ProgramModel, use: SignalUse, everything: str) -> list[Find
 
 
 def _senders(program: ProgramModel, use: SignalUse) -> list[Finding]:
-    """Where each sender has a signal of its own, all are waited for, and the receiver's number is not the index."""
+    """Find signals of single senders that nothing waits for, or that the receiver's number indexes."""
     put_loop = loop_of_peers(program, use)
     wait_loop = enclosing(use.waits[0], "for_statement") if len(use.waits) == 1 else None
     start, condition = (field(wait_loop, n) if wait_loop is not None else None for n in ("initializer", "condition"))

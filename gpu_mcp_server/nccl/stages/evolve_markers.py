@@ -59,7 +59,7 @@ def add_markers(analysis: Analysis, files: EditedFiles, chosen: Sequence[Functio
 
 
 def _joined(regions: list[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
-    """Return regions with neighbours as one, so that what is next to each other can be fused; none twice."""
+    """Return regions with neighbours joined, so that adjacent calls can be fused; none twice."""
     found: list[tuple[Node, Node]] = []
     for first, last in regions:
         before = found[-1] if found else None

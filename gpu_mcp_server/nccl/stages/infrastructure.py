@@ -97,7 +97,7 @@ def include(analysis: Analysis, files: EditedFiles, path: str) -> None:
 
 
 def _windows(analysis: Analysis) -> list[FunctionCall]:
-    """Return the calls that register windows, and those that end windows."""
+    """Return the calls that register and deregister windows."""
     plain = [c for c in analysis.program.calls if not c.via_macro]
     made = [c for c in plain if c.name == "ncclCommWindowRegister" and is_plain_window(c)]
     return _once([*made, *(c for c in plain if c.name == "ncclCommWindowDeregister")])

@@ -13,7 +13,7 @@ from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
 WITH_GIN = frozenset(
     {"ncclAlltoAll", "ncclAllGather", "ncclBroadcast", "ncclBcast", "ncclGather", "ncclScatter", "ncclAlltoAllv"}
 )
-"""What `kernels_gin.cuh` has kernels for, groups of sends and receives beside them; no reduction is among them."""
+"""Collectives with a kernel in `kernels_gin.cuh`, beside groups of sends and receives; it has no reduction."""
 
 
 def has_kernel(analysis: Analysis, site: CallSite, api: str) -> bool:

@@ -1,4 +1,4 @@
-"""What an agent says of its own answer: its words, what they cost, how many tokens its model read and wrote."""
+"""Reads an agent's report on its own answer: words, cost, tokens that its model read and wrote."""
 
 import json
 import re
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-"""Of `usage` in an answer of Claude Code: they exclude each other."""
+"""Keys of `usage` in an answer of Claude Code; no token is in two of them."""
 MOST_TOKENS = 10**12
-"""What one call may report; more is a mistake."""
+"""Most tokens that one call can report; a larger number is a mistake."""
 _CODEX = re.compile(r"^tokens used\n(\d[\d,]{0,20})\s*\Z", re.MULTILINE)
 
 
 def parse_report(text: str, stderr: str = "") -> tuple[str, float | None, int | None]:
-    """Return an agent's words, and what it says it cost in USD and in tokens; None of what it does not say.
+    """Return an agent's words with its reported cost in USD and tokens; None if not reported.
 
     Source:
         `claude -p` with `--output-format json` or `stream-json`: an object with `result`, `total_cost_usd` and

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional, Tuple
 ANSWER_S = 900
 SAID_CHARACTERS = 500
 USAGE = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
-"""Our names of what is counted, and theirs."""
+"""Our names of token counts, and those of the chat protocol."""
 
 
 class Tools:

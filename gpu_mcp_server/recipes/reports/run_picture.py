@@ -18,17 +18,17 @@ LEAST_WIDTH = 3.0
 """Of a bar, as a step of no time happened all the same."""
 COURSE_HEIGHT, BOUND_HEIGHT, COST_HEIGHT, GAP = 130, 20, 34, 24
 RUNNING_PART = 0.03
-"""Of the width, for a step that runs: a journal does not tell since when."""
+"""Part of the width for a running step: the journal does not record its start."""
 CHARACTER = 7.5
 """Pixels that a character takes at most, by the larger type of narrow windows."""
 SAID_CHARACTERS = 300
 FEWEST_TICKS, MOST_TICKS = 3, 6
 MULTIPLES = ((1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.1, 1.2, 1.3, 1.5, 1.7, 2, 2.5, 3, 4, 5, 6, 7, 8, 9))
-"""Of powers of ten, the coarser first."""
+"""Multiples of powers of ten for ticks, the coarser first."""
 FAR_TARGET = 10
 """A target so many times beyond what was reached is named at the top; the axis ends before it."""
 TINTS = 3
-"""By which bounds differ in colour."""
+"""Number of tints that tell bounds apart."""
 SHADES = {"good": "fine", "bad": "failed", "cheat": "cheat", "warn": "in doubt", "busy": "running", "": "not counted"}
 
 Across = Callable[[int, float], float]

@@ -18,7 +18,7 @@ LANE_OF_KIND = {
     "reflect": "Reflector", "profile": "Profiler", "tune": "Tuner",
 }  # fmt: skip
 BUILD_OUTCOMES = ("configure_failed", "compile_failed", "link_failed", "no_tests", "broken")
-"""Of a project's check that ended before a test ran."""
+"""Outcomes of a project's check that ended before a test ran."""
 MAX_STEPS = 400
 
 

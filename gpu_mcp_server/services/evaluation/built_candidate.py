@@ -17,7 +17,7 @@ UNSEEN = re.compile(
 
 @dataclass(frozen=True)
 class BuiltCandidate:
-    """What is judged, ready to be loaded."""
+    """Candidate that is ready to be loaded by the judge."""
 
     kind: JudgedKind
     content: bytes
@@ -31,13 +31,13 @@ class BuiltCandidate:
 
     @cached_property
     def imports(self) -> Imports:
-        """What a Python file imports; one that is only expected so far counts as Triton's."""
+        """Return a Python file's imports; a file that is not there yet counts as Triton's."""
         text = self.content.decode("utf-8", "replace") if self.content else "import triton"
         return imports_of("" if self.kind == "library" else text)
 
     @property
     def interpreter(self) -> str:
-        """What runs a launcher's kernels on a processor for correctness alone; empty where they run themselves."""
+        """Return the simulator of a launcher's kernels on a CPU; empty if the CPU runs them itself."""
         found = self.imports.languages() if self.kind == "launcher" else []
         return "" if any(one.gpu_alone for one in found) else next((o.interpreter for o in found if o.interpreter), "")
 

@@ -1,4 +1,4 @@
-"""What each host's GPU reaches at best, measured once for each driver: a copy, and float32 FMAs.
+"""Measures the ceilings of each host's GPU, once for each driver: a copy, and float32 FMAs.
 
 Nothing reaches a data sheet's peaks: beside them a kernel at the end of its road looks as if it had room. The program
 is ours alone, in a job of its own: what a profiled program left behind could lie about a later one's roof.
@@ -27,7 +27,7 @@ FORMAT = 1
 
 
 class Ceilings(Model):
-    """What was measured, or why it was not."""
+    """Measured ceilings of a GPU, or the reason for their absence."""
 
     device: str = ""
     copy_gb_s: float | None = Field(default=None, gt=0, lt=1e6)

@@ -1,4 +1,4 @@
-"""What a capture's job wrote, as a problem: cases with their calls, inputs by name, the program's own code."""
+"""Turns the file of a capture's job into a problem: cases with calls, named inputs, the program's code."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from gpu_mcp_server.services.problems.suite_problems import suite_problem
 from gpu_mcp_server.services.programs.program_text import import_text
 
 MAIN = "program_main"
-"""What the script's definitions are imported as. The judge's call_records has the same name."""
+"""Module name of the script's definitions. The judge's call_records has the same name."""
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Text = Annotated[str, Field(max_length=1000)]
 Target = Literal["operator", "function", "module"]
@@ -58,12 +58,12 @@ class RecordedSet(BaseModel):
     calls: Count
     bytes: Count
     answers: float | None = None
-    """What a value of the answers usually is: the least root mean square of them."""
+    """Usual size of the answers' values: the least root mean square of them."""
     answer: dict[str, Any] | None = None
     """Around the tensors of an answer; none where it holds values of other kinds."""
     answer_leaves: list[bool | int | float | str | None] = Field(default=[], max_length=2000)
     why: Text = ""
-    """Why it cannot be a case."""
+    """Reason that excludes it from the cases."""
 
 
 class CallRecording(BaseModel):
@@ -84,14 +84,14 @@ class CallRecording(BaseModel):
 
 
 class NoTorch(BaseModel):
-    """What the worker writes where it cannot begin."""
+    """File of a worker that cannot begin."""
 
     missing: Text
     python: Text
 
 
 def parse_calls(data: bytes) -> CallRecording | NoTorch | None:
-    """Read the file; `None` for what is none, or was tampered with."""
+    """Read the file; return `None` if it is malformed or tampered with."""
     for kind in (CallRecording, NoTorch):
         try:
             return kind.model_validate_json(data)
@@ -101,7 +101,7 @@ def parse_calls(data: bytes) -> CallRecording | NoTorch | None:
 
 
 def chosen_sets(found: CallRecording, most: int) -> tuple[list[RecordedSet], list[str]]:
-    """Return the sets that become cases, and in words what is left out.
+    """Return the sets that become cases, and notes on the sets left out.
 
     Those whose arguments have one form are alike; the form with the most data is taken, of it the sets with the most.
     """
@@ -184,7 +184,7 @@ def usual_atol(sets: Sequence[RecordedSet]) -> float | None:
 
 
 def reference_text(target: str, kind: Target, found: CallRecording) -> str:
-    """Return the problem's file: what is called, by its name in torch or in the program."""
+    """Return the problem's file, which imports the target by its name in torch or in the program."""
     if kind == "operator":
         return (
             f'"""The operator {target} of torch, as a program calls it."""\n\nimport torch\n\n\n'

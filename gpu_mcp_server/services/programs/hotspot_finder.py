@@ -1,4 +1,4 @@
-"""Runs a user's Python program under torch's profiler and says where its time goes."""
+"""Runs a user's Python program under torch's profiler and ranks operators by time."""
 
 import itertools
 import json
@@ -28,9 +28,9 @@ PURPOSE = "hotspots"
 FOLDER = f"{OURS}/hotspots"
 ABOUT, WRITTEN, COLLECTED = f"{FOLDER}/about.json", f"{FOLDER}/recording.json", f"{FOLDER}/out-0.json"
 VALUED, PROGRAM, CUT = "WX", "mc", "EI"
-"""Letters of options that take a value, that say what is run, and that have PYTHONPATH left out."""
+"""Letters of options: with a value, naming the program to run, ignoring PYTHONPATH."""
 SLOW_EVENTS = 200_000
-"""A second. Beyond, what the profiler adds to each operator, some microseconds, is a good part of its time."""
+"""Operators a second. Above, the profiler's own microseconds are a good part of each operator's time."""
 
 
 class HotspotFinder:
@@ -90,7 +90,7 @@ class HotspotFinder:
         return await self.finish(done, await self._tools.row(job_id))
 
     async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str:
-        """Settle a job that somebody asks about later; return its report."""
+        """Return the report of a job that a later call asks about."""
         return (await self.finish(done, row)).summary()
 
     async def finish(self, done: FinishedJob, row: JobRow) -> HotspotReport:
@@ -125,7 +125,9 @@ def split_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     hint = 'Give an interpreter and a script: ["python3", "train.py"]; profile_kernel times the kernels of others.'
     if not command or not PYTHON.match(command[0].rpartition("/")[2]):
-        raise BadRequest("Hot spots are looked for in Python programs that use torch.", hint=hint)
+        raise BadRequest(
+            "The command is no Python program: only programs that use torch can be profiled here.", hint=hint
+        )
     python, rest = [command[0]], [*command[1:]]
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m", "-c"):
         word = rest.pop(0)
@@ -143,7 +145,7 @@ def split_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
             python += [word[:at]] if at > 1 else []
             rest = [f"-{word[at]}", *([word[at + 1 :]] if word[at + 1 :] else []), *rest]
     if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) < 2):
-        raise BadRequest("The interpreter has nothing to run.", hint=hint)
+        raise BadRequest("The command names an interpreter, but no script, -m or -c.", hint=hint)
     return python, rest
 
 
@@ -174,25 +176,25 @@ def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedTool
 def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJob) -> list[str]:
     notes: list[str] = []
     if code := ended.about.get("code"):
-        notes.append(f"the program ended with {code}; what it did until then is shown. {last_words(ended)}")
+        notes.append(f"the program ended with {code}; times until then are shown. {last_words(ended)}")
     if found.wall_s >= options.record_s:
         notes.append(f"the program was ended after record_s, {options.record_s:g} s; the rest was not run")
     elif options.steps and found.steps >= options.steps:
         notes.append(f"the program was ended after {found.steps} steps; the rest was not run")
     if found.compiled:
-        notes.append("torch.compile was used: compiled regions stand as one operator, modules are not told apart")
+        notes.append("torch.compile was used: each compiled region counts as one operator; modules inside are unknown")
     if found.forks:
         notes.append(f"{found.forks} child processes (workers that load data) were not recorded")
     if found.device and not found.on_gpu and found.events_left_out:
-        notes.append(f"whether the program used {found.device} is not known: no kernel is in the part that was read")
+        notes.append(f"use of {found.device} is unknown: the recorded part has no kernel; raise record_s")
     elif found.device and not found.on_gpu:
         notes.append(f"the program used no GPU, though {found.device} was there")
     if found.events_left_out:
         notes.append("the recording is longer than 2,000,000 events; the others are left out: lower record_s")
     if found.events > SLOW_EVENTS * found.wall_s:
-        notes.append("operators are very short: part of each one's time is the profiler's own")
+        notes.append("operators are very short: the profiler's own time is part of theirs")
     if not found.operators:
-        notes.append("no operator of torch ran in the recorded time")
+        notes.append("no operator of torch ran in the recorded time: lower warm_s or raise record_s")
     return notes
 
 
@@ -207,7 +209,7 @@ def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob) -> dict[st
 
 
 def without_torch(python: str, missing: str) -> str:
-    """Say what to do about an interpreter that has no torch."""
+    """Return advice for an interpreter without torch."""
     return (
         f"{python} cannot import torch ({missing}): give the interpreter that has it as command's "
         "first word, and name it as judge_python of the host so that jobs may read its folder"

@@ -21,7 +21,7 @@ FOLDER = "speedup_overlay"
 """In the copy; PYTHONPATH names it."""
 PLAN = f"{FOLDER}/overlay.json"
 FORMS = {"c": "library", "cpp": "library", "cuda": "library", "triton": "launcher", "python": "model"}
-"""How a candidate of a language is called."""
+"""Form of a candidate by its language."""
 TEXT_BYTES = 1 << 20
 
 
@@ -81,7 +81,7 @@ class OverlayBuilder:
         built = await self._compiler.build(source, host=str(attempt.host), flags=flags)
         if not built.artifact_id:
             raise BadRequest(
-                f"{attempt.attempt_id} does not compile on {attempt.host!r} any more.", hint="compile_kernel says why."
+                f"{attempt.attempt_id} no longer compiles on {attempt.host!r}.", hint="compile_kernel shows the errors."
             )
         return await self._store.artifacts.read(built.artifact_id)
 
@@ -99,7 +99,7 @@ class OverlayBuilder:
         try:
             hooked = hooked_script(text, name, line)
         except SyntaxError as error:
-            raise BadRequest(f"{path} is no Python: {error}.", hint="Correct it.") from error
+            raise BadRequest(f"{path} is no Python: {error}.", hint="Correct its syntax, then call again.") from error
         if hooked is None:
             raise BadRequest(
                 f"{path} of {workspace_id} defines no {name} at its top level.",
@@ -116,7 +116,7 @@ class OverlayBuilder:
         return await workspaces.place(copy, copy, [*kept, *refs])
 
     async def _patch(self, workspace_id: str, changed: Mapping[str, bytes]) -> str:
-        """Return what was changed as a unified diff; a file that is no text is only named."""
+        """Return the changes as a unified diff; binary files are only named."""
         there = {ref.path for ref in await self._store.workspaces.manifest(workspace_id)}
         parts: list[str] = []
         for path, content in sorted(changed.items()):
@@ -132,7 +132,7 @@ class OverlayBuilder:
 
 
 def overlay_plan(problem: Problem, attempt: Attempt) -> dict[str, Any]:
-    """Return what the overlay does, for `workers/program_overlay.py`.
+    """Return the overlay's plan for `workers/program_overlay.py`.
 
     Raises:
         BadRequest: If an answer of the program has a form that cannot be made again.
@@ -143,7 +143,7 @@ def overlay_plan(problem: Problem, attempt: Attempt) -> dict[str, Any]:
         one = record["sets"][case["recorded"]["at"]]
         if one["answer"] is None:
             raise BadRequest(
-                f"{facts['target']} answers with values that are no tensors and no plain numbers.",
+                f"{facts['target']} returns values other than tensors and plain numbers.",
                 hint="Capture a function inside of it that returns tensors.",
             )
         told = {name: one[name] for name in ("leaves", "answer", "answer_leaves")}
@@ -174,21 +174,21 @@ def overlay_plan(problem: Problem, attempt: Attempt) -> dict[str, Any]:
 def _check(attempt: Attempt, problem: Problem) -> None:
     if problem.adapter.get("kind") != "captured":
         raise BadRequest(
-            f"{attempt.attempt_id} is at {problem.problem_id}, which was not captured from a program.",
+            f"{attempt.attempt_id} answers {problem.problem_id}, which was not captured from a program.",
             hint="capture_problem makes a problem of a program's calls; judge the kernel there.",
         )
     if attempt.kind != "evaluate" or attempt.verdict != "correct" or attempt.voided:
         why = attempt.voided or attempt.verdict or attempt.status
         raise BadRequest(
             f"{attempt.attempt_id} is not correct ({why}); only correct kernels are put into a program.",
-            hint="list_attempts with view best and the problem_id shows those that are.",
+            hint="list_attempts with view best and the problem_id lists correct attempts.",
         )
     language, device = str(attempt.language), str(problem.adapter.get("runs_on"))
     elsewhere = FORMS.get(language) == "library" and (language == "cuda") != (device == "cuda")
     if language not in FORMS or elsewhere:
         raise BadRequest(
             f"A kernel in {language} cannot be put into a program that runs on {device}.",
-            hint=f"Languages are {', '.join(FORMS)}; C and C++ answer calls on the processor, CUDA on a GPU.",
+            hint=f"Use one of {', '.join(FORMS)}; C and C++ answer calls on the CPU, CUDA on a GPU.",
         )
 
 

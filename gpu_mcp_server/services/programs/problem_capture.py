@@ -38,9 +38,9 @@ FOLDER = f"{OURS}/capture"
 ABOUT = f"{FOLDER}/about.json"
 CALLS, SAMPLES = f"{FOLDER}/calls.json", f"{FOLDER}/inputs.safetensors"
 SAMPLE_BYTES, EACH_BYTES = 2 << 20, 1 << 20
-"""Of recorded values in all, and of one tensor. Larger tensors of floats come by their quantiles."""
+"""Bytes of all recorded values, and of one tensor. Of larger float tensors only quantiles are kept."""
 MOST_SETS = 48
-"""That are looked at; `options.sets` of them become cases."""
+"""Sets of inputs that the worker records at most; `options.sets` of them become cases."""
 OPERATOR = re.compile(r"[a-z_]\w*(?:::|\.)\w+(?:\.\w+)?")
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 MODULE = re.compile(r"[A-Za-z_]\w*(?:\.(?:\w+|\*))*")
@@ -83,7 +83,7 @@ class ProblemCapture:
         kind = kind_of(target)
         if kind == "function" and target.startswith("__main__:") and rest[0].startswith("-"):
             raise BadRequest(
-                f"{target} is looked for in a script; {rest[0]} runs none.",
+                f"{target} names a function of the script, but the command runs {rest[0]}.",
                 hint="Name the function by its module: package.module:function.",
             )
         run_at = await self._targets.program(command, workspace_id, host)
@@ -118,7 +118,7 @@ class ProblemCapture:
         return await self.finish(done, await self._tools.row(job_id))
 
     async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str:
-        """Settle a job that somebody asks about later; return its report."""
+        """Return the report of a job that a later call asks about."""
         return (await self.finish(done, row)).summary()
 
     async def finish(self, done: FinishedJob, row: JobRow) -> CaptureReport:
@@ -193,7 +193,7 @@ class ProblemCapture:
 
 
 def kind_of(target: str) -> Target:
-    """Return what a target names.
+    """Return the kind of a target.
 
     Raises:
         BadRequest: If it is neither an operator, a function nor a module.
@@ -221,9 +221,7 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
     if found.differing:
         notes.append(f"{found.differing} calls of another overload, or of modules built otherwise, are left out")
     if found.compiled:
-        notes.append(
-            "torch.compile was left out of this run, so that calls could be seen: compare with its own kernels"
-        )
+        notes.append("torch.compile was off in this run, so that calls could be recorded: compare with its own kernels")
     if found.graphs:
         notes.append(f"{found.graphs} calls were recorded into CUDA graphs; replays of these are not counted")
     if code := ended.about.get("code"):
@@ -232,7 +230,7 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
 
 
 def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
-    """Say why no call could be recorded, and which names there are that are like the target."""
+    """Return why no call could be recorded, with names like the target's."""
     if found.wrong:
         return [f"{target} cannot be captured: {found.wrong}"]
     if found.sets:

@@ -1,4 +1,4 @@
-"""The services of whole programs: where their time goes, problems of their calls, winners put back and measured."""
+"""Services for whole programs: hot spots, problems of their calls, kernels put back and measured."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Settler = Callable[[FinishedJob, JobRow], Awaitable[str]]
 
 @dataclass(frozen=True)
 class ProgramServices:
-    """What is asked of a user's whole program."""
+    """Services for a user's whole program."""
 
     hotspots: HotspotFinder
     capture: ProblemCapture
@@ -40,7 +40,7 @@ class ProgramServices:
         )
 
     def settlers(self) -> dict[str, Settler]:
-        """Return by purpose who makes a result of a job that somebody asks about later."""
+        """Return, by a job's purpose, the service that turns the finished job into its result."""
         return {
             "hotspots": self.hotspots.finish_and_describe,
             "capture": self.capture.finish_and_describe,

@@ -10,7 +10,7 @@ PLAIN_CALLS = ("torch.device", "int", "float", "str", "bool", "tuple", "list", "
 
 
 def definitions_of(text: str) -> str:
-    """Return a script's imports, functions, classes and plain assignments; what it does besides is left out.
+    """Return a script's imports, functions, classes and plain assignments, without its other statements.
 
     Raises:
         BadRequest: If it is no Python.
@@ -18,7 +18,9 @@ def definitions_of(text: str) -> str:
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadRequest(f"The script is no Python: {str(error)[:200]}.", hint="Correct it.") from error
+        raise BadRequest(
+            f"The script is no Python: {str(error)[:200]}.", hint="Correct its syntax, then call again."
+        ) from error
     lines = text.splitlines()
     kept = [_lines(lines, each) for each in body if _is_definition(each)]
     return "\n".join(kept) + "\n"
@@ -43,7 +45,7 @@ def _is_plain(node: ast.AST) -> bool:
 
 
 def module_files(loaded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return which file of a workspace each module of the program is, by the name that an import finds it by."""
+    """Return the file of each of the program's modules in a workspace, by import name."""
     there = set(names)
     found: dict[str, str] = {}
     for module, path in loaded.items():

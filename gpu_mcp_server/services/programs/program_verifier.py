@@ -1,4 +1,4 @@
-"""Measures a whole program with and without a kernel, by turns, and compares what it wrote."""
+"""Measures a whole program alternately with and without a kernel, and compares its outputs."""
 
 import json
 import re
@@ -25,7 +25,7 @@ FOLDER = f"{OURS}/verify"
 ABOUT = f"{FOLDER}/about.json"
 SIDES = ("before", "after")
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])|\b(?:nan|inf)\b")
-"""In what a program prints or writes as text."""
+"""Numbers in a program's text output."""
 MOST_OUTPUTS = 8
 
 
@@ -46,7 +46,7 @@ class ProgramVerifier:
         *,
         progress: Progress | None = None,
     ) -> VerifyReport:
-        """Run a program by turns as it was and with the kernel that apply_attempt put in.
+        """Run a program alternately without and with the kernel that apply_attempt put in.
 
         Args:
             command: The program's benchmark: a Python interpreter, its options, and a script, -m or -c.
@@ -64,8 +64,8 @@ class ProgramVerifier:
         python, _ = split_command(command)
         if ignores_environment(python):
             raise BadRequest(
-                "The interpreter's options -E and -I leave PYTHONPATH out, by which the kernel is put in.",
-                hint="Leave them out of the command.",
+                "The interpreter's options -E and -I ignore PYTHONPATH, which switches the kernel on.",
+                hint="Remove them from the command.",
             )
         names = _checked_names(outputs)
         plan = await self._plan(workspace_id)
@@ -95,7 +95,7 @@ class ProgramVerifier:
         )  # fmt: skip
         job_id, _ = await self._tools.start(job, target)
         if progress is not None:
-            await progress(f"program by turns with and without the kernel, job {job_id} on {target.host}")
+            await progress(f"program with and without the kernel, job {job_id} on {target.host}")
         done = await self._tools.wait(job_id, target.host, options.wait_s, progress)
         if done is None:
             return VerifyReport(status="running", host=target.host, workspace_id=workspace_id, job_id=job_id)
@@ -106,7 +106,7 @@ class ProgramVerifier:
             found = json.loads(await self._workspaces.read_bytes(workspace_id, PLAN))
         except (NotFound, ValueError) as error:
             raise BadRequest(
-                f"Workspace {workspace_id} has no kernel put in: {PLAN} is not there, or no JSON.",
+                f"Workspace {workspace_id} has no kernel put in: {PLAN} is missing or no JSON.",
                 hint="Give the workspace_id that apply_attempt returned.",
             ) from error
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
@@ -120,7 +120,7 @@ class ProgramVerifier:
         ]
 
     async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str:
-        """Settle a job that somebody asks about later; return its report."""
+        """Return the report of a job that a later call asks about."""
         return (await self.finish(done, row)).summary()
 
     async def finish(self, done: FinishedJob, row: JobRow) -> VerifyReport:
@@ -136,7 +136,7 @@ class ProgramVerifier:
                 update={"kernel_speedup": (await self._tools.experience.get(kernel)).speedup if kernel else None}
             )
         except NotFound:
-            report.notes.append(f"{kernel}, whose kernel it is, is not known here")
+            report.notes.append(f"the attempt {kernel} is unknown here: its own speed-up is left out")
         reason = report.summary().partition("\n")[0][:300]
         evidence = {name: getattr(report, name) for name in ("speedup", "speedup_low", "speedup_high", "kernel_calls")}
         await self._tools.experience.finish(
@@ -151,15 +151,15 @@ class ProgramVerifier:
 
 def _checked_names(outputs: Sequence[str]) -> list[str]:
     if len(outputs) > MOST_OUTPUTS:
-        raise BadRequest(f"{len(outputs)} outputs are named; the limit is {MOST_OUTPUTS}.", hint="Name the main ones.")
+        raise BadRequest(f"{len(outputs)} outputs are named; the limit is {MOST_OUTPUTS}.", hint="Name fewer.")
     for name in outputs:
         if name.startswith("/") or ".." in name.split("/"):
-            raise BadRequest(f"{name!r} leaves the program's folder.", hint="Give a path inside of it.")
+            raise BadRequest(f"{name!r} is outside the program's folder.", hint="Give a path inside of it.")
     return list(dict.fromkeys(outputs)) or ["stdout"]
 
 
 def _measured(ended: FinishedToolJob, options: VerifyOptions, context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the runs say, as far as they came."""
+    """Return the report's fields from the runs that ended."""
     about = ended.about
     if about.get("failed"):
         side = "the program as it was" if about.get("side") == "before" else "the program with the kernel"
@@ -182,7 +182,12 @@ def _measured(ended: FinishedToolJob, options: VerifyOptions, context: Mapping[s
     wrong, compared = _compared(ended.files, options, context)
     found["compared"] = compared
     if not calls:
-        return found | {"status": "unused", "notes": ["the kernel never ran in the program: its time says nothing"]}
+        return found | {
+            "status": "unused",
+            "notes": [
+                "the kernel never ran, so there is no speed-up: capture_problem with this command records its calls"
+            ],
+        }
     if wrong:
         return found | {"status": "wrong"}
     status = "faster" if low > 1 else "slower" if high < 1 else "same"
@@ -195,7 +200,7 @@ def _seconds(found: Any) -> list[float]:
 
 
 def _compared(files: Mapping[str, bytes], options: VerifyOptions, context: Mapping[str, Any]) -> tuple[bool, str]:
-    """Say whether what the two sides wrote differs, and where."""
+    """Return whether the outputs of both sides differ, and the first place."""
     said: list[str] = []
     for at, name in enumerate(context["names"]):
         before, after = (files.get(f"{FOLDER}/{side}-{at}.out", b"") for side in SIDES)
@@ -203,7 +208,7 @@ def _compared(files: Mapping[str, bytes], options: VerifyOptions, context: Mappi
             said.append(f"{name}: the same bytes" if before else f"{name}: empty")
             continue
         if b"\0" in before + after:
-            return True, f"{name}: other bytes, and no text"
+            return True, f"{name}: bytes differ, and it is no text"
         numbers = printed_numbers(before)
         if wrong := difference(numbers, printed_numbers(after), options):
             return True, f"{name}: {wrong}"

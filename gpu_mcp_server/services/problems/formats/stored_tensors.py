@@ -17,9 +17,9 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
 MAX_STORED_BYTES = 64 << 20
-"""Of a file that is read for the tensors in it."""
+"""Largest safetensors file to read."""
 MAX_TENSORS_BYTES = 2 << 20
-"""Of all stored tensors of a problem: indices and lengths, not weights."""
+"""Most bytes of a problem's stored tensors: enough for indices and lengths, not for weights."""
 MAX_PARENTS = 5
 """Folders above a definition that a path may begin at: those of its data set."""
 TYPES = {
@@ -43,7 +43,8 @@ def read_tensor(data: bytes, key: str) -> tuple[str, list[int], bytes]:
         kind = TYPES[found["dtype"]]
     except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise BadRequest(
-            f"No tensor {key[:60]!r} is in the safetensors file: {str(error)[:100]}.", hint="Correct the workload."
+            f"No tensor {key[:60]!r} is in the safetensors file: {str(error)[:100]}.",
+            hint="Correct the workload's tensor_key or path.",
         ) from error
     if not 8 + length <= begin <= end <= len(data) or any(size < 0 for size in shape):
         raise BadRequest(f"The tensor {key[:60]!r} lies outside its safetensors file.", hint="Store it again.")
@@ -51,7 +52,7 @@ def read_tensor(data: bytes, key: str) -> tuple[str, list[int], bytes]:
 
 
 class StoredTensors:
-    """Those of a problem's workloads, each text once."""
+    """Stored tensors of a problem's workloads, each text once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,7 +72,10 @@ class StoredTensors:
         key = str(how.get("tensor_key"))
         kind, shape, content = read_tensor(data, key)
         if kind != dtype:
-            raise BadRequest(f"The stored tensor {key[:60]!r} is {kind}, declared as {dtype}.", hint="Correct it.")
+            raise BadRequest(
+                f"The stored tensor {key[:60]!r} is {kind}, declared as {dtype}.",
+                hint="Correct the workload or the definition.",
+            )
         name = f"stored/{hashlib.sha256(content).hexdigest()[:16]}"
         if name not in self.files:
             if len(content) > self._left or math.prod(shape) < 1:

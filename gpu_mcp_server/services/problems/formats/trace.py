@@ -54,8 +54,8 @@ async def problem(source: ProblemSource) -> Problem:
     cases, tolerances, stored = await _cases(definition, workloads, tensors)
     if not cases:
         raise BadRequest(
-            f"Each of the {stored} workloads has inputs in safetensors files that are not there, or too large.",
-            hint="Put the data set's files where the workloads say; of stored tensors a problem takes 2 MiB.",
+            f"Each of the {stored} workloads has inputs in safetensors files that are missing or too large.",
+            hint="Put the data set's files at the workloads' paths; a problem's stored tensors may have 2 MiB.",
         )
     name = str(definition.get("name") or (source.folder.name if source.folder else "") or "definition")
     plain = {name: definition[name] for name in ("inputs", "outputs", "custom_inputs_entrypoint") if name in definition}
