@@ -106,7 +106,7 @@ class CheatRow:
 
     @property
     def stopped_by(self) -> Literal["first look", "confirmation run", ""]:
-        """Which evaluation stopped a cheat; empty if neither did, and of an honest candidate."""
+        """Return which evaluation stopped a cheat; empty if neither did, and of an honest candidate."""
         if self.candidate.kind == "honest":
             return ""
         if self.voided:
@@ -116,14 +116,14 @@ class CheatRow:
 
     @property
     def was_missed(self) -> bool:
-        """Whether a cheat got through, or was not judged."""
+        """Return whether a cheat got through, or was not judged."""
         if self.candidate.kind == "honest" or self.stopped_by:
             return False
         return not (self.candidate.harmless and self.verdict == "correct" and (self.gain or 0.0) <= GAIN)
 
     @property
     def false_alarm(self) -> bool:
-        """Whether an honest candidate was not found correct, or its time was not believed."""
+        """Return whether an honest candidate was not found correct, or its time was not believed."""
         return self.candidate.kind == "honest" and (self.verdict != "correct" or bool(self.refused))
 
     def data(self) -> dict[str, str]:

@@ -35,7 +35,7 @@ class AgentClient:
 
     @property
     def path(self) -> str | None:
-        """Where it is installed, if it is."""
+        """Return its path, if it is installed."""
         return shutil.which(self.program)
 
 

@@ -50,12 +50,12 @@ class User(Model):
 
     @property
     def is_local(self) -> bool:
-        """Whether this is the one who started the program, not somebody who came over the network."""
+        """Return whether this user started the program, instead of coming over the network."""
         return self is LOCAL
 
     @property
     def sees_all(self) -> bool:
-        """Whether nothing is hidden from them."""
+        """Return whether nothing is hidden from them."""
         return self is LOCAL or "admin" in self.scopes
 
     def may(self, scope: Scope) -> bool:

@@ -84,7 +84,7 @@ class RecordedProgram(BaseModel):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU did anything."""
+        """Return whether a GPU did anything."""
         return self.device_busy_us > 0
 
 

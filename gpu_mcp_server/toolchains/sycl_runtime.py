@@ -28,7 +28,7 @@ class SyclRuntime:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes it find itself, and its device on the processor."""
+        """Return the environment by which it finds itself, and its device on the processor."""
         lib = f"{self.prefix}/lib"
         return {"LD_LIBRARY_PATH": lib, "OCL_ICD_FILENAMES": f"{lib}/libintelocl.so"}
 

@@ -67,7 +67,7 @@ async def capture_problem(
     target: Annotated[
         str,
         Field(
-            description="Operator, function or module to record.",
+            description="Operator, function or module.",
             min_length=1,
             max_length=200,
             examples=["aten::mm", "module:function", "Net.blocks.*"],
@@ -76,13 +76,12 @@ async def capture_problem(
     workspace_id: Workspace = None,
     host: Host = None,
     options: Annotated[
-        CaptureWish, Field(description="Limits of the run, tolerances of answers.", examples=[{"sets": 4}])
+        CaptureWish, Field(description="Limits, tolerances of answers.", examples=[{"sets": 4}])
     ] = CaptureOptions(),  # noqa: B008 - frozen
 ) -> CaptureReport:
     """Make a problem of a program's calls of an operator, function or module.
 
-    The program's own code is the reference. The judge varies inputs. With indices or masks,
-    which it cannot vary, it confirms no time.
+    Its code is the reference. The judge varies inputs; with indices or masks it confirms no time.
     """
     return await capture.capture(command, target, workspace_id, host, options, progress=progress)
 

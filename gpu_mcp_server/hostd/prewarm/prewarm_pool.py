@@ -77,7 +77,7 @@ class TemplatePool:
 
     @property
     def may_be_waited_for(self) -> bool:
-        """Whether a job may be given to one that still prepares its programs."""
+        """Return whether a job may be given to one that still prepares its programs."""
         return (self.proven or self.announced) and self.shape.kind != "plain"
 
 

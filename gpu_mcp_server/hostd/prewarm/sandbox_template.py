@@ -53,7 +53,7 @@ class SandboxTemplate(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Whether it is for plain commands, for one program, or for several."""
+        """Return whether it is for plain commands, for one program, or for several."""
         first = next(iter(self.parts))
         if len(self.parts) > 1 or first.python:
             return "several"

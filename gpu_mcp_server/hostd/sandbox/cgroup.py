@@ -64,7 +64,7 @@ class Hierarchy:
 
     @property
     def limits(self) -> bool:
-        """Whether both memory and the number of processes can be limited here."""
+        """Return whether both memory and the number of processes can be limited here."""
         return {"memory", "pids"} <= self.features
 
     def group(self, name: str) -> Cgroup:

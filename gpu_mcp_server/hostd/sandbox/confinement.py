@@ -97,7 +97,7 @@ class SandboxSpec:
 
     @property
     def writes_proc(self) -> bool:
-        """Whether it must write to its own files of /proc: debuggers do, and without that cuInit fails.
+        """Return whether it must write to its own files of /proc: debuggers do, and without that cuInit fails.
 
         Seen with driver 580.159: CUDA_ERROR_OPERATING_SYSTEM. Such a process starts behind Landlock instead.
         """

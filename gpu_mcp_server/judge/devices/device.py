@@ -20,7 +20,7 @@ class RoundCheck(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether every element of every output is right."""
+        """Return whether every element of every output is right."""
         return not self.wrong.any()
 
 

@@ -41,7 +41,7 @@ class Elements:
 
     @property
     def by(self) -> str:
-        """What does the work, for the evidence."""
+        """Return the implementation's name, for the evidence."""
         return COMPILED if self._compare is not None else INTERPRETED
 
     def compare(

@@ -50,7 +50,7 @@ class Cost(NamedTuple):
 
     @property
     def high_s(self) -> float:
-        """What a pass may be taken to cost later on."""
+        """Return the upper end of a pass's cost."""
         return DEARER * self.low_s
 
     def shortest_s(self, *, calibrates: bool) -> float:

@@ -51,7 +51,7 @@ class Headers:
 
     @property
     def entries(self) -> list[Entry]:
-        """What was found so far."""
+        """Return the entries found so far."""
         return list(self._found.values())
 
     def read(self, text: str, place: str) -> None:

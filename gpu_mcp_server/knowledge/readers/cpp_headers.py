@@ -77,7 +77,7 @@ class Classes:
 
     @property
     def entries(self) -> list[Entry]:
-        """What was found so far."""
+        """Return the entries found so far."""
         return list(self._found.values())
 
     def read(self, text: str, place: str, namespace: str) -> None:

@@ -54,12 +54,12 @@ class EditionRow:
 
     @property
     def is_guide(self) -> bool:
-        """Whether it is our own text that answers questions, and not one that explains names."""
+        """Return whether it is our own text that answers questions, and not one that explains names."""
         return self.library in GUIDES
 
     @property
     def is_own_text(self) -> bool:
-        """Whether it is our own text."""
+        """Return whether it is our own text."""
         return self.library in OURS
 
 

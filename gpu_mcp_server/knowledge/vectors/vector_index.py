@@ -76,7 +76,7 @@ class Vectors:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the channel will be there in a moment."""
+        """Return whether the channel will be there in a moment."""
         return self._loader is not None and self._loader.is_alive()
 
     def close(self, timeout_s: float = 4.0) -> None:

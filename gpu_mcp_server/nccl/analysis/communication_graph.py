@@ -39,7 +39,7 @@ class Buffer:
 
     @property
     def name(self) -> str:
-        """What its function calls it."""
+        """Return its name in its function."""
         return " or ".join(dict.fromkeys(p.element_text() for p in self.places)) or self.text
 
     @property
@@ -49,7 +49,7 @@ class Buffer:
 
     @property
     def offset(self) -> str | None:
-        """How far into the buffer the argument points."""
+        """Return the offset of the argument in its buffer."""
         return next((r.offset for r in self.refs if r.offset), None)
 
 
@@ -83,7 +83,7 @@ class CallSite:
 
     @property
     def in_place(self) -> bool:
-        """Whether it receives where it sends from."""
+        """Return whether it receives where it sends from."""
         send, receive = self.buffer("send"), self.buffer("recv")
         return send is not None and receive is not None and bool(set(send.places) & set(receive.places))
 
@@ -162,7 +162,7 @@ class Analysis:
 
     @cached_property
     def drives_several_gpus(self) -> bool | None:
-        """Whether one process holds several communicators; None where no communicator is made."""
+        """Return whether one process holds several communicators; None where no communicator is made."""
         inits = self.events("comm_init")
         if not inits:
             return None

@@ -46,7 +46,7 @@ class CommunicationSite:
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
-        """What it does: the collective and its arguments."""
+        """Return the collective with its arguments."""
         return self.collective, tuple(self.call.source.text_without_space(strip_casts(n)) for n in self.call.nodes)
 
 

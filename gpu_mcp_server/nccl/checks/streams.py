@@ -88,7 +88,7 @@ class HostFlow:
         return found
 
     def _exchanged(self, event: TraceEvent, sent: set[MemoryLocation], received: set[MemoryLocation]) -> list[Finding]:
-        """What is produced before is sent from, what is read behind it is written to: or the windows are exchanged."""
+        """Find exchanged windows: a kernel receives into the one written before, and sends from the one read after."""
         if len(sent) != 1 or len(received) != 1:
             return []
         written, read = self._around(event)

@@ -41,12 +41,12 @@ class Function:
 
     @property
     def line(self) -> int:
-        """Where it starts."""
+        """Return its first line."""
         return self.source.line(self.node)
 
     @property
     def end_line(self) -> int:
-        """Where it ends."""
+        """Return its last line."""
         return self.node.end_point[0] + 1
 
 

@@ -63,7 +63,7 @@ class MemoryLocation:
 
     @property
     def is_element(self) -> bool:
-        """Whether it is one of several pointers that are one place."""
+        """Return whether it is one of several pointers that are one place."""
         return "[]" in self.path
 
 

@@ -24,17 +24,17 @@ class Declaration:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells it from any other."""
+        """Return a key that no other one has."""
         return self.source.path, self.declarator.start_byte
 
     @property
     def line(self) -> int:
-        """Where it is declared."""
+        """Return the line of its declaration."""
         return self.source.line(self.declarator)
 
     @property
     def is_parameter(self) -> bool:
-        """Whether it is a parameter."""
+        """Return whether it is a parameter."""
         return self.node.type in PARAMETERS
 
     @cached_property
@@ -45,7 +45,7 @@ class Declaration:
 
     @property
     def is_pointer(self) -> bool:
-        """Whether it is declared a pointer, reference or array."""
+        """Return whether it is declared a pointer, reference or array."""
         return is_pointer(self.declarator) or "*" in self.source.text(self.declarator).partition("=")[0]
 
 

@@ -59,7 +59,7 @@ class CallFrame:
 
     @property
     def depth(self) -> int:
-        """How many calls deep."""
+        """Return the depth in calls."""
         return 0 if self.parent is None else self.parent.depth + 1
 
     def runs(self, function: Function) -> bool:

@@ -65,7 +65,7 @@ class Address:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells an agent of the proxy."""
+        """Return the environment that points an agent to the proxy."""
         proxy = f"http://127.0.0.1:{PORT_INSIDE}"
         return dict.fromkeys(("HTTPS_PROXY", "https_proxy"), proxy) if self.scheme == "https" else {}
 

@@ -33,7 +33,7 @@ class Meter:
 
     @property
     def over(self) -> bool:
-        """Whether the agent goes on although it was told to end."""
+        """Return whether the agent goes on although it was told to end."""
         return self.asked > self.bound + PATIENCE
 
 

@@ -45,7 +45,7 @@ class JudgeRequest:
 
     @property
     def language(self) -> CandidateLanguage:
-        """What kind of candidate it is."""
+        """Return the language of the candidate."""
         return "program" if self.problem.program else self.source.language
 
     async def tell(self, message: str) -> None:

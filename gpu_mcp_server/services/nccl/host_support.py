@@ -48,7 +48,7 @@ class Install:
 
     @property
     def agrees(self) -> bool:
-        """Whether header and library are of one version."""
+        """Return whether header and library are of one version."""
         return bool(self.runtime) and self.header == self.runtime
 
 
@@ -66,12 +66,12 @@ class NcclHost:
 
     @property
     def gpus(self) -> int:
-        """How many NVIDIA GPUs there are."""
+        """Return the number of NVIDIA GPUs."""
         return len(self.probe.gpus)
 
     @property
     def nvlink_group_size(self) -> int:
-        """How many GPUs the largest group has in which each reaches each other by NVLink."""
+        """Return the size of the largest group of GPUs that all reach each other by NVLink."""
         names = {str(g["uuid"]): set(map(str, g.get("nvlink") or ())) for g in self.probe.gpus}
         return max((1 + len(reached & names.keys()) for reached in names.values()), default=0)
 

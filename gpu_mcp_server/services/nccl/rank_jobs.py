@@ -91,7 +91,7 @@ class NcclRunResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every process ended with 0."""
+        """Return whether every process ended with 0."""
         return self.status == "ok" and all(r.exit_code == 0 for r in self.ranks)
 
     @property

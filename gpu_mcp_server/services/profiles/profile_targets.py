@@ -62,12 +62,12 @@ class ProfileTarget:
 
     @property
     def is_python(self) -> bool:
-        """Whether the command is a Python interpreter with something to run."""
+        """Return whether the command is a Python interpreter with something to run."""
         return len(self.argv) > 1 and bool(PYTHON.match(self.argv[0].rpartition("/")[2]))
 
     @property
     def waits_for_peers(self) -> bool:
-        """Whether its sources use NCCL's device interface."""
+        """Return whether its sources use NCCL's device interface."""
         return any(DEVICE_NCCL.search(text) for text in self.sources.values())
 
 

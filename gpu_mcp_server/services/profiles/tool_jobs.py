@@ -96,7 +96,7 @@ class FinishedToolJob:
 
     @property
     def status(self) -> str:
-        """How the job ended."""
+        """Return the job's status."""
         return self.done.record.status or "broken"
 
 

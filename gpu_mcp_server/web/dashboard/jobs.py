@@ -31,7 +31,7 @@ class JobLine:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to cancel."""
+        """Return whether there is nothing left to cancel."""
         return self.job.record is not None and self.job.record.state == "finished"
 
 

@@ -60,7 +60,7 @@ class HostRows:
 
     @property
     def reserved_count(self) -> int:
-        """How many reservations there are."""
+        """Return the number of reservations."""
         return len(self.reservations)
 
 
@@ -74,22 +74,22 @@ class PoolSnapshot:
 
     @property
     def gpus(self) -> int:
-        """How many there are."""
+        """Return the number of GPUs."""
         return sum(len(host.gpus) for host in self.hosts)
 
     @property
     def held_count(self) -> int:
-        """How many are held."""
+        """Return the number of held GPUs."""
         return sum(row.holding is not None for host in self.hosts for row in host.gpus)
 
     @property
     def foreign(self) -> int:
-        """How many nobody of ours holds, and others compute on."""
+        """Return the number of GPUs that only foreign processes use."""
         return sum(row.holding is None and bool(row.gpu.foreign_processes) for host in self.hosts for row in host.gpus)
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """Return the number of waiting jobs."""
         return sum(len(host.waiting) for host in self.hosts)
 
 
