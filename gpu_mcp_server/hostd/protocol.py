@@ -342,6 +342,7 @@ def job_record_from_json(data: Mapping[str, Any]) -> JobRecord:
 
 def pack(header: Mapping[str, Any], attachment: bytes = b"") -> bytes:
     """Return one frame."""
+    # ASCII alone: undecodable bytes of file names are lone surrogates, which no UTF-8 encoder takes.
     text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode("ascii")
     return HEADER.pack(len(text), len(attachment)) + text + attachment
 
@@ -366,6 +367,7 @@ def read_frame(stream: BinaryIO) -> Optional[Tuple[Dict[str, Any], bytes]]:
     header_size, attachment_size = frame_sizes(prefix)
     text = stream.read(header_size)
     attachment = stream.read(attachment_size) if attachment_size else b""
+    # A line that is cut within a frame has ended as one between frames has.
     if len(text) < header_size or len(attachment) < attachment_size:
         return None
     return json.loads(text.decode("ascii")), attachment
@@ -376,7 +378,7 @@ def split_attachment(blobs: List[List[Any]], attachment: memoryview) -> Dict[str
     found: Dict[str, memoryview] = {}
     at = 0
     for sha256, size in blobs:
-        found[sha256] = attachment[at : at + size]
+        found[sha256] = attachment[at : at + size]  # a view: an attachment may have a gigabyte
         at += size
     if at != len(attachment):
         raise ProtocolError("attachment of %d bytes, announced %d" % (len(attachment), at))

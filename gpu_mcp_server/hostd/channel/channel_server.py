@@ -88,7 +88,7 @@ class ChannelServer:
         """Serve until stdin ends; attached jobs notice by their own sockets. Returns the exit status."""
         gc.freeze()  # what is here by now stays, and forked supervisors share it until they touch it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        os.set_blocking(1, False)
+        os.set_blocking(1, False)  # a caller that reads nothing must not hold up jobs: `_send` gives it up
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, processes.ignore_but_wake)
         try:
@@ -264,7 +264,7 @@ class ChannelServer:
         if self._jobs[job_id].receive():
             return
         del self._jobs[job_id]
-        self.host.folders.prepare()
+        self.host.folders.prepare()  # so that the next claim finds a folder and waits for no disk
         if self.host.folders.is_open(job_id):  # killed, perhaps after its record and before it had cleared away
             self._fork(
                 None,
@@ -353,7 +353,7 @@ class ChannelServer:
 
     def _submit(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
         spec, missing = self._described(request, attachment)
-        if missing:
+        if missing:  # nothing is claimed yet: the caller sends these and submits again
             return {"missing": missing}, b""
         if self.host.folders.get(spec.id) is None and self._drains.drain_reason(os.geteuid()):
             raise RequestRefused("drained", self._drains.drain_reason(os.geteuid()))

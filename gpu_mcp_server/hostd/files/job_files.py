@@ -47,6 +47,7 @@ def open_beneath(folder: int, path: str) -> int:
     Raises:
         OSError: ELOOP or EXDEV when a link is in the way or the path leaves, EINVAL when it is no regular file.
     """
+    # O_NONBLOCK: opening a pipe that has no writer would never return; fstat refuses it below.
     how = _OpenHow(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0, 0)
     how.resolve = _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS
     name = os.fsencode(path)
@@ -334,7 +335,7 @@ class Collector:
                 return None
             if not asked and (self._unchanged(name, info) or self._same_content(name, source)):
                 return None
-            sha256, size = self._blobs.take(source)
+            sha256, size = self._blobs.take(source)  # the file that was checked, wherever its path leads by now
         except OSError as error:
             self.lost = self.lost or disk_full_message(error)
             self.left.append("%s: %s" % (printable(name), disk_full_message(error) or error.strerror))

@@ -74,7 +74,7 @@ class Supervisor:
             record = self._conclude()
         except Exception as error:  # the same
             record = self._record("broken", "; ".join([*self.notes, "while ending: " + _explained(error)]))
-        self.folder.finish(record)
+        self.folder.finish(record)  # first: if this process is killed below, hostd still has a record and clears up
         self.caller.notify(b"end")
         self.folder.keep()
         for role in self.roles:
@@ -85,7 +85,7 @@ class Supervisor:
         orphan_cleanup.remove_workdirs(self.folder.path, self.folder.read_notes())
 
     def _settle(self) -> None:
-        keeper.set_subreaper()
+        keeper.set_subreaper()  # orphans of the job become children of this process, which ends them
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, processes.ignore_but_wake)
         signal.signal(signal.SIGTERM, self._cancelled)
@@ -285,7 +285,7 @@ class Supervisor:
         """Kill all that is left, wait until nobody lives, take the outputs, return the record."""
         wall = time.monotonic() - self.clock if self.started_at is not None else None
         self.children.kill_all(self._wake_read)
-        drained = time.monotonic() + DRAIN_S
+        drained = time.monotonic() + DRAIN_S  # the pipes may still hold what was written before the kill
         while self.started_at and any(r.pipes() for r in self.roles) and time.monotonic() < drained:
             self._pump(0.05)
         stats: List[ProcessRecord] = []

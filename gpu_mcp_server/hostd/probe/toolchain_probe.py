@@ -125,9 +125,11 @@ def _on_path(name: str) -> Optional[str]:
 
 def _python(answers: VersionCache, path: str) -> Optional[Dict[str, Any]]:
     try:
+        # -I: neither the user's packages nor PYTHON variables change what jobs will find.
         about: Dict[str, Any] = json.loads(answers.uncached_output([path, "-I", "-c", _ABOUT_PYTHON]))
     except ValueError:
         return None
+    # Every sandbox shows /usr; folders within it need no mount of their own.
     roots = {r for r in (*about["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
     about.update(path=path, roots=sorted(r for r in roots if not r.startswith("/usr/")))
     include = str(about.pop("include"))
@@ -182,6 +184,7 @@ def _nvrtc(
         for pattern in ("/nvidia/cu[0-9]*/lib", "/nvidia/cuda_nvrtc/lib"):
             folders += [(f, python["roots"]) for f in sorted(glob.glob(python["site"] + pattern), reverse=True)]
     for folder, shown in folders:
+        # The shortest name is the one that programs are linked to; longer ones are what it leads to.
         for library in sorted(glob.glob(folder + "/libnvrtc.so.[0-9]*"), key=len):
             builtins = sorted(glob.glob(folder + "/libnvrtc-builtins.so.[0-9]*"), key=len)[:1]
             try:

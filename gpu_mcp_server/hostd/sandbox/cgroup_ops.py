@@ -212,6 +212,7 @@ class Cgroup:
             self._files.write(kill_file, "1")
         else:
             self._kill_each()
+        # On version 1 a frozen process takes even SIGKILL only once it is thawed.
         self.thaw()
 
     def _kill_each(self) -> None:
@@ -264,6 +265,7 @@ class Cgroup:
         try:
             poll = select.poll()
             poll.register(fd, select.POLLPRI)
+            # Read first: the kernel reports changes since the last read, so that none between is lost.
             if b"populated 1" in os.read(fd, 4096):
                 poll.poll(timeout_s * 1000)
             elif self.pids():

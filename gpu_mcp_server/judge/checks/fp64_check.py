@@ -59,6 +59,7 @@ def nearer(exact: Array, want: Array, have: Array, tolerances: Tuple[float, floa
     with np.errstate(all="ignore"):
         own, off = np.abs(have - exact), np.abs(want - exact)
         known = np.isfinite(own) & np.isfinite(off)
+        # Over all elements: a few that are right by luck make no answer the more exact one.
         if known.any() and float(np.mean(own[known] ** 2)) >= float(np.mean(off[known] ** 2)):
             return None
         within = own <= atol + rtol * np.abs(exact)
@@ -109,6 +110,7 @@ class InDouble:
             return False
         ran_s = reply.get("ran_s")
         if isinstance(ran_s, float):
+            # The reference reports its own time; no more of it is believed than passed here.
             self.rounds.ledger.move(min(max(ran_s, 0.0), time.perf_counter() - begin), "reference")
         return True
 
@@ -155,6 +157,7 @@ class InDouble:
             most = atol + rtol * np.abs(look.want) + more
             left.append(beyond(look.have, look.want, most)[: look.farthest + look.drawn])
         for look, some in zip(looks, self._without_nearer(buffers, call, looks, left)):
+            # The drawn ones stand for all wrong elements: their share is what is left of those that were not looked at.
             share = np.count_nonzero(some[look.farthest :]) / max(1, look.drawn)
             found[look.number] = max(int(np.count_nonzero(some)), math.ceil(share * look.bad))
         return found
@@ -190,6 +193,7 @@ class InDouble:
         if count <= MOST:
             drawn = places[self._drawn(count)]
         else:
+            # Too many to order: a sample tells how far off the farthest are, and a second pass takes those alone.
             drawn = buffers.wrong_places(call, number, self.tolerances, LOOKED_AT / count, MOST)[1]
             places = np.union1d(drawn, self._further(buffers, call, number, count, drawn))
         farthest = places[:0]

@@ -79,7 +79,7 @@ class Interruption:
         self.rounds, self.well = rounds, well
         self.stop_in_calls = stop_in_calls
         """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
-        self.turn = well.word() % len(KINDS)
+        self.turn = well.word() % len(KINDS)  # drawn: no candidate knows how the next one is interrupted
         self.played = self.in_time = 0
         """Interruptions; rounds that were stopped in the middle before their end."""
         self.sharing = Sharing()
@@ -170,7 +170,7 @@ class Interruption:
             player.thaw()
             for number, wait_s in enumerate(waits_s, 1):
                 if player.link.pending(wait_s):
-                    break
+                    break  # the round is over before its moment came
                 last = number == len(waits_s)
                 some, in_time = self._changed(buffers, exchange, stopped=stopped, last=last)
                 changed, shown = np.union1d(changed, in_time), np.union1d(shown, some)
@@ -185,7 +185,7 @@ class Interruption:
         exchange.show(unsure)  # where the candidate's inputs are a copy, one that is no more is a trespass
         with self.rounds.ledger.part("check"):
             check = buffers.check()
-            check.wrong[unsure] = 0
+            check.wrong[unsure] = 0  # a call that ran while its inputs changed may have read either
             try:
                 self.rounds.judge(buffers, reply, check, finished or bool(unsure.size), 0.0)
             except Judged as judged:
@@ -311,6 +311,8 @@ class Interruption:
             self.in_time += not player.link.pending()
         begun, returned = np.flatnonzero(self._touched(buffers)), buffers.returned()
         last = max(int(begun[-1]) if begun.size else 0, returned)
+        # Compared again at the end: an element that is wrong now and right then was put off; one that is wrong at both
+        # times is a wrong answer, no cheat.
         before = buffers.check_first(last).wrong
         with self._running():
             player.thaw()

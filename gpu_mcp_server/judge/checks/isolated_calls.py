@@ -93,6 +93,7 @@ class IsolatedCalls:
             self.rounds.judge(buffers, reply, check, True, 0.0)
         except Judged as judged:
             raise self._told(buffers, between, check, judged) from None
+        # What is still wrong at the end was judged above as a wrong answer; here only what came late is left.
         for seen in between.seen:
             late = np.flatnonzero((seen.wrong > check.wrong[:call]).any(axis=1))
             if late.size and not gated.rounds.ties.excuse(buffers, seen).passed:
@@ -100,6 +101,7 @@ class IsolatedCalls:
                     "put a call off: the gate behind call %d of %d was reached before its output was there; what "
                     "several calls share, none of them takes" % (int(late[0]) + 1, calls)
                 )
+        # The owner looked and changed inputs before this call: its time has that in it.
         taken = [each for number, each in enumerate(opened.each_s) if number != call or not call]
         self.samples_s += [each - gated.empty_s["candidate"] for each in taken]
 

@@ -67,6 +67,7 @@ class Robustness:
         if judged.verdict == "cheat" or rounds.candidate.lost or judged.answer is None:
             return None
         errors = self._errors(buffers, judged.answer, rounds)
+        # Rounding errs in all elements alike; few large errors have another cause, which a tolerance must not cover.
         if not errors or errors["max_abs"] > SCATTERED * errors["rms"]:
             return None
         share = float(errors["rms"] / max(errors["rms_of_values"], 1e-300))

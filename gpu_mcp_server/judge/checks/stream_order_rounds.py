@@ -66,6 +66,7 @@ def found(apart_s: List[float], share_s: float, separator_s: float, noted_s: flo
     if typical_s > SHARE * share_s + beside_s:
         pairs: List[Pair] = []
         votes = [0, 0]
+        # Each round beside a plain one of the same moment: a machine that became slower delays both.
         while max(votes) <= PAIRS // 2:
             pairs.append(again())
             votes[pairs[-1].apart_s <= SHARE * max(share_s, pairs[-1].share_s) + beside_s] += 1
@@ -152,7 +153,7 @@ class Separation:
                 begun when the stream had not come to it.
         """
         rounds, watch = self.rounds, self.rounds.watch
-        self.ahead = not self.ahead
+        self.ahead = not self.ahead  # by turns: a call's own answer must be there, the next one's must not
         asked = buffers.separators(ahead=self.ahead)
         rounds.more, rounds.watch = {"separators": asked}, None
         try:

@@ -122,6 +122,7 @@ class Shape:
                     self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
                 elif wanted != "warm":
+                    # Gated rounds first: where they give the times, ungated ones are few and only their answers count.
                     if self.task.get("gated"):
                         buffers = self._gate(buffers, progress)
                     self._measure(buffers, progress)
@@ -170,6 +171,7 @@ class Shape:
                 played, self.last = outlasted(played, self._play, buffers, least_s, spread_s, budget_s)
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
             each = max(played.candidate_s, floor_s) / sets
+            # No round takes the reference more than a third of the shape's budget.
             slow = max(1, int(budget_s / 3 / (played.reference_s / sets)))
             needed = math.ceil(AIM * shortest / each) if played.candidate_s < shortest else 0
             cap = min(max(usual, min(most, needed)), slow)
@@ -178,6 +180,7 @@ class Shape:
                 wanted = min(max(wanted, sets + 1), sets * GROWTH)
             elif sets == 1 or played.candidate_s <= LONG * self.round_s or wanted >= sets:
                 break
+            # Closed first: old and new buffers never take memory together.
             self.rounds.close(buffers)
             progress("finding the length of a round", 0.05)
             try:
@@ -237,6 +240,8 @@ class Shape:
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
+        # Where freezing stops a call, `Interruption` finds shared work inside of rounds. Elsewhere times tell it,
+        # if they are long enough: of rounds with fewer calls, of calls one by one, of calls that copies keep apart.
         if not self.times.is_too_short(series) and not self.device.stops_calls and not advisory:
             shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
             series.doubt = series.sharing.doubt(whole_s, shorten, again, self._empty_s) or series.doubt
@@ -297,6 +302,7 @@ class Shape:
             buffers = gated.measure(buffers, self._open, after, progress)
         finally:
             gated.close()
+        # Ungated rounds go on with as many calls as were found for them.
         if buffers.sets == sets:
             return buffers
         self.rounds.close(buffers)

@@ -109,6 +109,7 @@ class GatedRounds:
             self.empty_s["reference"] = self.empty.elapsed_s
         else:
             self.empty = Empty(*(min(each_s, SWITCH_S) for each_s in self.empty))
+        # An empty pass is taken off the candidate's times: one that is slow in it on purpose would gain by that.
         most_s = DEARER * self.empty_s.get("reference", EMPTY_S)
         self.empty_s["candidate"] = min(self.empty_s["candidate"], most_s)
 
@@ -162,6 +163,7 @@ class GatedRounds:
                     why = "%d launches did not return behind a gate, though one had: the host is busy"
                     raise NoGate(why % MOST_BLOCKED) from None
                 continue
+            # Both times of a round must be of one kind: a round whose reference missed its gate is played again.
             if self.solved_behind_gate == (self.reference is not None):
                 return played
 
@@ -186,6 +188,8 @@ class GatedRounds:
         buffers.publish()
         self.look_ahead(buffers, "before the gate was opened")
         self.device.sweep_cache()
+        # A candidate can write the last word itself. The fence looks for the outputs at once, the probe for work that
+        # goes on. Which of them comes is drawn in secret.
         opened, finished = self.open(buffers), True
         if opened is not None and fenced:
             finished = buffers.stop(self.rounds.candidate)
@@ -205,6 +209,8 @@ class GatedRounds:
         Raises:
             Blocked: If it does not return.
         """
+        # Poison and old inputs come before the launch: an output that changes while the gate is closed was worked on
+        # ahead, and answers to the old inputs are wrong.
         with self.rounds.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
@@ -290,6 +296,7 @@ class GatedRounds:
     def probe(self, when: str) -> float:
         """Look whether the GPU is busy, by one kernel of the owner's, and return what it took."""
         taken_s: float = self.device.probe_s()
+        # Two in a row: one alone may be late because the host was busy.
         if taken_s >= BUSY_S and self.device.probe_s() >= BUSY_S:
             self.busy.setdefault(when, set()).add(self.launched)
         return taken_s
