@@ -132,7 +132,7 @@ class ToolMissing(GpuMcpError):
     def __init__(self, program: str, host: str, *, hint: str = "") -> None:
         super().__init__(
             f"{program} is not installed on host {host!r}.",
-            hint=hint or "Run `gpu-mcp-server doctor` for the list of what is missing and how to get it.",
+            hint=hint or "Run `gpu-mcp-server doctor` for the missing tools and how to get them.",
         )
 
 

@@ -51,7 +51,7 @@ def move_in(home: Path, box: Sshd) -> str:
 
 def first_hour(person: Person, keys: Path, packages: str) -> None:
     """Play the hour."""
-    seen = person.do("gpu-mcp-server hosts add box gpu-box", code=1, says="has accepted yet")
+    seen = person.do("gpu-mcp-server hosts add box gpu-box", code=1, says="is not accepted yet")
     accept = re.findall(r"`(gpu-mcp-server hosts check box --accept-key \S+)`", seen.text)
     person.do(accept[0] if accept else "false", code=1, says="ssh-copy-id puts your key there")
     config = keys / "config"

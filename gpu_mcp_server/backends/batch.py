@@ -273,7 +273,7 @@ class BatchBackend:
         except TimeoutError:
             raise HostUnavailable(
                 f"{argv[0]} of host {self.name!r} did not answer within {COMMAND_S:g} s: {system} may be down.",
-                hint=f"`{argv[0]}` on the login node must answer; ask who runs it.",
+                hint=f"`{argv[0]}` on the login node must answer; ask its administrator.",
             ) from None
         said = err.decode("utf-8", "replace").strip()
         if status == 127:

@@ -237,7 +237,7 @@ def probe_socket(url: str) -> None:
         except FileNotFoundError as error:
             raise OSError(f"there is no {path}") from error
         except ConnectionRefusedError as error:
-            raise OSError(f"nobody listens on {path}") from error
+            raise OSError(f"no daemon listens on {path}") from error
         except PermissionError as error:
             raise OSError(f"this user may not open {path}") from error
 

@@ -109,14 +109,14 @@ def refusal(name: str, shown: ShownKey) -> HostKeyUnknown:
     if shown.state == "changed":
         return HostKeyUnknown(
             f"THE SSH KEY OF HOST {name!r} ({shown.pattern}) HAS CHANGED: known_hosts has {', '.join(shown.known)}, "
-            f"the host shows {shown.kind} {shown.fingerprint}. Somebody may stand between; nothing was sent.",
-            hint="A person must ask who runs the host. Only if they confirm the new key: "
+            f"the host shows {shown.kind} {shown.fingerprint}. Another machine may stand between; nothing was sent.",
+            hint="A person must ask the host's administrator. Only if they confirm the new key: "
             f"`ssh-keygen -f {shown.file} -R '{shown.pattern}'`, then `{accept}`.",
         )
     return HostKeyUnknown(
         f"Host {name!r} ({shown.pattern}) shows the SSH key {shown.kind} {shown.fingerprint}, "
-        "which nobody has accepted yet.",
-        hint=f"A person must compare it with what who runs the host says, then: `{accept}` (writes {shown.file}).",
+        "which is not accepted yet.",
+        hint=f"A person must compare it with the one of its administrator, then: `{accept}` (writes {shown.file}).",
     )
 
 
@@ -130,7 +130,7 @@ def accept(name: str, shown: ShownKey, fingerprint: str) -> bool:
     if shown.fingerprint != fingerprint:
         raise BadRequest(
             f"Host {name!r} shows {shown.kind} {shown.fingerprint}, not {fingerprint}; nothing is accepted.",
-            hint="Compare both with what who runs the host says.",
+            hint="Compare both with the one that the administrator names.",
         )
     if shown.state == "known":
         return False

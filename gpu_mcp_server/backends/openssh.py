@@ -182,13 +182,13 @@ class OpenSshBackend:
         if changed:
             return HostKeyUnknown(
                 f"THE SSH KEY OF HOST {where} HAS CHANGED: it shows {shown}, which is not the one in known_hosts. "
-                "Somebody may stand between; nothing was sent.",
-                hint="A person must ask who runs the host. Only if they confirm the new key: "
+                "Another machine may stand between; nothing was sent.",
+                hint="A person must ask the host's administrator. Only if they confirm the new key: "
                 f"`gpu-mcp-server hosts check {self.name}` shows how to replace the old one.",
             )
         return HostKeyUnknown(
-            f"Host {where} shows the SSH key {shown}, which nobody has accepted yet.",
-            hint="A person must compare it with what who runs the host says, then: "
+            f"Host {where} shows the SSH key {shown}, which is not accepted yet.",
+            hint="A person must compare it with the one that the administrator names, then: "
             f"`gpu-mcp-server hosts check {self.name} --accept-key {shown.rpartition(' ')[2]}`.",
         )
 

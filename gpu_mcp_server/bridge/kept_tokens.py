@@ -23,7 +23,7 @@ def address_of(url: str) -> str:
         raise BadRequest(f"{url!r} is no address of a server.", hint="Say https://gpu.example.org.")
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         raise BadRequest(
-            f"{url!r} is not encrypted: everybody on the way could read the token.",
+            f"{url!r} is not encrypted: machines on the way could read the token.",
             hint="Use https, or reach the server through `ssh -L 8765:127.0.0.1:8765 HOST` as http://127.0.0.1:8765.",
         )
     return f"{parts.scheme}://{parts.netloc}"

@@ -275,10 +275,10 @@ def remove(name: Annotated[str, typer.Argument(help="Host to take out.")], as_js
 @app.command()
 def drain(
     name: Annotated[str, typer.Argument(help="Host.")],
-    why: Annotated[str, typer.Option(help="Shown to everybody who would use it.")] = "",
+    why: Annotated[str, typer.Option(help="Reason to show to users of the host.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Begin nothing new on a host: what runs goes on, who waits there keeps its place until `resume`."""
+    """Begin nothing new on a host: running jobs go on, waiting ones keep their places until `resume`."""
     from gpu_mcp_server.services.hosts import host_connections
 
     async def work() -> host_connections.DrainState:
@@ -294,7 +294,7 @@ def drain(
 
 @app.command()
 def resume(name: Annotated[str, typer.Argument(help="Host.")], as_json: Json = False) -> None:
-    """Let new jobs in again, and serve who waits."""
+    """Let new jobs in again, and serve waiting ones."""
     from gpu_mcp_server.services.hosts import host_connections
 
     async def work() -> host_connections.DrainState:

@@ -59,7 +59,7 @@ def logout(
 
 
 def whoami(as_json: Json = False) -> None:
-    """Say who you are at the team's server: scopes, project, and when the token ends."""
+    """Show your user at the team's server: scopes, project, and the token's end."""
     address = in_process_client.remote_address()
     if address is None:
         raise BadRequest(

@@ -88,7 +88,7 @@ def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_
         settings = settings.model_copy(update={"min_level": "full"})
     scheme = http_server.scheme_of(settings.team.tls_cert)
     shown = f"[{address}]" if ":" in address else address
-    who = "users show tokens" if tokens else "whoever is on this machine may use it"
+    who = "users show tokens" if tokens else "every user of this machine may use it"
     typer.echo(f"Serving MCP on {scheme}://{shown}:{port}/mcp: {who}; /healthz says whether it lives.", err=True)
     if scheme == "http" and not http_server.is_loopback(address):
         typer.echo(

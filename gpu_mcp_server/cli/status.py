@@ -20,7 +20,7 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show hosts, GPUs, who uses them, compilers, what was tried and works."""
+    """Show hosts, GPUs, their users, compilers, and capabilities that were tried."""
     if watch:
         announce(in_process_client.describe_call("gpu_status", {"host": host}))
         in_process_client.run(lambda: _told_again(host) if as_json else _watched(host))

@@ -28,7 +28,7 @@ def push(
     text = (
         f"{done['problems']} problems, {done['attempts']} attempts, {done['notes']} notes and {done['artifacts']} "
         f"files are new there; {done['left_out']} were there already. "
-        "What was judged here counts there once it is judged again, unless an admin pushes."
+        "Verdicts of this store count there once they are judged again, unless an admin pushes."
     )
     print_result(done, text, as_json=as_json)
 

@@ -42,12 +42,14 @@ def with_team(work: Callable[[Any], Awaitable[T]]) -> T:
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Of the user, who is made if there is none.")],
+    name: Annotated[str, typer.Argument(help="Name of the user; a new one is created.")],
     scope: Annotated[str, typer.Option(help="read, run or admin; each includes those before.")] = "run",
     expires: Expires = "90d",
     note: Annotated[str | None, typer.Option(help="What it is for, such as a machine's name.")] = None,
     weight: Annotated[float | None, typer.Option(help="The user's share of the pool; 1 is usual.")] = None,
-    project: Annotated[str | None, typer.Option(help="Whose members see what is shared with it.")] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Project of the user; its members see its shared handles.")
+    ] = None,
     toolsets: Annotated[str | None, typer.Option(help="The user's toolsets, by commas; all if never given.")] = None,
     as_json: Json = False,
 ) -> None:

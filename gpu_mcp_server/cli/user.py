@@ -34,7 +34,9 @@ def _limit(text: str | None) -> tuple[bool, float | None]:
 def set_(
     name: Name,
     weight: Annotated[float | None, typer.Option(help="Share of the pool against others; 1 is usual.")] = None,
-    project: Annotated[str | None, typer.Option(help="Whose members see what is shared with it.")] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Project of the user; its members see its shared handles.")
+    ] = None,
     sharing: Annotated[bool | None, typer.Option(help="Share all that the user makes with the project.")] = None,
     toolsets: Annotated[str | None, typer.Option(help="Toolsets that may be used, by commas.")] = None,
     webhook: Annotated[str | None, typer.Option(help="http(s) address told of each finished job.")] = None,
@@ -91,7 +93,7 @@ def log(
     limit: Annotated[int, typer.Option(help="Newest entries.", min=1)] = 100,
     as_json: Json = False,
 ) -> None:
-    """Print who did what, to which handle, from where, and how it ended."""
+    """Print the log of actions: user, tool, handle, address and outcome."""
 
     async def work(team: Any) -> Any:
         return await team.audit.recent(name, limit)

@@ -52,7 +52,7 @@ def _jobs(server: Server, app: LabHolder) -> None:
         "job://{job_id}",
         name="job",
         title="Job",
-        description="How a job stands; who subscribes hears of its end. The tool job_status says the same, and waits.",
+        description="State of a job; subscribers hear of its end. The tool job_status says the same, and waits.",
         mime_type="text/plain",
     )
     async def job(job_id: str) -> str:  # pyright: ignore[reportUnusedFunction]

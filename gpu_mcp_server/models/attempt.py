@@ -14,7 +14,7 @@ NOBODYS = "'cancelled', 'caller_lost', 'abandoned', 'broken', 'error', 'refused'
 """How attempts end that are nobody's failure, in SQL's words: the machine or the caller ended them; of kernels they
 teach nothing."""
 NONE_YET = "evaluate_kernel makes one; view recent shows those of all kinds"
-UNTIMED = "best has those that are correct; view recent shows the others"
+UNTIMED = "best has correct ones; view recent shows the others"
 SHOWN = 5
 """Attempts of a ranking in words; the data has all."""
 

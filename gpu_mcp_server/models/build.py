@@ -111,7 +111,7 @@ class KernelResources(Model):
     registers_per_thread: int
     """AMD: vector registers."""
     spill_store_bytes: int | None = 0
-    """Bytes stored to local memory per thread because registers ran out; None where nobody said."""
+    """Bytes stored to local memory per thread because registers ran out; None if the compiler did not report it."""
     spill_load_bytes: int | None = 0
     stack_bytes: int = 0
     shared_bytes: int = 0

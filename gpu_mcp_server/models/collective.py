@@ -23,7 +23,7 @@ class BufferUse(Model):
     allocated: list[str] = []
     """FUNCTION at FILE:LINE (bytes)."""
     producers: list[str] = []
-    """Who writes it before: kernel or call:line; `?` when the body of a function is not here."""
+    """Writer before it: kernel or call:line; `?` when the body of a function is not here."""
     consumers: list[str] = []
 
 

@@ -25,7 +25,7 @@ class CandidateSpec(Model):
     """Judge it anew, even where an identical request was judged."""
 
 
-LEFT = {"running": "job_status for those that run", "not_begun": "call again for those not begun"}
+LEFT = {"running": "job_status for running ones", "not_begun": "call again for those not begun"}
 """What gets the verdict that a row does not have yet."""
 
 

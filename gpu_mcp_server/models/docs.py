@@ -36,7 +36,7 @@ class DocHit(Model):
 
 
 class DocSearch(ResultModel):
-    """What was found, best first."""
+    """Passages found, best first."""
 
     missing: list[str] = []
     """Names of the query that nothing indexed has, a sentence each; the hits are look-alikes then."""

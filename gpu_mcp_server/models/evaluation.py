@@ -255,7 +255,7 @@ class Evaluation(ResultModel):
     """Of one that failed: the declared shapes at which it is right, and at which it is wrong."""
     shapes: list[ShapeVerdict] = []
     trials: str = ""
-    """Untimed calls before: hidden shapes, other distributions, the same inputs again; what was left out."""
+    """Untimed calls before: hidden shapes, other distributions, the same inputs again; checks left out."""
     resources: list[KernelResources] = []
     diagnostics: list[Diagnostic] = []
     advice: list[str] = []

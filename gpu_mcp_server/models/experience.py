@@ -45,7 +45,7 @@ class FoundAttempts(ResultModel):
 
 
 class Lesson(Model):
-    """What was learned."""
+    """A lesson of earlier attempts."""
 
     kind: Literal["technique", "failure", "note", "fix", "advice", "hint"]
     """fix: a failure and what mended it. advice, hint: what followed a profile's advice, or a reflector's hint."""

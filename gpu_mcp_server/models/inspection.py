@@ -17,7 +17,7 @@ class CodeListing(ResultModel):
     """Lines of one kernel's machine code, and what kinds of instructions all kernels are made of."""
 
     artifact_id: str
-    """What was disassembled."""
+    """The disassembled file."""
     view: str
     """sass, ptx, amdgcn, or asm of the processor."""
     tool: str

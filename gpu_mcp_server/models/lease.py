@@ -30,7 +30,7 @@ class ReservationInfo(Model):
     ends_in_s: float
     """Unless it is used before."""
     leaves_in_s: float | None = None
-    """It was asked to leave because somebody waits; use withdraws that."""
+    """Seconds until it leaves for a waiting job; use of it withdraws that."""
 
 
 class GpuLease(ResultModel):

@@ -249,7 +249,7 @@ class ProblemInfo(ResultModel):
     trivial_answers_tried: list[str] | None = None
     """Answers that must fail, and did."""
     notes: list[str] = []
-    """What was seen when the reference was tried."""
+    """Notes from the trial of the reference."""
     implementations: list[str] = []
     """Named ones that come with the problem, for evaluate_kernels."""
     attempts: int | None = None

@@ -138,7 +138,7 @@ class ProfileResult(ResultModel):
     """At most 1,600 characters."""
     kernels: list[KernelVerdict] = Field(default=[], exclude=True)
     not_measured: list[str] = []
-    """What is missing, why, and how to get it."""
+    """Missing tools, with reasons and ways to get them."""
     report_artifact_id: str | None = None
     """The profiler's own report, for its own viewer."""
     roofline_artifact_id: str | None = None
@@ -173,7 +173,7 @@ class ProfileAnswer(ResultModel):
 
     profile_id: str
     about: str
-    """What is listed."""
+    """Subject of the list."""
     rows: list[dict[str, Any]] = []
     text: str = ""
     rows_left_out: int | None = None

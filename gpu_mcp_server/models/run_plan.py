@@ -26,7 +26,7 @@ Decoding = dict[str, float | int | str | bool]
 
 
 class StepSettings(Model):
-    """What is different about the agent's calls of some steps; what is absent is as in all."""
+    """Changes to the agent's calls of some steps; absent keys are as in all steps."""
 
     model: str | None = None
     turns: int | None = Field(default=None, ge=1, le=1000)
@@ -170,7 +170,7 @@ class RunPlan(Model):
     """Role or procedure of agent_recipes whose text begins the prompts: coder, in agent mode optimize-kernel, in mode
     nccl nccl-device-transform."""
     request: str = Field(default="", max_length=20_000)
-    """What is wanted, in words."""
+    """Request in words."""
     host: str | None = None
     flags: list[str] = []
     tier: Tier | Literal["compile"] = "performance"
@@ -179,8 +179,7 @@ class RunPlan(Model):
     fresh: bool = False
     """Judge what was judged before anew; else an identical request is answered by the verdict that it got."""
     accept_provisional: bool = False
-    """Let times count for the target as a first look gives them, unconfirmable ones too; else the run has those that
-    reach it, and its best, confirmed first."""
+    """Let unconfirmed times count for the target; else the run confirms candidates that reach it, and its best."""
     entry: str = "launch"
     """The launcher that a candidate defines."""
     roles: list[Literal["builder", "tester"]] = []
@@ -221,7 +220,7 @@ class RunPlan(Model):
         if self.mode != "project" and not self.problem:
             raise ValueError(f"mode {self.mode} needs a problem")
         if self.mode == "project" and not self.request:
-            raise ValueError("mode project needs a request: what is to be built, in words")
+            raise ValueError("mode project needs a request: describe in words the program to build")
         if self.mode != "tune" and self.agent.client is None and not self.agent.command:
             raise ValueError("agent: command or client says which agent is called")
         if self.mode == "tune" and not (self.tune and self.tuning.source):

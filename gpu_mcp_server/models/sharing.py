@@ -8,7 +8,7 @@ Audience = Literal["project", "everybody", "nobody"]
 
 
 class ShareResult(ResultModel):
-    """Who sees something now, besides its owner."""
+    """Users that see a handle now, besides its owner."""
 
     handle: str
     seen_by: str

@@ -10,7 +10,7 @@ Library = Literal["nccl", "rccl"]
 
 
 class TransformResult(ResultModel):
-    """New files and a diff; what was given is never changed."""
+    """New files and a diff; the given files stay unchanged."""
 
     status: str
     """done, partial (some sites are left), unchanged, nothing to transform, or needs the agent"""

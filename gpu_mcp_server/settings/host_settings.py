@@ -43,16 +43,16 @@ class CommonHostSettings(BaseModel):
     """Variables of every job there, such as NCCL_NVLS_ENABLE, but for the judge's own processes; what a job sets itself
     comes before them."""
     foreign_processes: Literal["wait", "warn", "other"] = "other"
-    """When somebody else computes on a GPU that a job wants alone: wait until it is free of others, take it and warn,
+    """When a foreign process uses a GPU that a job wants alone: wait until it is free of others, take it and warn,
     or take another GPU, and warn if there is none."""
     quiet_s: Annotated[float, Field(ge=1, le=LONGEST_S)] = 60.0
     """Seconds without a word after which either end takes the line for dead."""
     grace_s: Annotated[float, Field(ge=0, le=LONGEST_S)] = 60.0
-    """Seconds that an attached job goes on after its line was lost, for somebody to ask for it again."""
+    """Seconds that an attached job goes on after its line was lost, for a client to ask for it again."""
     ranks_network: bool = False
     """Whether ranks on several hosts or nodes may use the network, as they must to talk to each other."""
     ranks_address: Annotated[str, Field(pattern=r"^[\w.:%-]+$")] | None = None
-    """Address of this host for ranks on other hosts, if those that it has itself are not the ones to use."""
+    """Address of this host for ranks on other hosts, if its own addresses are not the ones to use."""
 
 
 class LocalHost(CommonHostSettings):

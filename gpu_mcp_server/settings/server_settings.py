@@ -100,7 +100,7 @@ class Settings(BaseSettings):
     allow_fetch: bool = False
     """Whether jobs of the kind `fetch` may use the network (pip, git), without any GPU."""
     toolsets: Annotated[list[str] | None, NoDecode] = None
-    """Toolsets to enable; unset means those that are on by default. Commas separate in the environment."""
+    """Toolsets to enable; unset means the default ones. Commas separate in the environment."""
     read_only: bool = False
     """Offer only tools that change nothing and start nothing."""
     exclude_tools: Annotated[list[str], NoDecode] = []
@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     """The same of what may read trees of headers: nvcc, clang for HIP, Triton, extensions of torch, whole programs."""
     user: str | None = None
     """User of the team for whom a server over stdio and the command line work, seeing what they see; over HTTP each
-    shows a token. Unset means nobody in particular, who sees everything."""
+    shows a token. Unset means no user: everything is visible."""
     default_host: str | None = None
     """Host of jobs that name none; unset means the first: `local`, unless it is configured after another."""
     hosts: dict[HostName, HostSettings] = {}

@@ -23,7 +23,7 @@ class TeamSettings(BaseModel):
     max_body_mib: int = Field(default=16, ge=1, le=1024)
     """Largest request."""
     max_connections: int = Field(default=2000, ge=10)
-    """Connections at once; who comes beyond gets 503."""
+    """Connections at once; further ones get 503."""
     trace: bool = False
     """Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs the extra `telemetry`."""
     free_disk_mib: int = Field(default=256, ge=0)

@@ -30,7 +30,7 @@ class Users:
         if not re.fullmatch(NAME, name) or name == LOCAL.name:
             raise BadRequest(
                 f"{name!r} cannot be a user's name.",
-                hint=f"Letters, digits and ._@- up to 64; {LOCAL.name!r} is whoever runs the program.",
+                hint=f"Letters, digits and ._@- up to 64; {LOCAL.name!r} is the user that starts the program.",
             )
         given = {key: value for key, value in changes.items() if value is not None}
         if given.get("weight", 1.0) <= 0:
@@ -71,7 +71,7 @@ class Users:
         """
         row = await self._db.fetch_one("SELECT * FROM users WHERE name = ?", (name,))
         if row is None:
-            raise NotFound("user", name, hint="gpu-mcp-server token list shows who there is.")
+            raise NotFound("user", name, hint="gpu-mcp-server token list shows the users.")
         return user_of(row)
 
     async def worker(self, name: str) -> User:

@@ -70,7 +70,7 @@ async def chosen_authentication(settings: Settings, host: str, asked: Authentica
     beyond = not is_loopback(host)
     if beyond and asked == "none":
         raise ConfigError(
-            f"serve --http does not listen on {host} without authentication: whoever reaches it runs code here.",
+            f"serve --http does not listen on {host} without authentication: any machine could run code here.",
             hint="Leave out --auth none, or listen on loopback and reach it through `ssh -L 8765:127.0.0.1:8765 HOST`.",
         )
     chosen = asked or ("tokens" if beyond or there_are else "none")

@@ -102,7 +102,7 @@ async def test_a_docker_that_is_not_there_is_named_and_leaves_no_socket_open(tmp
         end.bind(str(socket_file))
         nobody = await said(socket_file)
     gc.collect()
-    assert f"there is no {socket_file}" in nothing and f"nobody listens on {socket_file}" in nobody
+    assert f"there is no {socket_file}" in nothing and f"no daemon listens on {socket_file}" in nobody
 
 
 def test_gpus_become_a_request():

@@ -264,7 +264,7 @@ async def test_an_index_that_takes_long_is_said_to_be_incomplete(data_dir: Path,
     async with Client(server_from_settings(settings)) as client:
         said = text(await client.call_tool("search_docs", {"query": "cudnnCreate"}))
 
-    assert "note: The index of what is installed is still being built" in said
+    assert "note: The index of installed libraries is still being built" in said
 
 
 def test_an_index_that_somebody_else_made_meanwhile_is_left(indexed: Storage):

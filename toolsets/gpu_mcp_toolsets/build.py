@@ -59,7 +59,7 @@ async def build_project(
 ) -> ProjectBuild:
     """Configure, build, test a workspace: first errors over all files, failed tests, products.
 
-    What is made lies in the workspace's `build` folder: run it with run_command.
+    Its results lie in the workspace's `build` folder: run them with run_command.
     """
     return await projects.build(
         workspace_id,

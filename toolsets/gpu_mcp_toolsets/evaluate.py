@@ -153,7 +153,7 @@ async def import_problem(
     wish: Annotated[
         Wished,
         Field(
-            description="What is otherwise; a wrong key lists all.",
+            description="Keys to change; a wrong key lists all.",
             examples=[{"rtol": 0.01}],
         ),
     ] = None,

@@ -15,7 +15,7 @@ TOOLSET = Toolset(
     id="experience",
     title="Records",
     instructions=(
-        "find_attempts, lessons: what was tried at any problem; add_note. set_implementation keeps one with its "
+        "find_attempts, lessons: earlier tries at any problem; add_note. set_implementation keeps one with its "
         "problem. audit_attempt before you report a record."
     ),
     default=False,

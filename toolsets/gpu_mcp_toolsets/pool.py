@@ -35,7 +35,7 @@ async def reserve_gpu(
 ) -> GpuLease:
     """Hold GPUs for a series of jobs; this server's jobs on that host use them.
 
-    It ends after 15 minutes without use, after one when somebody waits.
+    It ends after 15 minutes without use, after one when a job waits.
     """
     return await pool.reserve(
         gpus,

@@ -20,9 +20,9 @@ TOOLSET = Toolset(
 async def share(
     sharing: SharingDep,
     handle: Annotated[str, Field(description="Id of a workspace, job, attempt, artifact, problem or note.")],
-    to: Annotated[Literal["project", "everybody", "nobody"], Field(description="Who may see it.")] = "project",
+    to: Annotated[Literal["project", "everybody", "nobody"], Field(description="Users that may see it.")] = "project",
 ) -> ShareResult:
-    """Let your project or everybody see what a handle names; nobody takes it back.
+    """Let your project or everybody see a handle's content; `nobody` takes it back.
 
     They may read, not change it. An attempt takes its job and artifacts along.
     """

@@ -45,7 +45,7 @@ def ensure_own_folder(path: str) -> str:
     except FileExistsError:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise OSError("%s is somebody else's" % path) from None
+            raise OSError("%s belongs to another user" % path) from None
     return path
 
 

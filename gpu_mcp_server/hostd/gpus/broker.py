@@ -281,7 +281,7 @@ class Broker:
         if not 0 < request.count <= len(set(request.names)) == len(request.names):
             raise ValueError("a count that the names do not have")
         if links is not None and len(request.names) > MAX_LINKED:
-            raise ValueError("too many to look for those that are joined")
+            raise ValueError("more than %d GPUs to search for joined ones" % MAX_LINKED)
         return request
 
     def _hold(self, request: Request) -> None:

@@ -73,7 +73,7 @@ class ClientLiveness:
         self._since = min(self._since, now)  # the clock may have been set back
         if now - max(self._since, min(asked, now)) < self._grace_s:
             return ""
-        return "the caller's channel was lost and nobody asked for the job within %g s" % self._grace_s
+        return "the caller's channel was lost and no request came for the job within %g s" % self._grace_s
 
 
 def touch_client(folder: JobFolder) -> None:

@@ -270,7 +270,9 @@ class Lease:
             self.link.close()
             self.link = None
         self._leave_door()
-        said = "somebody replaced the lock of %s while the job held it, so others may have used it and slowed the job"
+        said = (
+            "another process replaced the lock of %s while the job held it: others may have used it and slowed the job"
+        )
         return [said % uuid for uuid in lost]
 
     def _leave_door(self) -> None:

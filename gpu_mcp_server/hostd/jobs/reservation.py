@@ -82,7 +82,7 @@ class Reservation(Supervisor):
         now = time.monotonic()
         if self._leaves_at is not None and now >= self._leaves_at:
             idle = now - self._used_at
-            self._end("cancelled", "gave way to others who waited, after %d s without use" % idle)
+            self._end("cancelled", "gave way to waiting jobs, after %d s without use" % idle)
         elif now >= self.clock + self.spec.limits.wall_s:
             self._end("timeout", "reservations last %g s at most" % self.spec.limits.wall_s)
         elif now >= self._ends_at():

@@ -92,7 +92,7 @@ def unlike(told: Dict[str, Any], restrained: bool) -> str:
         if point in expected:
             continue
         if not (point + "/").startswith(shown):
-            return "%s is shown, which nobody asked for (bind path in apptainer.conf?)" % point
+            return "%s is shown without being asked for (bind path in apptainer.conf?)" % point
         if "ro" not in options and not restrained:
             return "%s can be written, and the kernel has no Landlock" % point
     return ""

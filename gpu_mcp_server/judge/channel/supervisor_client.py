@@ -220,7 +220,7 @@ class Player:
 
     def _unasked(self) -> None:
         self.link.receive(0)
-        raise self._lied("spoke out of turn on its link: a message that nobody asked for")
+        raise self._lied("spoke out of turn on its link: a message without a request")
 
     def _fault(self, how: str) -> Exception:
         self.lost = True

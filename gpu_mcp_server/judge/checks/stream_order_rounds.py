@@ -77,7 +77,7 @@ def found(apart_s: List[float], share_s: float, separator_s: float, noted_s: flo
             text += "one takes %.3g us, in a round %.3g us; %s" % (typical_s * 1e6, share_s * 1e6, ADVICE)
         elif plain_s > SHARE * share_s + SLACK_S:
             text = "no time: a call takes %.3g us in rounds that are played now, " % (plain_s * 1e6)
-            text += "in those that were timed %.3g us: the machine, or the candidate, " % (share_s * 1e6)
+            text += "in timed ones %.3g us: the machine, or the candidate, " % (share_s * 1e6)
             text += "has become slower; judge it again"
     least_s = typical_s - separator_s - noted_s
     return Found(text, least_s if least_s > SHARE * share_s else 0.0)
@@ -172,8 +172,6 @@ class Separation:
             if asked["ahead"]:
                 text = "%s was written before the stream that is given had come to it (of %d calls): %s, or it may "
                 raise incorrect(text % (which, many, ADVICE) + "use inputs too soon")
-            text = (
-                "%s was missing when the stream that is given had passed it (of %d calls): %s, or whoever uses it next "
-            )
+            text = "%s was missing when the stream that is given had passed it (of %d calls): %s, or its next user "
             raise incorrect(text % (which, many, ADVICE) + "reads too soon")
         return played.candidate_s / buffers.sets

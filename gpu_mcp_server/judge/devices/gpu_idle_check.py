@@ -66,7 +66,7 @@ class Idleness:
         if not probe_us:
             return ""
         text = "no time: the GPU was busy while inputs were laid out, before the clock started: an empty probe took "
-        return (text + "%.0f us, alone %.0f us; what is done then would not be in the time") % (probe_us, self.alone_us)
+        return (text + "%.0f us, alone %.0f us; work done then would not be in the time") % (probe_us, self.alone_us)
 
     def remarks(self) -> List[str]:
         """Say so if the GPU was not idle between the rounds, when the reference is timed."""

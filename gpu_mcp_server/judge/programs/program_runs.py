@@ -152,7 +152,7 @@ class Runs:
         if code == 0:
             return
         if not isinstance(code, int):
-            raise self.wrong("ended nobody knows how")
+            raise self.wrong("ended without an exit status")
         how = "exited with status %d" % code
         if code < 0 or code > 128:
             how = self._signal(-code if code < 0 else code - 128, how)

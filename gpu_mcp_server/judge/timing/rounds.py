@@ -318,7 +318,7 @@ class Rounds:
                 % (where, bad, buffers.sets)
             )
         if untouched and isinstance(returned, str):
-            text = "%sno output was written; the launcher returned %s, which nobody reads: write into the outputs"
+            text = "%sno output was written; the launcher returned %s, which the judge ignores: write into the outputs"
             return incorrect(text % (where, returned[:40]))
         if untouched:
             return cheat("returned without computing: %sno output was written%s" % (where, self.device.empty_hint))

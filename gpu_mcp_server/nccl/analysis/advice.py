@@ -13,7 +13,7 @@ PUT = """put with an offset that the sender knows (LSA): let all ranks exchange 
   T* to = (T*)ncclGetLsaPointer(recv_window, offset_at_peer, peer); copy; bar.sync(coop, acq_rel) before and after"""
 FLAGS = """a ping-pong without a group needs flags, no barrier: a counter in a window of its own, after the data
   cuda::atomic_ref<uint64_t, cuda::thread_scope_system>(c).store(n, cuda::memory_order_release), and load(acquire)"""
-ALLOCATE = """what is communicated comes from ncclMemAlloc (ncclx::mem_alloc): same sizes, same order on all ranks"""
+ALLOCATE = """communicated buffers come from ncclMemAlloc (ncclx::mem_alloc): same sizes, same order on all ranks"""
 
 
 def is_old(version: Version | None, api: str) -> bool:

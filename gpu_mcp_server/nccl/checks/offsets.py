@@ -168,11 +168,11 @@ def _slots(kernel: Function, transfer: Transfer) -> list[Finding]:
     if there_peer and there_rank is None and not transfer.is_pull:
         text = "the place in a peer's window follows from the peer, not from the own rank: all ranks write to one place"
     elif there_peer and there_rank is None and apart:
-        text = "what is loaded lies at the peer's own place of its window: every rank gets the same of it"
+        text = "the loaded data lies at the peer's own place of its window: every rank gets the same of it"
     elif here_rank is not None and not here_peer and transfer.is_pull and next(_peer_loops(source, transfer), None):
-        text = "what is loaded from each peer is written to the own rank's place: the last peer's stays"
+        text = "data loaded from each peer is written to the own rank's place: the last peer's stays"
     elif there_rank is not None and here_rank is not None and not here_peer and apart:
-        text = "what is sent lies at the own rank's place and is the same for every peer, in a window of its own"
+        text = "the sent data lies at the own rank's place and is the same for every peer, in a window of its own"
     if text:
         return [error("offsets", source, transfer.node, f"{kernel.name}: {text}")]
     return _left_out(kernel, transfer)

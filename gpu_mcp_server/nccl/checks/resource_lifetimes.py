@@ -122,7 +122,7 @@ def _running(program: ProgramModel, calls: list[FunctionCall], kernels: dict[str
             _waits(program, c.name) and c.place.start_byte in between for c in calls
         ):
             text = (
-                f"nobody waits between the launch in line {before[-1].line} and ncclDevCommDestroy: the kernel may run"
+                f"nothing waits between the launch in line {before[-1].line} and ncclDevCommDestroy: the kernel may run"
             )
             found.append(error("pairs", destroy.source, destroy.node, text))
     return found

@@ -90,7 +90,7 @@ async def compiled(
 def verdict_of_build(attempt: Attempt, reason: str) -> Verdict:
     """Return what a build means for the loop: one that succeeds is all that can be had here."""
     if attempt.status == "ok":
-        why = "it compiles; nobody judged it: no device for it here"
+        why = "it compiles; it is not judged: no device for it here"
         return Verdict(attempt_id=attempt.attempt_id, stage="target", outcome=COMPILES, reason=why)
     return Verdict(
         attempt_id=attempt.attempt_id, stage="compile", outcome="compile_failed", reason=reason,

@@ -36,7 +36,7 @@ def _after(stopped: str, run_id: str, plan: RunPlan, done: Mapping[str, Mapping[
         "tuned": f"{kept}; give [tune] other values around the fastest point, or {export}",
         "unmeasured": "name a host with the GPUs that the reason asks for (nccl.host), and run the plan again",
         "rounds": f"raise population.rounds; {SAME_PLAN}",
-        "budget": f"raise what is spent in [budget]; {SAME_PLAN}",
+        "budget": f"raise the limit in [budget]; {SAME_PLAN}",
         "agent": "see that the agent's command works by itself; its last words stand in the reason",
         "specification": "say in `request` what the role could not know, or raise iterations.specification",
         "refused": "mend what the reason names, then run the plan again",

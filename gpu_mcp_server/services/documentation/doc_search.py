@@ -34,7 +34,7 @@ SIGNATURE_CHARS = 160
 SAYS_CHARS = 140
 PAGE_CHARS = 6_000
 ADD_MORE = "Only our own guides are indexed: no toolkit was found. Add yours: gpu-mcp-server docs add PATH --library X."
-BEING_BUILT = "The index of what is installed is still being built: what is called missing may be there in a minute."
+BEING_BUILT = "The index of installed libraries is still being built: a missing name may be there in a minute."
 FIRST_INDEX_S = 10.0
 """That a question waits for the first index; 8,900 entries took 5 s."""
 FIRST_VECTORS_S = 10.0

@@ -50,7 +50,7 @@ limit, 8 by default, torch would fall back to eager without a word (torch/_dynam
 
 
 LATER = (
-    "torch.compile is measured once this answer is out, while nobody else is judged there: list_attempts with this "
+    "torch.compile is measured once this answer is out, while no other job is timed there: list_attempts with this "
     "attempt_id shows it; timing {baseline: compiled} waits for it"
 )
 UNKNOWN = "not measured; evaluate_kernel with timing {baseline: compiled} asks for it"

@@ -379,7 +379,7 @@ def raise_if_not_run(record: JobRecord, host: str) -> None:
         case "no_gpu":
             raise NoFreeGpu(
                 f"Host {host!r} has nothing free: {record.note}.",
-                hint="gpu_status shows who holds the GPUs; try again later.",
+                hint="gpu_status shows the holders of the GPUs; try again later.",
             )
         case "broken":
             full = "disk_full" in record.note

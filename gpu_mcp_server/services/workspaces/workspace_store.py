@@ -195,7 +195,7 @@ class Workspaces:
             "SELECT * FROM workspace_files WHERE workspace_id = ? AND path = ?", (workspace_id, path)
         )
         if row is None:
-            raise NotFound(f"file in workspace {workspace_id}", path, hint="list_files shows what is there.")
+            raise NotFound(f"file in workspace {workspace_id}", path, hint="list_files shows its files.")
         return FileRef(row["path"], row["sha256"], row["size_bytes"], row["mode"])
 
     async def manifest(self, workspace_id: str) -> list[FileRef]:
@@ -222,7 +222,7 @@ class Workspaces:
         if len(refs) > MAX_TREE_FILES or sum(ref.size for ref in refs) > MAX_TREE_BYTES:
             raise LimitExceeded(
                 f"Workspace {workspace_id} has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES >> 20} MiB.",
-                hint="Put what is needed into one of its own.",
+                hint="Put the needed files into a workspace of its own.",
             )
         with tempfile.TemporaryDirectory(prefix="gpu-mcp-") as name:
             folder = Path(name)

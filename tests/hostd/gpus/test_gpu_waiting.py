@@ -254,7 +254,7 @@ async def test_a_reservation_that_idles_gives_way_after_notice_to_who_waits(pool
     assert used.note == "", "it is there until its notice has run out, and use withdraws the notice"
     done = await pool.lab.wait(lease)
     assert done.record.status == "cancelled"
-    assert "gave way to others who waited" in done.record.note
+    assert "gave way to waiting jobs" in done.record.note
     assert (await pool.lab.wait(waiting)).record.status == "ok"
 
 

@@ -242,7 +242,7 @@ async def test_a_job_whose_lock_is_replaced_says_so_in_its_record(open_lab: Open
             file.unlink()
         await lab.link.call("cancel", job=job)
         note = (await lab.wait(job)).record.note
-        assert (f"somebody replaced the lock of {ONE} while the job held it" in note) is bool(change)
+        assert (f"another process replaced the lock of {ONE} while the job held it" in note) is bool(change)
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])

@@ -193,7 +193,10 @@ def test_a_launcher_that_writes_to_an_input_is_incorrect_in_the_interpreter_too(
 
 @pytest.mark.parametrize(
     ("writes", "verdict", "words"),
-    [("", "incorrect", "the launcher returned Tensor, which nobody reads: write into"), ("y.copy_", "correct", "")],
+    [
+        ("", "incorrect", "the launcher returned Tensor, which the judge ignores: write into"),
+        ("y.copy_", "correct", ""),
+    ],
 )
 def test_a_launcher_that_returns_its_answer_is_told_to_write_it(court, writes, verdict, words):
     source = f"import torch\ndef launch(x, y, rows, cols):\n    return {writes}(torch.softmax(x, -1))\n"
