@@ -80,6 +80,14 @@ def test_the_reference_names_its_actors(page: str):
     assert not [f"{offence(cell)!r} in {cell[:120]!r}" for cell in cells if offence(cell)]
 
 
+def test_modules_of_judge_and_hostd_say_first_what_they_do():
+    files = [path for path in SOURCES if path.relative_to(ROOT).parts[1] in ("judge", "hostd")]
+    said = {path.relative_to(ROOT).as_posix(): ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in files}
+
+    assert len(said) > 100
+    assert not [f"{name}: {text.splitlines()[0]}" for name, text in said.items() if NO_VERB.match(text)]
+
+
 def test_docstrings_of_functions_begin_with_a_verb():
     offences = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}: {said.splitlines()[0]}"

@@ -1,4 +1,4 @@
-"""Where hostd's own code lies, and how another process is made to run it.
+"""Finds hostd's own code, and makes another process run it.
 
 This stays at the top of the package: of all modules it alone knows its place.
 """

@@ -1,4 +1,4 @@
-"""What the server and hostd say to each other: job specifications, records, and the frames that carry them.
+"""Defines the protocol between server and hostd: job specifications, records, and the frames that carry them.
 
 A frame is `>IQ` (bytes of the JSON header, bytes of the attachment), the header, the attachment. Requests carry
 `id` and `verb`; the reply carries the same `id` and either `ok` (the answer) or `error` (`kind`, `message`, `hint`).
@@ -42,7 +42,7 @@ class FileRef:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a job may use; each limit that strikes is named in the record."""
+    """Limits of a job; the record names each one that strikes."""
 
     wall_s: float = 60.0
     cpu_s: Optional[float] = None
@@ -179,7 +179,7 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """How one process ended."""
+    """End of one process."""
 
     role: str
     exit_code: Optional[int] = None
@@ -216,7 +216,7 @@ STATUSES = (
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What is known of a job; written once at the end, atomically."""
+    """Record of a job; written once at the end, atomically."""
 
     id: str
     state: str

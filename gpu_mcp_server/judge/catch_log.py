@@ -1,4 +1,4 @@
-"""Which checks catch a candidate: the first one ends its evaluation, but in a study all go on.
+"""Logs the checks that catch a candidate: the first one ends its evaluation, but in a study all go on.
 
 A study says what each check alone catches, so that one which catches nothing that others do not can go
 (benchmarks/judge/check_ablation.py).

@@ -1,4 +1,4 @@
-"""What an owner tells besides its verdict: which judge this is, for the evidence, and how far it is."""
+"""Tells the judge's own identity for the evidence, and the progress of an evaluation."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Where files lie: the judge's own, which its processes can only read, and the workspace of this process's role.
+"""Finds the judge's files, which its processes can only read, and the workspace of this process's role.
 
 This stays at the top of the package: the hash in the evidence is that of the folder in which this module lies.
 """

@@ -1,4 +1,4 @@
-"""What a candidate needs and the machine does not have: read from its error, believed where the owner misses it too.
+"""Recognises equipment that the machine lacks from a candidate's error, if the owner misses it too.
 
 An error's text is the candidate's own word. So each claim is looked up here, in the owner's process, which has the same
 interpreter, libraries and programs: who invents a missing module gains an answer without a verdict, and no other.

@@ -1,4 +1,4 @@
-"""How the judging of a shape can end other than by passing it."""
+"""Defines the ends of a shape's judging other than passing it."""
 
 import signal
 from typing import Any, Dict, Optional, Tuple

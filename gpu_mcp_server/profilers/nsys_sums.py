@@ -55,7 +55,7 @@ def _copies(text: str) -> str:
     if not sums:
         return ""
     shown = ", ".join(f"{name} {format_time(ns / 1e9)} in {calls}" for name, (calls, ns) in list(sums.items())[:4])
-    return f"COPIES: {shown}; whether kernels ran beside them only a trace says (cuda_gpu_trace)"
+    return f"COPIES: {shown}; only a trace (cuda_gpu_trace) shows kernels beside them"
 
 
 def _host(text: str) -> str:

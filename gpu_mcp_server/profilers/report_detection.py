@@ -180,7 +180,7 @@ def describe_unread(files: Mapping[str, bytes]) -> list[str]:
             continue
         convert = next((how for end, how in CONVERSIONS.items() if path.endswith(end)), None)
         if convert:
-            lines.append(f"{path} is read by its own program alone: {convert.format(path=path)}")
+            lines.append(f"{path} is a binary report: convert it by {convert.format(path=path)}")
             continue
         if data.startswith(SQLITE):
             tables = [str(r["name"]) for r in query(data, "SELECT name FROM sqlite_master LIMIT 6")]

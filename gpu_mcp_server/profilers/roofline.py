@@ -1,7 +1,7 @@
-"""Where a kernel stands under its device's roofs, as numbers.
+"""Places a kernel under its device's roofs.
 
-Peaks come from the profiler itself where it measured them (sustained peak per cycle times the clock of the run), and
-otherwise from the device's sheet. Beside them stands what a copy and a loop of FMAs reached on the host.
+Peaks come from the profiler if it measured them (sustained peak per cycle times the clock of the run), otherwise from
+the device's sheet. Beside them stand the rates of a copy and of a loop of FMAs on the host.
 
 Source: metrics as in Nsight Compute's sections SpeedOfLight_RooflineChart and
 SpeedOfLight_HierarchicalTensorRooflineChart for CC 9.0; the model is Williams, Waterman, Patterson, CACM 52(4), 2009.

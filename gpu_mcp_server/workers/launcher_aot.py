@@ -1,8 +1,8 @@
-"""Compiles what a Python launcher launches, where there is no GPU.
+"""Compiles the kernels that a Python launcher launches, without a GPU.
 
 The launcher is called on tensors of the processor's; each language compiles for the architecture that was asked for and
-starts nothing. It reads a JSON of file, entry, signature (`fp32[64,1000]` by parameter), constants and arch, and writes
-`kernel.cubin` and `kernel.ptx` of the first kernel and `result.json`; errors go to stderr as compilers write them.
+starts nothing. It reads a JSON of file, entry, signature (`fp32[64,1000]` by parameter), constants and arch. It writes
+`result.json`, `kernel.cubin` and `kernel.ptx` of the first kernel; errors go to stderr as compilers write them.
 
 Source: nvidia-cutlass-dsl 4.8 (cute.compile, CUTE_DSL_ARCH, artifacts), tilelang 0.1.15 (JITImpl.target, JITKernel),
 triton 3.9 (runtime/driver.py, compiler/compiler.py), numba-cuda 0.30 (cuda.compile), warp 1.19 (compile_aot_module),

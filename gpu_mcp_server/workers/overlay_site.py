@@ -1,6 +1,6 @@
-"""As `sitecustomize` of an overlay's folder: the interpreter imports it at its start where PYTHONPATH names the folder.
+"""Starts an overlay: the interpreter imports it as `sitecustomize` where PYTHONPATH names the overlay's folder.
 
-Takes no effect on a program that never imports what is replaced. An environment's own sitecustomize runs as before.
+Takes no effect on a program that never imports a replaced module. An environment's own sitecustomize runs as before.
 """
 
 import importlib.machinery

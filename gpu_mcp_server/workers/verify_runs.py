@@ -1,4 +1,4 @@
-"""Runs a command in two folders by turns and times it from outside; keeps what it wrote.
+"""Runs a command alternately in two folders, times it from outside, and keeps its outputs.
 
 Takes one JSON document: `argv`, `folder` for results, `before` and `after` (folders), `overlay` (goes before
 the second's PYTHONPATH), `pairs`, `run_s` (limit of a run), `files` (outputs, by their path in a folder).

@@ -136,7 +136,7 @@ class BlobStore:
         return digest.hexdigest(), size
 
     def sweep(self) -> None:
-        """Drop what nobody has asked for in a week."""
+        """Drop contents without a request in a week."""
         oldest = time.time() - KEEP_BLOBS_S
         for relative, _, entries in file_trees.walk(self.root, 1):
             for entry in entries:
@@ -221,7 +221,7 @@ def make_parents(top: str, path: str, made: Set[str], uid: Optional[int]) -> str
 def materialize_files(
     folder: str, files: Iterable[FileRef], blobs: BlobStore, uid: Optional[int], made: Optional[Set[str]] = None
 ) -> Stamps:
-    """Copy blobs into a fresh folder that nobody else can write to yet, and give all of it to a job's uid.
+    """Copy blobs into a fresh folder that no other user can write to yet, and give all of it to a job's uid.
 
     Args:
         folder: Where.

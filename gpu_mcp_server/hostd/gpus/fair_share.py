@@ -1,4 +1,4 @@
-"""Whose turn it is by what they used: GPU seconds of each owner, decayed, against its weight. No I/O.
+"""Orders owners by their use of GPUs: GPU seconds of each, decayed, against its weight. No I/O.
 
 An owner is a login, as the kernel says. Several people may share one: within it each of their names has its share.
 The names of a login that speaks for others (a team's server; the host's policy says which, and root always does)

@@ -1,4 +1,4 @@
-"""Whether a GPU may be given to the next: nobody holds its lock, the last job has died, and who else is on it."""
+"""Tells whether a GPU is free: no lock is held, the last job has died, and no foreign process uses it."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Which GPUs a job could have of those that a host has. No I/O."""
+"""Matches a job with the GPUs of a host. No I/O."""
 
 from typing import Any, Dict, List, Mapping, Sequence
 

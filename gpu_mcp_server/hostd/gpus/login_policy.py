@@ -1,4 +1,4 @@
-"""What a host's administrator says of the logins that share its GPUs: `/etc/gpu-mcp-server/pool.json`.
+"""Reads the administrator's policy for logins that share a host's GPUs: `/etc/gpu-mcp-server/pool.json`.
 
 Like `{"speaks_for_others": ["gpu-team"], "weights": {"ada": 2}}`: the users that `gpu-team` names are owners of their
 own, and `ada` gets twice the share of another login. Root speaks for others without being named. `"job_uids": [first,

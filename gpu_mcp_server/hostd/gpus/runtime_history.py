@@ -1,4 +1,4 @@
-"""How long jobs held their GPUs: what is learnt from it foretells waits, and which job fits a gap. No I/O.
+"""Predicts waits, and jobs that fit a gap, from the times that earlier jobs held their GPUs. No I/O.
 
 A gap may be used only by a job that ends in it, and what it lies in front of must not start sooner than foretold. So
 for the job its longest time counts, for those who hold the GPUs meanwhile their shortest.

@@ -1,4 +1,4 @@
-"""Who asked for a job, and what becomes of the job once they are gone.
+"""Watches a job's clients, and ends the job after the last one is gone.
 
 The caller is heard over a socket to the hostd that took the job. When that ends, a detached job goes on to its
 deadline; an attached one ends, but not before its grace has passed without anybody asking for it over another channel.

@@ -1,4 +1,4 @@
-"""What hostd knows of its host and lends to every job: level, groups, uids, locks, GPUs, folders."""
+"""Holds the resources that hostd lends to every job: level, groups, uids, locks, GPUs, folders."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Where a job runs on its host: a folder for each of its workspaces, and an account for each of its roles."""
+"""Makes a job's place on its host: a folder for each of its workspaces, an account for each of its roles."""
 
 import fcntl
 import os

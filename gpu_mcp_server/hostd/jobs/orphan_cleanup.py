@@ -1,4 +1,4 @@
-"""What is done for a job whose supervisor was killed: nothing of it may live on.
+"""Ends and clears away a job whose supervisor was killed: no part of it may live on.
 
 Its keepers end by themselves, when all below them has ended, and hold the lock of the workspace until then. Where they
 were killed as well, bubblewrap dies with its parent; but it can be killed before its inner half has asked the kernel

@@ -1,4 +1,4 @@
-"""What a trusted role may ask of its supervisor: freeze, thaw or kill another role."""
+"""Serves requests of a trusted role to its supervisor: freeze, thaw or kill another role."""
 
 import json
 import socket

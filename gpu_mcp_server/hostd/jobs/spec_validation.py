@@ -1,4 +1,4 @@
-"""What a job specification may say. The server checks its own input too; here nothing is taken on trust.
+"""Validates a job specification. The server checks its own input too; here nothing is taken on trust.
 
 A NUL byte in a text would end up between bubblewrap's options, a role's name is part of paths: both are refused.
 """

@@ -1,4 +1,4 @@
-"""What a sandbox that is made ahead has in common with its job: all that cannot be changed any more.
+"""Describes a sandbox that is made ahead of its job: all that cannot be changed any more.
 
 What its job will wait for is done once for nothing. Memory that two processes share since a fork is copied page by
 page when one of them first writes to it, and Python writes wherever it reads: the count of references. hostd and a

@@ -1,4 +1,4 @@
-"""What a host has: processors, compilers, libraries, Python interpreters, and what its setup lines change.
+"""Probes a host: processors, compilers, libraries, Python interpreters, and changes by its setup lines.
 
 Answers of compilers are cached here. What its GPUs say is read in hostd/gpus.
 """

@@ -1,4 +1,4 @@
-"""What a host has: processor, compilers, interpreters for the judge, GPUs."""
+"""Probes a host: processor, compilers, interpreters for the judge, GPUs."""
 
 import fcntl
 import glob

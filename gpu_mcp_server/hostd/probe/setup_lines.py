@@ -1,4 +1,4 @@
-"""What lines of shell change in the environment: modules and conda are shell functions, so a shell must be asked.
+"""Finds the changes of the environment by lines of shell: modules and conda are functions, so a shell is asked.
 
 The lines are a person's, from the settings, and run once outside any sandbox, in a login shell. Jobs get the variables
 that came of them, never the lines.

@@ -1,4 +1,4 @@
-"""What a host can build with besides gcc and nvcc: HIP, NVRTC, Triton, disassemblers, build systems, converters.
+"""Finds build tools besides gcc and nvcc: HIP, NVRTC, Triton, disassemblers, build systems, converters.
 
 Each is looked for where its own documentation puts it: named in the settings, in the environment, on the PATH, below
 /usr/local/cuda* or /opt/rocm*, then in the site-packages of the interpreters that are known (NVIDIA's wheels lie in

@@ -1,4 +1,4 @@
-"""What compilers say of themselves, remembered for an hour: asking thirty of them takes a second of processor time.
+"""Remembers compilers' answers for an hour: asking thirty of them takes a second of processor time.
 
 An answer holds for the files that it was asked of, so a compiler that was replaced is asked again at once. The hour is
 for programs that hand on to others, as hipcc and wrapper scripts do.

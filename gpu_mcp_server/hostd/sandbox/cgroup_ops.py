@@ -21,7 +21,7 @@ READ_BYTES = 64 << 10
 
 
 class CgroupFiles:
-    """How this module touches the hierarchy; a test may put an imitation in its place."""
+    """Reads and writes the hierarchy; a test may put an imitation in its place."""
 
     def read(self, path: str) -> str:
         """Return a file's text."""
@@ -111,7 +111,7 @@ class Cgroup:
             self._files.write(path, str(pid))
 
     def pids(self) -> List[int]:
-        """Return the processes inside, zombies left out: whoever is in any of the folders is in the first."""
+        """Return the processes inside, zombies left out: a process in any of the folders is in the first."""
         try:
             words = self._files.read(self.procs_paths()[0]).split()
         except OSError as error:
@@ -180,8 +180,8 @@ class Cgroup:
     def freeze(self, timeout_s: float = 5.0) -> bool:
         """Stop all processes inside and wait until they have stopped.
 
-        It looks without a pause for the first second, because a clock is usually waiting; whoever is to stop has to
-        run for it, maybe on this very processor, and is let.
+        It looks without a pause for the first second, because a clock is usually waiting. It yields the
+        processor meanwhile: a process must run to stop, maybe on this very one.
 
         Returns:
             False if the group cannot freeze, or did not within the time; it stays asked to.

@@ -1,4 +1,4 @@
-"""How one process of a job is confined, and how strongly.
+"""Describes how strongly one process of a job is confined, and by which means.
 
 Levels, in order: `full` (namespaces, seccomp, limits by cgroup) > `namespaces` (the same, limits by rlimit and a
 watcher) > `apptainer` (the same made by Apptainer, whose administrator says how large /tmp and /dev/shm are) >

@@ -1,4 +1,4 @@
-"""What waits inside a sandbox that was made ahead of its job: it takes one command and limits, and execs.
+"""Waits inside a sandbox that was made ahead of its job: it takes one command and limits, and execs.
 
 Before anything else it enters a Landlock domain that withholds nothing of files, so that neither it nor what it
 becomes can trace process 1, open its memory or, from version 6 on, signal it. Version 1 is left out, as it forbids

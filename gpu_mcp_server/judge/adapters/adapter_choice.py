@@ -1,4 +1,4 @@
-"""Which adapter a task names, and how it is put around the problem's file."""
+"""Chooses the adapter that a task names, and puts it around the problem's file."""
 
 from typing import Any, Dict
 

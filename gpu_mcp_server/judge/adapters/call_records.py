@@ -164,7 +164,7 @@ class SampleWriter:
             fixed = about["dtype"] not in VARIED or bool(torch.isinf(kept).any())
             return dict(about, stored=name, fixed=fixed)
         if about["dtype"] not in VARIED:
-            text = "%s%s has %d bytes; of indices and masks %d are kept each, %d are left of all"
+            text = "%s%s has %d bytes; indices and masks may have %d each, and %d are left for all"
             raise NotRecordable(text % (about["dtype"], about["shape"], count, self.most_each, self.left))
         return dict(about, quantiles=quantiles_of(value), fixed=False)
 

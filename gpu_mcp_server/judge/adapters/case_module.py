@@ -1,4 +1,4 @@
-"""What every adapter offers: a module of KernelBench's form whose inputs differ from case to case."""
+"""Defines the interface of adapters: a module of KernelBench's form whose inputs differ from case to case."""
 
 import json
 import os

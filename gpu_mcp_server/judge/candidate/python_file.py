@@ -1,4 +1,4 @@
-"""What the kinds that are Python files share: torch over the owner's memory, private caches, errors in words."""
+"""Provides the base of Python candidates: torch over the owner's memory, private caches, errors in words."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""What a candidate puts behind calls that are to be kept apart: copies on the stream that they are given."""
+"""Puts copies behind a candidate's calls, on the stream that they are given, to keep them apart."""
 
 from ctypes import CFUNCTYPE, POINTER, Structure, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, Dict, Optional

@@ -1,4 +1,4 @@
-"""What the reference says in double precision of answers: how exact one can be, and what rounding allows."""
+"""Compares answers with the reference in double precision: their exactness, and the effect of rounding."""
 
 import math
 import time

@@ -39,12 +39,12 @@ DRAINED_S = 0.001
 DRAINED_AT_MOST_S = 5.0
 """What was launched by then is over when in so long, and in the time of `AHEAD` calls, no further one has begun."""
 AHEAD = 3
-"""Calls from the last one that is seen to have begun to the first that can be changed, where nobody says how many have
-returned: while nothing is seen of the next one it is not finished, so that the one after it has not begun; and one
-more. Where the loop says it, the call that has not returned may have begun and the next one has not."""
+"""Calls from the last one that is seen to have begun to the first that can be changed, where the loop does not count
+returned calls: while nothing is seen of the next one it is not finished, so that the one after it has not begun; and
+one more. Where the loop counts them, the call that has not returned may have begun and the next one has not."""
 FEW_CALLS = 4
 """That are changed while the candidate runs, in no time: in the second half of what is left, or one that reads its
-inputs twice might find two of them; and one more close behind, for who works a few calls ahead."""
+inputs twice might find two of them; and one more close behind, for a candidate that works a few calls ahead."""
 CLOSE = 32
 """Calls from the first that has not begun in which that one lies."""
 MOMENTS = 6
@@ -78,7 +78,7 @@ class Interruption:
     def __init__(self, rounds: Rounds, well: Well, stop_in_calls: bool) -> None:
         self.rounds, self.well = rounds, well
         self.stop_in_calls = stop_in_calls
-        """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
+        """True if freezing the candidate stops its work, so that the owner can look in the middle of it."""
         self.turn = well.word() % len(KINDS)  # drawn: no candidate knows how the next one is interrupted
         self.played = self.in_time = 0
         """Interruptions; rounds that were stopped in the middle before their end."""

@@ -1,4 +1,4 @@
-"""Rounds with a gate behind each call: what a call takes when nothing overlaps it, and that it is done by its gate.
+"""Plays rounds with a gate behind each call: its time without overlap, and proof that it is done by its gate.
 
 Somewhere between two gates the owner compares what should be there in full, and changes inputs of calls that are still
 to come. Work that is put off, or shared with a later call, is missing there; what was worked on ahead is wrong then.
@@ -25,7 +25,7 @@ LATER_S = 2e-6, 30e-6
 
 
 class Between(NamedTuple):
-    """What the owner did between two gates."""
+    """The owner's work between two gates: a comparison, and changed inputs."""
 
     call: int
     """Before which it was."""

@@ -1,10 +1,10 @@
-"""What a candidate that is right with inputs as declared does with others: told beside the verdict, or part of it.
+"""Tries a candidate with inputs beyond declared ones; failures are told beside the verdict, or part of it.
 
 An answer that is wrong with another distribution of inputs does not make a candidate incorrect, unless the problem
-wants that: lower precision within the tolerance, a missing maximum, a dropped epsilon are choices of its author. What
-no such choice explains decides all the same: a cheat, a candidate that is lost, wrong answers to inputs as declared
-from then on, the same answer whatever the inputs are, and inputs that were answered rightly before and are answered
-wrongly now, by more than a lower precision: an autotuner may choose that later.
+wants that: lower precision within the tolerance, a missing maximum, a dropped epsilon are choices of its author. Other
+failures decide all the same: a cheat, a candidate that is lost, the same answer to any inputs, and wrong answers to
+inputs as declared from then on. So do inputs that were answered rightly before and are now wrong by more than a lower
+precision: that much an autotuner may choose later.
 """
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -30,7 +30,7 @@ TELLING = 16
 
 
 class Robustness:
-    """What was found with other inputs than declared ones."""
+    """Findings with inputs beyond declared ones."""
 
     def __init__(self, task: Dict[str, Any]) -> None:
         self.task = task
@@ -126,7 +126,7 @@ class Robustness:
 
 
 class Sameness:
-    """Whether a candidate gives the very same answer to other inputs."""
+    """Detects a candidate that gives the very same answer to other inputs."""
 
     def __init__(self, buffers: Buffers) -> None:
         items = buffers.outputs

@@ -1,4 +1,4 @@
-"""What calls do when something is between them on the stream that they are given.
+"""Plays rounds with copies between calls, to see work that does not wait for the given stream.
 
 A call may begin when that stream has come to it, and is done when the stream has passed it: whoever makes its inputs
 and uses its output works there. Work on a stream of the candidate's own that does not wait for the given one, or is not
@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What rounds with copies say of a shape's times."""
+    """Result of rounds with copies for a shape's times."""
 
     doubt: str = ""
     """What speaks against them; empty if nothing does."""

@@ -1,4 +1,4 @@
-"""Whether an answer is right where a plain tolerance cannot say: double precision, rounding, ties, repeated answers.
+"""Decides on answers beyond a plain tolerance: double precision, rounding, ties, repeated answers.
 
 Each module says what may differ, and why. Plain comparison is in judge/numerics, and deliberate tests for cheating
 are in judge/checks.

@@ -1,4 +1,4 @@
-"""What of a discrete answer stays as it is however its inputs are moved: which values stand in a line of it.
+"""Finds the invariant of a discrete answer under moves of its inputs: the set of values in each line of it.
 
 A sorted order names every index once, a mask of the largest has one element a row, the number of different values is
 that of all. An answer among ties keeps that. One that breaks it counts equals, or makes up what each of its elements

@@ -1,8 +1,8 @@
-"""Answers that are right by the problem's own check, where several are: factors, eigenvectors, samples.
+"""Asks the problem's own check where several answers are right: factors, eigenvectors, samples.
 
-What is bit for bit the reference's answer is right. Anything else is shown to the check, as bytes that the owner
-copied and nobody can write to. It runs in the reference's process, which no candidate reaches. Where looking takes long
-it looks at some calls of each round, chosen in secret.
+An answer that equals the reference's bit for bit is right. The owner shows any other one to the check, as a copy that
+no process can write to. The check runs in the reference's process, which no candidate reaches. Where it takes long, it
+sees some calls of each round, chosen in secret.
 """
 
 import time
@@ -51,7 +51,7 @@ def refusal_of(
     try:
         memory = Region(where.total, writable_by_others=False)
     except OSError as error:
-        text = "an answer of %s is more than the problem's own check can be shown in a file: %s"
+        text = "an answer of %s is too large for the file that shows it to the problem's own check: %s"
         raise TooLarge(text % (megabytes(where.total), error)) from error
     try:
         for number, (item, values) in enumerate(zip(outputs, answers)):

@@ -1,4 +1,4 @@
-"""What rounding may do to an answer where its author declared no tolerance for it: other shapes and distributions.
+"""Bounds the effect of rounding where the author declared no tolerance: other shapes and distributions.
 
 Every element is allowed what rounding does to it. A bound for all of them by the largest would let elements of ordinary
 size be anything beside a few huge ones, such as what a mask is filled with.

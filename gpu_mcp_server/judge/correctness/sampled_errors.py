@@ -1,4 +1,4 @@
-"""How far off an output is that is too large to be looked at as a whole."""
+"""Estimates the error of an output that is too large to be compared as a whole."""
 
 from typing import Tuple
 

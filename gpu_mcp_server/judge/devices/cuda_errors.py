@@ -1,4 +1,4 @@
-"""What a launcher's return value means when it is a CUDA error, as `return cudaGetLastError();` makes it."""
+"""Explains a launcher's return value that is a CUDA error, as `return cudaGetLastError();` makes it."""
 
 from typing import Any, Dict, Tuple, cast
 

@@ -1,4 +1,4 @@
-"""What the owner asks of a device: buffers that other processes can map, and a way to stop the clock."""
+"""Defines the interface of a device: buffers that other processes can map, and a way to stop the clock."""
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 

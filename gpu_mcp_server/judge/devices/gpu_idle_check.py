@@ -1,4 +1,4 @@
-"""Whether the GPU is idle when it should be: empty fences are timed, and a kernel of somebody else's slows them.
+"""Checks that the GPU is idle when it should be: empty fences are timed, and a foreign kernel slows them.
 
 A frozen process makes no launches, but what it launched before goes on, or begins when memory changes for which it
 waits (cuStreamWaitValue32). Such a kernel slows the reference; or it computes while inputs are laid out, before the

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU at a moment, by ctypes; where there is no NVML it says nothing."""
+"""Reads a GPU's state from NVML by ctypes; without NVML there is none."""
 
 import ctypes
 from typing import Any, Dict, Optional

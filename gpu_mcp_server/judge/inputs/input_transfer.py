@@ -1,4 +1,4 @@
-"""What inputs that the problem's own code makes travel in, from the reference's process into the sets of a round."""
+"""Carries inputs that the problem's code makes from the reference's process into the sets of a round."""
 
 import resource
 from typing import Any, Dict

@@ -1,4 +1,4 @@
-"""Where wrong elements lie, and whose values they hold instead, in words."""
+"""Describes the places of wrong elements, and the elements whose values they hold instead."""
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 

@@ -1,4 +1,4 @@
-"""What is looked at once the verdict is nearly there: inputs that were answered before, and other declared shapes."""
+"""Checks a candidate just before its verdict: inputs that were answered before, and other declared shapes."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a module problem takes and returns, asked of its own code once, when it is registered."""
+"""Asks a module problem for its inputs and outputs, once, when it is registered."""
 
 from typing import Any, Dict, List, Sequence, cast
 

@@ -85,7 +85,7 @@ class Shape:
         self.well = well
         self.stops: List[int] = []
         self.calibrates = device.kind == "cuda" and task["framework"] == "torch" and task.get("calibrate") == "rounds"
-        """Whether the clock's own cost is measured again between the rounds, by a reference on the same GPU."""
+        """True if a reference on the same GPU measures the clock's own cost again between rounds."""
         self.watch = Watch(device)
         self.strict = Strict(task, well, LEAST_ROUNDS)
         self.rounds.forgives = InDouble(task, self.rounds, self.rounds.notes).excuse
@@ -103,7 +103,7 @@ class Shape:
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
         self.where: Optional[Dict[str, Any]] = None
-        """Where elements are wrong, if any are."""
+        """Places of wrong elements, if there are any."""
         self.last: Optional[Round] = None
         """The round that showed how many calls make one; it is as good as the others."""
         self.worst_abs = self.worst_rel = self.reference_call_s = self.call_s = 0.0
@@ -277,7 +277,7 @@ class Shape:
         self.sets = kept
 
     def _graph(self, buffers: Buffers, progress: Progress) -> None:
-        """Play rounds in which the calls are replayed as one graph, so that nobody launches them one by one."""
+        """Play rounds in which one graph replays the calls, without a launch for each."""
         why = self.rounds.capture(buffers) if self.device.kind == "cuda" else "this is a processor"
         if why:
             self.notes["not timed as a graph: %s" % why] = None

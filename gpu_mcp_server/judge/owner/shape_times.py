@@ -1,4 +1,4 @@
-"""What a shape's rounds say of its times, and why there is none."""
+"""Turns a shape's rounds into its times, or into the reason for having none."""
 
 from typing import Any, Dict, Optional, Sequence
 

@@ -1,4 +1,4 @@
-"""Which input a candidate writes to: a call on copies that it may write to, which are compared with the inputs then.
+"""Finds the input that a candidate writes to: a call on copies, which are compared with the inputs then.
 
 Inputs are read-only where candidates are judged, so one that writes to them crashes as others do that read astray. It
 was judged before; what is found here names the cause, and no verdict follows from it.

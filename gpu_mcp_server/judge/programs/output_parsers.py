@@ -1,4 +1,4 @@
-"""What a program wrote, as numbers: by rules that only the owner holds, from bytes that were read while it was frozen.
+"""Reads numbers from a program's output: by rules of the owner, from bytes that were read while it was frozen.
 
 A rule is a dictionary: `name`, `source` (a path, or `stdout`), `format` and what that needs:
 `binary` (`dtype`, `offset` in bytes), `text` (numbers apart by white space or commas, after `skip_lines`), `json`

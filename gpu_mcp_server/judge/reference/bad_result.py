@@ -1,4 +1,4 @@
-"""How a reference's answer can be unfit to be compared with."""
+"""Recognises an answer of the reference that no candidate can be compared with."""
 
 
 class BadResult(Exception):

@@ -1,4 +1,4 @@
-"""How a problem's `get_inputs` lays its tensors out: strides, offsets, memory in common, gradients wanted."""
+"""Describes the layout of `get_inputs`' tensors: strides, offsets, memory in common, gradients wanted."""
 
 import importlib
 from typing import Any, Dict, List, Sequence

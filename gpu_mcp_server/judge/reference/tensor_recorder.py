@@ -1,4 +1,4 @@
-"""How a problem's get_inputs makes its tensors, watched while it runs without data: which can the owner draw itself?"""
+"""Records how get_inputs makes its tensors, without data, to find those for the owner to draw itself."""
 
 import importlib
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple, cast

@@ -1,4 +1,4 @@
-"""What the clock costs by itself: passes in which a player does nothing but be busy for a known time."""
+"""Measures the clock's own cost: passes in which a player does nothing but be busy for a known time."""
 
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple

@@ -1,4 +1,4 @@
-"""Rounds behind gates: what a call takes on the GPU alone.
+"""Plays rounds behind gates: the time of a call on the GPU alone.
 
 The candidate launches a round's calls behind a closed gate while old inputs lie there, and is stopped. Then the owner
 writes other draws of the inputs, the real ones last, and looks after each whether anything of the candidate ran. It
@@ -75,9 +75,9 @@ class GatedRounds:
         self.empty = Empty()
         """What an empty pass takes: the reference's where it has gates, as a candidate could be slow in it."""
         self.behind_s: List[float] = []
-        """What probes took behind the last words."""
+        """Seconds of probes behind the last words."""
         self.laid_s: List[float] = []
-        """What they took right behind new inputs."""
+        """Seconds of probes right behind new inputs."""
         self.entered_s: List[float] = []
         """How long the GPU took to come to the candidate, before its clock started."""
         self.ungated = ""
@@ -86,7 +86,7 @@ class GatedRounds:
             self.ungated = "the reference runs on the processor"
         self.reference_blocked = 0
         self.solved_behind_gate = False
-        """Whether the reference's last time is of that kind."""
+        """True if the reference's last time is one behind its gate."""
         self.blocked = 0
         """Launches that did not return behind their gate though one had: the host was busy."""
         self.busy: Dict[str, Set[int]] = {}
@@ -219,7 +219,7 @@ class GatedRounds:
         return self.candidate.launch(calls, self._patience_s(calls), each=bool(each))
 
     def lay_inputs(self, buffers: Buffers) -> None:
-        """Write decoys, with a look behind each at whether somebody works on them, and draw the real inputs."""
+        """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""
         least, most = DECOYS
         for _ in range(least + self.well.word() % (most - least + 1)):
             self.rounds.draw(buffers)
@@ -228,7 +228,7 @@ class GatedRounds:
         self.rounds.draw(buffers)
 
     def look_ahead(self, buffers: Buffers, when: str) -> None:
-        """Look right behind new inputs whether somebody works on them: whatever is waited for before would hide it.
+        """Look right behind new inputs for work on them: a wait before would hide it.
 
         Raises:
             Judged: If an output changed.

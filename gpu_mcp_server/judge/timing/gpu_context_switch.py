@@ -1,4 +1,4 @@
-"""What a player does on a GPU besides its calls: it switches in, and in an empty pass is busy for a known time."""
+"""Plays a player's part on a GPU besides calls: it switches in, and is busy for a known time in empty passes."""
 
 import time
 from ctypes import c_size_t, c_uint64, c_void_p

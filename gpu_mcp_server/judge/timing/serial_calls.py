@@ -1,4 +1,4 @@
-"""What a call takes by itself: calls of a round that run beside each other take less each, and nobody's call does.
+"""Detects calls that overlap: a round's time divided by its calls would make each look faster than it is.
 
 Work on streams that nobody joins ends with its round, and the fence finds every output right. But the calls run side by
 side then, and a round tells how many of them the GPU can do at once, not what one takes. So does a round of one that

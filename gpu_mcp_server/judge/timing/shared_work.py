@@ -1,4 +1,4 @@
-"""What the calls of a round share: the part of its time that does not depend on how many of them are made.
+"""Finds work that the calls of a round share: the part of its time that does not depend on their number.
 
 All inputs of a round lie before the candidate when its clock starts, and it knows where from the rounds before. One
 that computes every answer at the first call, on all cores or by one large launch, into memory of its own, and only

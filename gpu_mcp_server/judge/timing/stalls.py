@@ -1,4 +1,4 @@
-"""How long a round lasts on a machine that stalls some: short rounds would be no more than what stalls them."""
+"""Makes rounds longer on a machine that stalls some: short ones would measure the stalls alone."""
 
 from typing import Callable, Tuple
 

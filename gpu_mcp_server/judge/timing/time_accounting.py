@@ -1,4 +1,4 @@
-"""Where the owner's time went."""
+"""Accounts for the owner's time, by kind of work."""
 
 import contextlib
 import os
