@@ -80,7 +80,7 @@ def test_a_packed_solution_is_one_file_that_says_how_it_is_called():
         ("{", "no solution"),
         (solution("a", {"a.py": ""}, "b.py::run"), "entry point b.py::run"),
         (solution("a", {"a.py": ""}, "a.py::os.system"), "entry point"),
-        (solution("a", {"a.rs": ""}, "a.rs::run"), "no language that is judged"),
+        (solution("a", {"a.rs": ""}, "a.rs::run"), "a language that the judge cannot run"),
     ],
 )
 def test_what_is_no_solution_says_why(text: str, says: str):

@@ -74,7 +74,7 @@ def test_a_missing_module_is_named_with_its_package():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"signature": {"x": "fp32"}}, "no type of a launcher's tensor"),
+        ({"signature": {"x": "fp32"}}, "no tensor type"),
         ({"signature": {"x": "fp32[100000,100000]"}}, "at most 1073741824 elements"),
         ({"arch": "gfx942"}, "for NVIDIA alone"),
         ({"flags": ("-O3",)}, "takes no compiler flags"),
