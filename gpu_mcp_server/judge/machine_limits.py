@@ -1,7 +1,7 @@
 """Recognises equipment that the machine lacks from a candidate's error, if the owner misses it too.
 
 An error's text is the candidate's own word. So each claim is looked up here, in the owner's process, which has the same
-interpreter, libraries and programs: who invents a missing module gains an answer without a verdict, and no other.
+interpreter, libraries and programs: an invented missing module gains an answer without a verdict, and no other.
 """
 
 import ctypes

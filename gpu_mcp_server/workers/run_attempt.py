@@ -2,7 +2,7 @@
 
 Laid into the job as a file: `run_attempt.py TASK.json`. A library is called through the CUDA driver alone, each
 tensor an allocation of its own, so that a checker sees where one ends; a Python launcher gets torch's tensors, a
-ModelNew what its problem makes. On the processor a library's tensors end at pages that nobody may touch, and inputs
+ModelNew what its problem makes. On the processor a library's tensors end at pages that no access may touch, and inputs
 are read-only, as the judge's are.
 """
 

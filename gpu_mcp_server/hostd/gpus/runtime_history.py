@@ -1,7 +1,7 @@
 """Predicts waits, and jobs that fit a gap, from the times that earlier jobs held their GPUs. No I/O.
 
-A gap may be used only by a job that ends in it, and what it lies in front of must not start sooner than foretold. So
-for the job its longest time counts, for those who hold the GPUs meanwhile their shortest.
+Only a job that ends in a gap may use it, and the job behind the gap must not be able to start sooner than predicted. So
+the longest time counts for the first, and the shortest one for the jobs that hold the GPUs meanwhile.
 """
 
 from collections import OrderedDict, deque

@@ -1,7 +1,7 @@
-"""Watches a job's clients, and ends the job after the last one is gone.
+"""Follows a job's client, and decides on the end of the job once the client is gone.
 
 The caller is heard over a socket to the hostd that took the job. When that ends, a detached job goes on to its
-deadline; an attached one ends, but not before its grace has passed without anybody asking for it over another channel.
+deadline; an attached one ends, but not before its grace has passed without a request for it over another channel.
 """
 
 import os

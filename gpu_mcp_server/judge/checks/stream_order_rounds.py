@@ -1,7 +1,7 @@
 """Plays rounds with copies between calls, to see work that does not wait for the given stream.
 
-A call may begin when that stream has come to it, and is done when the stream has passed it: whoever makes its inputs
-and uses its output works there. Work on a stream of the candidate's own that does not wait for the given one, or is not
+A call may begin when that stream has come to it, and is done when the stream has passed it: its inputs are made and
+its output is used there. Work on a stream of the candidate's own that does not wait for the given one, or is not
 joined into it, may run beside the calls before and behind it, and every output is right when the round ends. Therefore
 some rounds have a copy of a few bytes of an answer behind each call, on that stream: of the call's own, which must be
 what is there in the end, or of the next one's, which must not have been written. Streams that wait for the given one by

@@ -20,8 +20,8 @@ from ..verdicts import ReferenceFailed, TooLarge, megabytes
 from .fp64_reference import EPSILON
 
 LEAST_CALLS = 4
-"""Of each round that are looked at whatever that takes. There are more rounds than this of calls: one in ten that is
-left out is seen with 99 %."""
+"""Calls of each round that the check sees, however long it takes. Over a shape's rounds they show a candidate that
+leaves out one call in ten with 99 %."""
 ROUND_S = 0.5
 """After so long a round's other calls are left unseen."""
 NOT_FINITE = "NaN or infinite where the reference is finite"

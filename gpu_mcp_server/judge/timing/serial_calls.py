@@ -1,10 +1,10 @@
 """Detects calls that overlap: a round's time divided by its calls would make each look faster than it is.
 
-Work on streams that nobody joins ends with its round, and the fence finds every output right. But the calls run side by
-side then, and a round tells how many of them the GPU can do at once, not what one takes. So does a round of one that
-knows how many calls come, answers all by one launch, and looks at each call whether its inputs are still the same.
-Therefore some are asked for one by one, each waited for before the next one's inputs are there, and what the GPU needs
-for one is held against its part of a round.
+Work on streams that are never joined ends with its round, and the fence finds every output right. But then calls run
+side by side: a round tells how many of them the GPU can do at once, not the time of one. A candidate that knows the
+number of calls may also answer all by one launch, and compare the inputs at each call. Therefore the owner asks for
+some calls one by one. It waits for each before it writes the next one's inputs, and compares its time on the GPU with
+its part of a round.
 """
 
 import time
@@ -19,14 +19,14 @@ from .rounds import Rounds
 from .timed_pass import reported_us
 
 FEWEST, MOST = 6, 32
-"""Calls that are asked for one by one. How many is drawn, so that nobody knows behind which one it is stopped."""
+"""Calls that are asked for one by one. The number is drawn: no candidate knows the last one."""
 SHARE = 1.25
 """Of a call's part of a round, that the GPU may need for a call by itself."""
 SLACK_S = 10e-6
 """And besides, for a GPU that is idle before each call."""
 LAUNCHING, LAUNCHING_S = 2.0, 20e-6
 """Times a call's part of a round, and besides, that launching one is believed to take by itself. It takes the processor
-up to three times as long as in a loop (C++ 10 us instead of 3 on an H100), and who says more has that as work."""
+up to three times as long as in a loop (C++ 10 us instead of 3 on an H100), and a candidate that reports more has that as work."""
 CERTAIN = 2.0
 """Times what it may need, from which on it is a cheat, if the quickest call and what the candidate says of itself say
 so too. Otherwise there is no time."""

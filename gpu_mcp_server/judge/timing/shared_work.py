@@ -1,11 +1,11 @@
 """Finds work that the calls of a round share: the part of its time that does not depend on their number.
 
-All inputs of a round lie before the candidate when its clock starts, and it knows where from the rounds before. One
-that computes every answer at the first call, on all cores or by one large launch, into memory of its own, and only
-copies each when it is called for, writes nothing before its time; but a round of few calls takes as long as one of
-many. Of an honest one it takes as long as those few calls. Asked where freezing a candidate does not stop its work,
-besides what inputs tell without a clock that change beside it (judge/checks/input_swap.py): one that returns results of
-its own, which are not seen before a round's end, is told to copy each in those.
+All inputs of a round lie before the candidate when its clock starts, and it knows where from the rounds before. It may
+compute every answer at the first call, on all cores or by one large launch, into memory of its own. If it only copies
+each answer at its call, it writes nothing before its time. But then a round of few calls takes as long as one of many;
+an honest candidate takes the time of those few. This is asked where freezing a candidate does not stop its work, beside
+inputs that change without a clock (judge/checks/input_swap.py). A candidate that returns results of its own, which are
+not seen before a round's end, is told to copy each in those rounds.
 """
 
 from typing import Callable, List, NamedTuple

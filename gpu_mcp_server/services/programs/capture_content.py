@@ -137,13 +137,13 @@ def captured_problem(
     """Return the problem of recorded calls, before a host was asked about it.
 
     Args:
-        target: As it was asked for.
-        kind: What it names.
+        target: As the call gave it.
+        kind: Its kind.
         found: The recording.
-        sets: Those that become cases.
+        sets: The sets that become cases.
         samples: The safetensors file.
         files: The program's modules by the name that an import finds them by.
-        script: That was run, where it is one.
+        script: The word behind the interpreter: a path, -m or -c.
         options: Tolerances.
 
     Raises:
