@@ -115,7 +115,7 @@ def _gpu(g: dict[str, Any]) -> list[Any]:
     )
     lines = [Text(f"  GPU {g['index']} {name}: {_users(g)}"), Text.from_markup(f"    {'  '.join(measured)}")]
     held = ", ".join(g.get("throttle") or [])
-    return [*lines, Text(f"    held down by {held}", style="yellow")] if held else lines
+    return [*lines, Text(f"    throttled: {held}", style="yellow")] if held else lines
 
 
 def _memory(g: dict[str, Any]) -> str:

@@ -183,7 +183,7 @@ def _more(g: Gpu) -> list[str]:
     if g.power_w is not None:
         said.append(f", {g.power_w:.0f}" + (f"/{g.power_limit_w:.0f}" if g.power_limit_w else "") + " W")
     if g.throttle:
-        said.append(f", held down by {', '.join(g.throttle)}")
+        said.append(f", throttled: {', '.join(g.throttle)}")
     if g.mig:
         said.append(", MIG on")
     if g.nvlink:

@@ -46,7 +46,7 @@ class CommonHostSettings(BaseModel):
     """When a foreign process uses a GPU that a job wants alone: wait until it is free of others, take it and warn,
     or take another GPU, and warn if there is none."""
     quiet_s: Annotated[float, Field(ge=1, le=LONGEST_S)] = 60.0
-    """Seconds without a word after which either end takes the line for dead."""
+    """Seconds of silence after which client and host consider the connection lost."""
     grace_s: Annotated[float, Field(ge=0, le=LONGEST_S)] = 60.0
     """Seconds that an attached job goes on after its line was lost, for a client to ask for it again."""
     ranks_network: bool = False

@@ -26,7 +26,7 @@ SLACK_S = 10e-6
 """And besides, for a GPU that is idle before each call."""
 LAUNCHING, LAUNCHING_S = 2.0, 20e-6
 """Times a call's part of a round, and besides, that launching one is believed to take by itself. It takes the processor
-up to three times as long as in a loop (C++ 10 us instead of 3 on an H100), and a candidate that reports more has that as work."""
+up to three times as long as in a loop (C++ 10 us instead of 3 on an H100). A higher report counts as work."""
 CERTAIN = 2.0
 """Times what it may need, from which on it is a cheat, if the quickest call and what the candidate says of itself say
 so too. Otherwise there is no time."""

@@ -60,7 +60,7 @@ def test_text_and_table_say_clocks_power_throttling_and_whose_processes_they_are
         ]
     )
     text = lab.summary()
-    assert "1515/1980 MHz, 690/700 W, held down by power cap" in text
+    assert "1515/1980 MHz, 690/700 W, throttled: power cap" in text
     assert "process 7 python3 of ada, 9216 MiB" in text and "not able: counters: ERR_NVGPUCTRPERM. open them" in text
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(status.render_status(lab.model_dump(mode="json", exclude_none=True)))
