@@ -11,44 +11,78 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError
-from gpu_mcp_server.services.workspaces.local_files import read_local
+from pydantic import BaseModel, Field, ValidationError
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, PathRefused
+from gpu_mcp_server.services.workspaces.local_files import checked_path, read_local
 
 MAX_STORED_BYTES = 64 << 20
 """Largest safetensors file to read."""
 MAX_TENSORS_BYTES = 2 << 20
-"""Most bytes of a problem's stored tensors: enough for indices and lengths, not for weights."""
-MAX_PARENTS = 5
-"""Folders above a definition that a path may begin at: those of its data set."""
+"""Most bytes of a problem\'s stored tensors: enough for indices and lengths, not for weights."""
+MAX_SIZE = 1 << 40
+"""Of a dimension, and of a place in a file."""
+DEFINITIONS, BLOB = "definitions", "blob"
+"""Folders of a data set of flashinfer-trace: definitions/OP_TYPE/NAME.json, and the tensors that workloads name.
+
+Source: https://github.com/flashinfer-ai/flashinfer-bench, flashinfer_bench/data/trace_set.py.
+"""
 TYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2), "I64": ("int64", 8),
+    "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1), "U8": ("uint8", 1), "BOOL": ("bool", 1),
+    "F8_E4M3": ("float8_e4m3fn", 1), "F8_E5M2": ("float8_e5m2", 1),
 }  # fmt: skip
+"""Name and bytes of an element, by safetensors' name."""
+Size = Annotated[int, Field(ge=0, le=MAX_SIZE, strict=True)]
+
+
+class TensorHeader(BaseModel):
+    """What a safetensors file's header says of a tensor."""
+
+    dtype: Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"]
+    shape: list[Size] = Field(max_length=16)
+    data_offsets: list[Size] = Field(min_length=2, max_length=2)
+    """Where its bytes begin and end, behind the header."""
 
 
 def read_tensor(data: bytes, key: str) -> tuple[str, list[int], bytes]:
     """Return type, shape and bytes of a tensor of a safetensors file.
 
     Raises:
-        BadRequest: If the file is none, or has no such tensor.
+        BadRequest: If the file is none, has no such tensor, or says of it what its bytes are not.
     """
+    start = 8 + int.from_bytes(data[:8], "little")
+    if not 8 < start <= len(data):
+        raise BadRequest(
+            f"A safetensors file of {len(data)} bytes says that its header ends at byte {start}.",
+            hint="Store it again.",
+        )
     try:
-        length = int.from_bytes(data[:8], "little")
-        header: Any = json.loads(data[8 : 8 + length])
-        found = header[key]
-        begin, end = (8 + length + int(each) for each in found["data_offsets"])
-        shape = [int(each) for each in found["shape"]]
-        kind = TYPES[found["dtype"]]
+        header: Any = json.loads(data[8:start].decode())
+        found = TensorHeader.model_validate(header[key])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise BadRequest(
+            f"The header of the tensor {key[:60]!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}.",
+            hint="It has dtype, shape and data_offsets, as safetensors writes them.",
+        ) from error
     except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise BadRequest(
             f"No tensor {key[:60]!r} is in the safetensors file: {str(error)[:100]}.",
             hint="Correct the workload's tensor_key or path.",
         ) from error
-    if not 8 + length <= begin <= end <= len(data) or any(size < 0 for size in shape):
+    begin, end = found.data_offsets
+    if not begin <= end <= len(data) - start:
         raise BadRequest(f"The tensor {key[:60]!r} lies outside its safetensors file.", hint="Store it again.")
-    return kind, shape, data[begin:end]
+    kind, element = TYPES[found.dtype]
+    if math.prod(found.shape) * element != end - begin:
+        raise BadRequest(
+            f"The tensor {key[:60]!r} of shape {found.shape} and type {kind} has {end - begin} bytes.",
+            hint=f"{math.prod(found.shape) * element} bytes are needed; store it again.",
+        )
+    return kind, found.shape, data[start + begin : start + end]
 
 
 class StoredTensors:
@@ -85,12 +119,44 @@ class StoredTensors:
         return {"type": "safetensors", "file": name, "shape": shape}
 
     async def _data(self, path: str) -> bytes | None:
-        folder = self._folder.resolve()
-        for base in [folder, *list(folder.parents)[:MAX_PARENTS]]:
-            near = (base / path).resolve()
-            if near.suffix == ".safetensors" and near.is_relative_to(base) and near.is_file():
-                try:
-                    return await asyncio.to_thread(read_local, near, MAX_STORED_BYTES)
-                except GpuMcpError:
-                    return None
-        return None
+        near = await asyncio.to_thread(stored_file, self._folder, path)
+        if near is None:
+            return None
+        try:
+            return await asyncio.to_thread(read_local, near, MAX_STORED_BYTES)
+        except GpuMcpError:
+            return None
+
+
+def stored_file(folder: Path, path: str) -> Path | None:
+    """Return the file that a workload names, `None` where there is none.
+
+    It lies in the definition's folder, or in `blob` of its data set, which is the folder of `definitions`.
+
+    Raises:
+        PathRefused: If the path is absolute or holds `..`, or a link leaves these folders.
+    """
+    try:
+        plain = checked_path(path)
+    except PathRefused as error:
+        error.hint = "Workloads name files inside their data set, such as blob/workloads/NAME.safetensors."
+        raise error.prefix_with("A stored tensor's file") from None
+    folder = folder.resolve()
+    places = [(folder, plain)]
+    above = next((each for each in (folder, *list(folder.parents)[:2]) if each.name == DEFINITIONS), None)
+    if above is not None and plain.startswith(f"{BLOB}/"):
+        places.append((above.parent / BLOB, plain.removeprefix(f"{BLOB}/")))
+    for top, below in places:
+        try:
+            near = (top / below).resolve()
+            there = near.suffix == ".safetensors" and near.is_file()
+        except (OSError, RuntimeError):  # not to be read, or a circle of links
+            continue
+        if there and not near.is_relative_to(top):
+            raise PathRefused(
+                f"The stored tensor's file {path[:200]!r} is a link that leaves its folder.",
+                hint="Replace it by the file itself.",
+            )
+        if there:
+            return near
+    return None
