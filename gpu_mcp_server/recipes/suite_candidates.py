@@ -5,6 +5,7 @@ SOL-ExecBench's sol_score.py: 1 / (1 + (t - t_sol) / (t_b - t_sol)).
 """
 
 import asyncio
+import glob
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from pathlib import Path
 from statistics import geometric_mean, mean
 from typing import Any, cast
 
+import structlog
+
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
@@ -20,12 +23,14 @@ from gpu_mcp_server.models.suite import CandidateReport, CandidateRow, Proportio
 from gpu_mcp_server.recipes.run.run_context import Tell
 from gpu_mcp_server.recipes.suites import FAST
 from gpu_mcp_server.recipes.trace_solutions import Solution, read_solution, traces_of
-from gpu_mcp_server.services.builds.candidate_source import LANGUAGE_BY_SUFFIX, source_of
+from gpu_mcp_server.services.builds.candidate_source import LANGUAGE_BY_SUFFIX, MAX_TEXTS_BYTES, source_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats import trace
-from gpu_mcp_server.services.problems.formats.base import AS_IT_IS
+from gpu_mcp_server.services.problems.formats.base import AS_IT_IS, MAX_FILE_BYTES
 from gpu_mcp_server.services.problems.formats.detect import known_formats, source_at
+from gpu_mcp_server.services.workspaces.local_files import read_local
 
+_log = structlog.get_logger()
 STEMS = ("submission", "solution", "candidate", "custom_kernel")
 """Names of a candidate's file inside its task's folder."""
 MOST_TASKS = 2000
@@ -40,7 +45,7 @@ def suite_tasks(root: Path) -> dict[str, Path]:
     names = {name for each in known_formats() for name in each.MAIN_FILES}
     found: dict[str, Path] = {}
     for path in sorted(root.rglob("*")):
-        if path.name in names and path.is_file() and len(found) < MOST_TASKS and _is_task(path):
+        if path.name in names and len(found) < MOST_TASKS and _is_task(path):
             found.setdefault(path.parent.relative_to(root).as_posix(), path)
     if not found:
         raise NotFound("task", str(root), hint=f"A task's folder has one of {', '.join(sorted(names))}.")
@@ -49,17 +54,21 @@ def suite_tasks(root: Path) -> dict[str, Path]:
 
 def _is_task(path: Path) -> bool:
     """Say whether a file of a common name is a task's: a definition with workloads, a configuration with commands."""
-    if path.name == "definition.json":
-        return any((path.parent / name).is_file() for name in ("workload.jsonl", "workloads.jsonl"))
-    if path.name == "config.yaml":
-        return "correctness_command" in path.read_text(encoding="utf-8", errors="replace")
-    return True
+    try:
+        if path.name == "definition.json":
+            beside = any((path.parent / name).is_file() for name in ("workload.jsonl", "workloads.jsonl"))
+            return beside and path.is_file()
+        if path.name == "config.yaml":
+            return b"correctness_command" in read_local(path, MAX_FILE_BYTES)
+        return path.is_file()
+    except (GpuMcpError, OSError):  # no file, too large, or not to be read
+        return False
 
 
 def candidates_of(task: str, folder: Path) -> list[Path]:
     """Return a task's candidates: FOLDER/TASK.SUFFIX, and submission, solution or candidate in FOLDER/TASK."""
     near = folder / task
-    beside = sorted(near.parent.glob(f"{near.name}.*")) if task != "." and near.parent.is_dir() else []
+    beside = sorted(near.parent.glob(f"{glob.escape(near.name)}.*")) if task != "." and near.parent.is_dir() else []
     inside = sorted(path for path in near.iterdir() if path.stem.startswith(STEMS)) if near.is_dir() else []
     known = {*LANGUAGE_BY_SUFFIX, ".py", ".json"}
     return [path for path in [*beside, *inside] if path.is_file() and path.suffix in known]
@@ -72,7 +81,8 @@ async def solution_at(lab: Lab, path: Path) -> Solution:
         BadRequest, NotFound, LimitExceeded: If it is none.
     """
     if path.suffix == ".json":
-        return read_solution(await asyncio.to_thread(path.read_text, encoding="utf-8", errors="replace"))
+        data = await asyncio.to_thread(read_local, path, MAX_TEXTS_BYTES)
+        return read_solution(data.decode("utf-8", "replace"))
     source = await source_of(lab.store.workspaces, path=str(path), allow_local=True)
     return Solution(path.stem, source, "launch")
 
@@ -99,15 +109,15 @@ class SuiteCandidates:
     async def judge_all(self, suite: str, tasks: Mapping[str, Path], folder: Path) -> CandidateReport:
         """Judge each candidate of each task; a task that is no problem here is said, and the others go on."""
         for number, (name, path) in enumerate(tasks.items(), 1):
-            files = candidates_of(name, folder)
-            if not files:
-                self._missing.append(name)
-                continue
-            await self._tell(f"{name}: {number} of {len(tasks)}, {len(files)} candidates")
             try:
+                files = candidates_of(name, folder)
+                if not files:
+                    self._missing.append(name)
+                    continue
+                await self._tell(f"{name}: {number} of {len(tasks)}, {len(files)} candidates")
                 problem = await self._imported(path)
-            except GpuMcpError as error:
-                self._refused[name] = str(error)[:500]
+            except Exception as error:
+                self._refused[name] = _reason_of(error)
                 continue
             for file in files:
                 await self._judge(name, path, problem, file)
@@ -128,11 +138,11 @@ class SuiteCandidates:
                 problem.problem_id, solution.source, host=self._wish.host, flags=solution.flags, entry=solution.entry,
                 timing=self._wish.timing, wait_s=3600.0, reuse=True,
             )  # fmt: skip
+            row = row.model_copy(update=_told(found))
             if problem.adapter.get("kind") == "trace":
                 self.traces += traces_of(problem, await workloads_of(path), solution.name, found)
-            row = row.model_copy(update=_told(found))
-        except GpuMcpError as error:
-            row = row.model_copy(update={"reason": str(error)[:500]})
+        except Exception as error:
+            row = row.model_copy(update={"reason": _reason_of(error)})
         self._rows.append(row.model_copy(update={"wall_s": round(time.monotonic() - began, 1)}))
         await self._tell(f"{task} {file.name}: {row.verdict} {row.reason[:200]}")
 
@@ -152,6 +162,14 @@ class SuiteCandidates:
             geometric_mean=geometric_mean(speeds) if speeds else None, sol_score=mean(scores) if scores else None,
             traces=len(self.traces),
         )  # fmt: skip
+
+
+def _reason_of(error: Exception) -> str:
+    """Return what a row says of an error: one file, however wrong, never ends the others' run."""
+    if isinstance(error, GpuMcpError):
+        return str(error)[:500]
+    _log.error("file of a suite failed", exc_info=error)
+    return f"The server failed at it: {type(error).__name__}: {str(error)[:400]}."
 
 
 async def workloads_of(path: Path) -> Sequence[Mapping[str, Any]]:

@@ -12,10 +12,13 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+from pydantic import BaseModel, ValidationError
+
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.workspaces.local_files import checked_path
 
 UNITS = (".cu", ".cpp", ".cc", ".cxx")
 STATUSES = (
@@ -38,6 +41,42 @@ class Solution:
     flags: tuple[str, ...] = ()
 
 
+class SolutionFile(BaseModel):
+    """A source file of a packed solution."""
+
+    path: str
+    content: str
+
+
+class SolutionFlags(BaseModel):
+    """Flags of a packed solution's compiler and linker; `None` and absent mean none."""
+
+    cflags: list[str] | None = None
+    cuda_cflags: list[str] | None = None
+    ld_flags: list[str] | None = None
+
+    def in_order(self) -> tuple[str, ...]:
+        """Return each flag once."""
+        return tuple(dict.fromkeys([*(self.cflags or ()), *(self.cuda_cflags or ()), *(self.ld_flags or ())]))
+
+
+class SolutionSpec(BaseModel):
+    """How a packed solution is built and called."""
+
+    entry_point: str
+    """FILE::FUNCTION."""
+    destination_passing_style: bool = True
+    compile_options: SolutionFlags | None = None
+
+
+class PackedSolution(BaseModel):
+    """A solution's JSON, as far as it is read; both suites have more fields."""
+
+    name: str = "solution"
+    spec: SolutionSpec
+    sources: list[SolutionFile]
+
+
 def read_solution(text: str) -> Solution:
     """Return a solution's JSON as a candidate; nothing of it is run.
 
@@ -45,28 +84,30 @@ def read_solution(text: str) -> Solution:
     one that includes them.
 
     Raises:
-        BadRequest: If it is none.
+        BadRequest: If it is none; `PathRefused` where a source's path is absolute or holds `..`.
     """
     try:
-        solution: Any = json.loads(text)
-        spec, sources = solution["spec"], solution["sources"]
-        files = {str(each["path"]): str(each["content"]) for each in sources}
-        path, _, function = str(spec["entry_point"]).partition("::")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        packed = PackedSolution.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
         raise BadRequest(
-            f"This is no solution: {str(error)[:100]}.", hint="It has spec.entry_point and sources of path and content."
+            f"This is no solution: {f'{where[:100]}: ' if where else ''}{first['msg'][:200]}.",
+            hint="It has spec.entry_point, sources of path and content, and compile_options of lists of flags.",
         ) from error
+    files = {checked_path(each.path): each.content for each in packed.sources}
+    if len(files) < len(packed.sources):
+        raise BadRequest("Two sources of the solution have one path.", hint="Rename one of them.")
+    path, _, function = packed.spec.entry_point.removeprefix("./").partition("::")
     if path not in files or not function.isidentifier():
         raise BadRequest(
             f"The entry point {path[:80]}::{function[:40]} is not among the sources.",
             hint="Write it as FILE::FUNCTION.",
         )
-    name = str(solution.get("name") or "solution")
+    name = packed.name or "solution"
     if path.endswith(".py"):
-        told = {"function": function, "destination_passing_style": bool(spec.get("destination_passing_style", True))}
+        told = {"function": function, "destination_passing_style": packed.spec.destination_passing_style}
         return Solution(name, CandidateSource(python_text(files, path, told), "python", "solution.py"), "launch")
-    options = cast("Mapping[str, list[Any]]", spec.get("compile_options") or {})
-    flags = [str(each) for kind in ("cflags", "cuda_cflags", "ld_flags") for each in options.get(kind) or []]
     units = sorted((each for each in files if each.endswith(UNITS)), key=lambda each: (each == path, each))
     if not units:
         raise BadRequest(
@@ -76,7 +117,7 @@ def read_solution(text: str) -> Solution:
     whole = "".join(f'#include "{each}"\n' for each in units) if len(files) > 1 else files[units[0]]
     beside = files if len(files) > 1 else {}
     source = CandidateSource(whole, "cuda" if cuda else "cpp", "solution.cu" if cuda else "solution.cpp", beside=beside)
-    return Solution(name, source, function, tuple(dict.fromkeys(flags)))
+    return Solution(name, source, function, (packed.spec.compile_options or SolutionFlags()).in_order())
 
 
 def python_text(files: Mapping[str, str], path: str, told: Mapping[str, Any]) -> str:
@@ -139,7 +180,7 @@ def traces_of(
             continue
         yield {
             "definition": problem.name,
-            "workload": dict(workload),
+            "workload": json.loads(json.dumps(workload), parse_constant=str),  # JSON has no NaN, and no Infinity
             "solution": solution,
             "evaluation": _evaluation(evaluation, shape),
         }
@@ -151,7 +192,10 @@ def _is_case(workload: Mapping[str, Any], case: Mapping[str, Any]) -> bool:
     kept = cast("Mapping[str, Mapping[str, Any]]", case["inputs"])
     same_axes = all(case["axes"].get(name) == size for name, size in axes.items())
     return same_axes and all(
-        kept.get(name, {}).get(key) == each.get(key) for name, each in inputs.items() for key in ("type", "value")
+        kept[name].get(key) == each.get(key)
+        for name, each in inputs.items()
+        if name in kept and each
+        for key in ("type", "value")
     )
 
 

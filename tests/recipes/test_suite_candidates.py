@@ -8,11 +8,13 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
+from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.recipes.headless_runs import silent
 from gpu_mcp_server.recipes.suite_candidates import JudgeWish, SuiteCandidates, candidates_of, sol_score, suite_tasks
-from gpu_mcp_server.recipes.trace_solutions import read_solution, trace_status
+from gpu_mcp_server.recipes.trace_solutions import read_solution, trace_status, traces_of
 from gpu_mcp_server.services.lab import Lab
-from tests.services.problems.formats.test_suite_formats import RETURNS, lab, trace_folder, workload
+from tests.laboratory import HONEST, PROBLEM, laboratory
+from tests.services.problems.formats.test_suite_formats import DEFINITION, RETURNS, lab, trace_folder, workload
 from tests.services.problems.test_kernelbench_problems import needs_torch
 
 __all__ = ["lab"]
@@ -81,11 +83,72 @@ def test_a_packed_solution_is_one_file_that_says_how_it_is_called():
         (solution("a", {"a.py": ""}, "b.py::run"), "entry point b.py::run"),
         (solution("a", {"a.py": ""}, "a.py::os.system"), "entry point"),
         (solution("a", {"a.rs": ""}, "a.rs::run"), "a language that the judge cannot run"),
+        (solution("a", {"a.cu": ""}, "a.cu::run", compile_options=["-O3"]), r"no solution: spec\.compile_options"),
+        (
+            solution("a", {"a.cu": ""}, "a.cu::run", compile_options={"cflags": "-O3"}),
+            r"no solution: spec\.compile_options\.cflags",
+        ),
+        (solution("a", {"a.cu": ""}, "a.cu::run", compile_options={"ld_flags": [["-l"]]}), r"ld_flags\.0"),
+        (solution("a", {"a.cu": "", "/etc/b.h": ""}, "a.cu::run"), "is absolute"),
+        (solution("a", {"a.cu": "", "../b.h": ""}, "a.cu::run"), r"holds `\.\.`"),
+        (solution("a", {"a.cu": "", "./a.cu": ""}, "a.cu::run"), "have one path"),
+        (solution("a", {"a.py": "x = '\ud800'"}, "a.py::run"), "no solution"),
+        ("[" * 100_000, "no solution"),
+        ('{"spec": 5, "sources": {}}', "no solution: spec"),
     ],
 )
 def test_what_is_no_solution_says_why(text: str, says: str):
     with pytest.raises(BadRequest, match=says):
         read_solution(text)
+
+
+async def test_what_is_malformed_is_a_row_and_the_others_go_on(tmp_path: Path):
+    tasks, answers = tmp_path / "suite", tmp_path / "answers"
+    for name in ("a_input", "b_axes", "c_tanh"):
+        (tasks / name).mkdir(parents=True)
+        (answers / name).mkdir(parents=True)
+        (answers / name / "solution.c").write_text(HONEST)
+    for name in ("a_input", "b_axes"):
+        trace_folder(tasks / name)
+    (tasks / "a_input" / "workload.jsonl").write_text('{"axes": {"M": 4}, "inputs": {"x": 5}}')
+    (tasks / "b_axes" / "definition.json").write_text(json.dumps({**DEFINITION, "axes": [1]}))
+    tensor = '[{name = "%s", dtype = "float32", shape = ["n"]}]'
+    (tasks / "c_tanh" / "problem.toml").write_text(
+        f'name = "t"\ninputs = {tensor % "x"}\noutputs = {tensor % "y"}\nshapes = [{{n = 1000}}]\nrtol = 1e-5\natol = 1e-6'
+    )
+    (tasks / "c_tanh" / "reference.py").write_text(PROBLEM["reference"])
+    for name, options in {"flags": ["-O3"], "text": {"cflags": "-O3"}}.items():
+        text = solution(name, {"a.cu": ""}, "a.cu::run", compile_options=options)
+        (answers / "c_tanh" / f"solution_{name}.json").write_text(text)
+    (answers / "c_tanh" / "solution_junk.json").write_bytes(b"\xff{")
+    (answers / "c_tanh" / "solution_large.json").write_bytes(b" " * ((8 << 20) + 1))
+    async with laboratory() as lab:
+        judging = SuiteCandidates(lab, JudgeWish(TimingOptions(tier="smoke")), silent)
+        report = await judging.judge_all("ours", suite_tasks(tasks), answers)
+
+    assert list(report.refused) == ["a_input", "b_axes"], report.refused
+    assert "An input of a workload is no mapping" in report.refused["a_input"]
+    assert "looks like definition.json" in report.refused["b_axes"]
+    rows = [(row.candidate, row.verdict) for row in report.rows]
+    names = ("solution_flags.json", "solution_junk.json", "solution_large.json", "solution_text.json")
+    assert rows == [("solution.c", "correct"), *((name, "refused") for name in names)]
+    reasons = [row.reason for row in report.rows[1:]]
+    assert "spec.compile_options" in reasons[0] and "8388608 bytes" in reasons[2] and "cflags" in reasons[3]
+
+
+def test_traces_are_json_whatever_a_workload_holds():
+    told = {**workload(4, 1), "note": [float("inf"), float("nan")], "inputs": {"spare": 5}}
+    case = {"axes": {"M": 4}, "inputs": {"x": {"type": "random"}}}
+    problem = Problem(
+        problem_id="p", content_hash="", name="row_scale", kind="module", framework="torch", entry="Model", inputs=[],
+        outputs=[], shapes=[{}], rtol=0.1, atol=0.1, reference="", cases=[case],
+    )  # fmt: skip
+    found = Evaluation(
+        status="judged", verdict="incorrect", attempt_id="a", problem_id="p", problem_hash="", language="c", host="h"
+    )
+    (trace,) = traces_of(problem, [told], "s", found)
+    assert trace["workload"]["note"] == ["Infinity", "NaN"]
+    json.dumps(trace, allow_nan=False)
 
 
 def test_candidates_are_found_by_their_tasks_names(tmp_path: Path):

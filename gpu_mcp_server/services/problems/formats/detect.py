@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import cast
 
-from gpu_mcp_server.errors import BadRequest, ConfigError, NotFound, PathRefused
+from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, NotFound, PathRefused
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.services.problems.formats import (
     agent_arena,
@@ -114,4 +114,12 @@ async def read_problem(source: ProblemSource) -> Problem:
             "Every wish but accept_degenerate goes with a problem of a suite.",
             hint="Other files say themselves what they want.",
         )
-    return await known.problem(source)
+    try:
+        return await known.problem(source)
+    except GpuMcpError:
+        raise
+    except Exception as error:  # nothing of it was run: the text has what its format does not foresee
+        raise BadRequest(
+            f"The file looks like {known.TITLE}, and cannot be read: {type(error).__name__}: {str(error)[:200]}.",
+            hint="Correct it as its format says.",
+        ) from error

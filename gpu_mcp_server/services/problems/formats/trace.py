@@ -98,7 +98,10 @@ async def read_workloads(source: ProblemSource, definition: Mapping[str, Any]) -
         raise NotFound("workloads", str(source.folder), hint="workload.jsonl lies beside the definition.")
     text = (await asyncio.to_thread(read_local, Path(path), 16 * MAX_FILE_BYTES)).decode("utf-8", "replace")
     found = [_read(line) for line in text.splitlines() if line.strip()]
-    return [cast("dict[str, Any]", each.get("workload", each)) for each in found]
+    listed: list[Any] = [each.get("workload", each) for each in found]
+    if not all(isinstance(each, dict) for each in listed):
+        raise BadRequest(f"A line of {path.name} is no workload.", hint="Each line is one workload in JSON.")
+    return cast("list[dict[str, Any]]", listed)
 
 
 async def _cases(
@@ -113,6 +116,8 @@ async def _cases(
         if not isinstance(how, dict) or not isinstance(workload.get("axes"), dict):
             raise BadRequest("A workload has no axes and inputs.", hint="Each line is one workload in JSON.")
         inputs = {name: cast("Mapping[str, Any]", how).get(name) or {"type": "random"} for name in definition["inputs"]}
+        if not all(isinstance(each, dict) for each in inputs.values()):
+            raise BadRequest("An input of a workload is no mapping.", hint='{"type": "random"}, for instance.')
         kinds = {str(cast("Mapping[str, Any]", each).get("type")) for each in inputs.values()}
         plain = {name: {k: each[k] for k in ("type", "value") if k in each} for name, each in inputs.items()}
         for name, each in inputs.items():
