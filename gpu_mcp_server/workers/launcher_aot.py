@@ -53,8 +53,8 @@ class KernelCollection:
             self.kernels.append((name, cubin, ptx))
 
 
-def nothing(*_: Any, **__: Any) -> None:
-    """Stand for a launch."""
+def skip_launch(*_: Any, **__: Any) -> None:
+    """Stand for a launch and start nothing."""
 
 
 def complain(file: str, line: int, message: str, severity: str = "error") -> None:
@@ -79,10 +79,10 @@ def numbers_of(arch: str) -> Tuple[int, int]:
 def hook_torch(arch: str) -> None:
     """Have torch answer for a GPU that is not there, as far as launchers ask before they launch."""
     torch: Any = importlib.import_module("torch")
-    stream = SimpleNamespace(cuda_stream=0, device=0, stream_id=0, synchronize=nothing)
+    stream = SimpleNamespace(cuda_stream=0, device=0, stream_id=0, synchronize=skip_launch)
     torch.cuda.current_stream = lambda *_: stream
     torch.cuda.current_device = lambda: 0
-    torch.cuda.synchronize = nothing
+    torch.cuda.synchronize = skip_launch
     torch.cuda.get_device_capability = lambda *_: numbers_of(arch)
 
 
@@ -96,14 +96,14 @@ def hook_cute(made: KernelCollection) -> None:
         if id(function) not in seen:
             seen.add(id(function))
             kernels = list(function.kernel_info or ["kernel"])
-            binary, ptx = content(function.artifacts.CUBIN), content(function.artifacts.PTX)
+            binary, ptx = artifact_bytes(function.artifacts.CUBIN), artifact_bytes(function.artifacts.PTX)
             made.add(title, str(kernels[0]), binary, ptx.decode("utf-8", "replace"))
 
     executor.__call__ = executor.run_compiled_program = keep
 
 
-def content(artifact: Any) -> bytes:
-    """Return an artifact of CuTe DSL's, which is a file's name until it is read."""
+def artifact_bytes(artifact: Any) -> bytes:
+    """Return the bytes of an artifact of CuTe DSL's, which is a file's name until it is read."""
     if isinstance(artifact, str) and len(artifact) < 1000 and "\0" not in artifact and os.path.isfile(artifact):
         with open(artifact, "rb") as file:
             return file.read()
@@ -167,7 +167,7 @@ def hook_triton(made: KernelCollection) -> None:
         get_active_torch_device=lambda: importlib.import_module("torch").device("cpu"),
         get_benchmarker=lambda: lambda *_, **__: [0.0, 0.0, 0.0],
         map_python_to_cpp_type=str,
-        launcher_cls=lambda *_: nothing,
+        launcher_cls=lambda *_: skip_launch,
         utils=SimpleNamespace(load_binary=lambda *_: (None, None, 0, 0, 1024), get_device_properties=lambda _: about),
     )
     runtime.driver.set_active(driver)

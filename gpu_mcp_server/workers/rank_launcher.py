@@ -33,7 +33,7 @@ MPI = {
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on now."""
+    """Return a TCP port that no process listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

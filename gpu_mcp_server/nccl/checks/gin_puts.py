@@ -10,9 +10,9 @@ from gpu_mcp_server.nccl.checks.gin_use import (
     RANKS,
     THREAD_0,
     SignalUse,
-    in_ranks,
     loop_of_peers,
     names_of_ranks,
+    replace_rank_names,
     rest_of,
     said_of,
     value_text,
@@ -97,7 +97,7 @@ def _repeated(program: ProgramModel, use: SignalUse, put: Node) -> list[Finding]
 def _peers(use: SignalUse, put: Node) -> list[Finding]:
     """The last rank must be a peer, and each thread that stands for one must get to the put."""
     peer = expand_variables(use.source, arguments(put)[1])
-    if _BEYOND.search(in_ranks(peer, set())):
+    if _BEYOND.search(replace_rank_names(peer, set())):
         return [said_of(use, put, f"the peer `{peer}` is never the last rank: it gets nothing")]
     guard = _guards(use, put).strip()
     if "threadIdx.x" in peer and THREAD_0.fullmatch(guard) and enclosing(put, "for_statement") is None:
@@ -143,7 +143,7 @@ def _counters(program: ProgramModel, use: SignalUse, everything: str) -> list[Fi
                 said = "waits for a number of puts without the value before: a second launch does not wait at all"
                 found.append(said_of(use, wait, said))
             continue
-        rest = in_ranks(rest_of(text), names_of_ranks(program, use.kernel))
+        rest = replace_rank_names(rest_of(text), names_of_ranks(program, use.kernel))
         if loop_of_peers(program, use) is not None and RANKS.search(rest) and rest != "+nRanks":
             found.append(said_of(use, wait, f"waits for `before {rest}` puts, and nRanks are made: it hangs"))
     return found

@@ -130,8 +130,8 @@ def names_of_ranks(program: ProgramModel, kernel: Function) -> set[str]:
     }
 
 
-def in_ranks(text: str, names: set[str]) -> str:
-    """Return a text with every spelling of the number of ranks as `nRanks`, without brackets."""
+def replace_rank_names(text: str, names: set[str]) -> str:
+    """Return a text with each name of the number of ranks replaced by `nRanks`, without brackets."""
     text = RANKS.sub("nRanks", text)
     for name in names:
         text = re.sub(rf"\b{re.escape(name)}\b", "nRanks", text)
@@ -156,7 +156,7 @@ def loop_of_peers(program: ProgramModel, use: SignalUse) -> Node | None:
     if start is None or condition is None or len(given) < 2:
         return None
     name = re.search(r"(\w+)\s*=[^=]", use.source.text(start))
-    ends = in_ranks(expand_variables(use.source, condition), names_of_ranks(program, use.kernel))
+    ends = replace_rank_names(expand_variables(use.source, condition), names_of_ranks(program, use.kernel))
     whole = name is not None and ends == f"{name.group(1)}<nRanks"
     return loop if whole and name is not None and name.group(1) in words_of(use.source.text(given[1])) else None
 

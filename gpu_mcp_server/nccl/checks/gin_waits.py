@@ -9,10 +9,10 @@ from gpu_mcp_server.nccl.checks.findings import Finding, error
 from gpu_mcp_server.nccl.checks.gin_use import (
     LOOPS,
     SignalUse,
-    in_ranks,
     index_text,
     loop_of_peers,
     names_of_ranks,
+    replace_rank_names,
     said_of,
     signal_of,
     uses_of_gin,
@@ -116,7 +116,7 @@ def _shadows(program: ProgramModel, use: SignalUse, putting: list[SignalUse], ev
             found.append(
                 said_of(use, use.meets[0], f"meets the shadow of signal {met[0]}, and that of {index} is raised")
             )
-        count = in_ranks(expand_variables(use.source, given[1]), names_of_ranks(program, use.kernel))
+        count = replace_rank_names(expand_variables(use.source, given[1]), names_of_ranks(program, use.kernel))
         if len(putting) == 1 and re.fullmatch(r"\d+|nRanks[+-]\d+", count) and _puts_to_each(program, putting[0]):
             said = f"raises the shadow by {count}, and each of nRanks ranks sends one signal"
             found.append(said_of(use, raised, said))
@@ -141,6 +141,6 @@ def _puts_to_each(program: ProgramModel, use: SignalUse) -> bool:
     branch = enclosing(put, "if_statement")
     condition = field(branch, "condition") if branch is not None else None
     ranks = names_of_ranks(program, use.kernel)
-    text = in_ranks(expand_variables(use.source, condition), ranks) if condition is not None else ""
+    text = replace_rank_names(expand_variables(use.source, condition), ranks) if condition is not None else ""
     by_threads = text == "threadIdx.x<nRanks" and "threadIdx.x" in expand_variables(use.source, arguments(put)[1])
     return by_threads or (loop_of_peers(program, use) is not None and branch is None)

@@ -10,12 +10,12 @@ from gpu_mcp_server.nccl.checks.gin_use import (
     THREAD_0,
     SignalUse,
     has_signal_by_sender,
-    in_ranks,
     index_text,
     is_named_by_sender,
     is_signalled_by_rank,
     loop_of_peers,
     names_of_ranks,
+    replace_rank_names,
     rest_of,
     said_of,
     signal_of,
@@ -91,7 +91,7 @@ def _values(program: ProgramModel, use: SignalUse, everything: str) -> list[Find
             found.append(said_of(use, wait, "waits for the value that the signal had before: it does not wait at all"))
             continue
         wanted = _counted(use)
-        numbers = in_ranks(rest, names_of_ranks(program, use.kernel))
+        numbers = replace_rank_names(rest, names_of_ranks(program, use.kernel))
         if wanted is not None and re.fullmatch(r"[+\-*]?(?:\d+|nRanks|[+\-*])*", numbers) and numbers != "+nRanks":
             said = f"waits for `before {numbers}` signals, and each of nRanks ranks sends one"
             found.append(said_of(use, wait, said))
@@ -129,7 +129,7 @@ def _senders(program: ProgramModel, use: SignalUse) -> list[Finding]:
     if not is_signalled_by_rank(program, use):
         return []
     begins = use.source.text(field(put_loop, "initializer") or put_loop)
-    ends = in_ranks(expand_variables(use.source, condition), ranks)
+    ends = replace_rank_names(expand_variables(use.source, condition), ranks)
     if (first.group(2) == "1" and not re.search(r"=\s*1\b", begins)) or re.search(r"<nRanks-[1-9]", ends):
         return [said_of(use, use.waits[0], "the loop over senders leaves one out: its data may not be there yet")]
     return []
