@@ -1,9 +1,12 @@
 """Measures a whole program alternately with and without a kernel, and compares its outputs."""
 
+import asyncio
+import base64
 import json
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.hostd.protocol import FileRef
@@ -16,6 +19,7 @@ from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
 from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
 from gpu_mcp_server.services.programs.hotspot_finder import ignores_environment, split_command
+from gpu_mcp_server.services.programs.output_comparison import compare_outputs
 from gpu_mcp_server.services.programs.overlay_builder import FOLDER as OVERLAY
 from gpu_mcp_server.services.programs.overlay_builder import PLAN
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
@@ -24,9 +28,61 @@ PURPOSE = "verify"
 FOLDER = f"{OURS}/verify"
 ABOUT = f"{FOLDER}/about.json"
 SIDES = ("before", "after")
-NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])|\b(?:nan|inf)\b")
-"""Numbers in a program's text output."""
 MOST_OUTPUTS = 8
+NOT_PROTECTED = (
+    "program and kernel share one sandbox: a hostile kernel could fool this measurement; "
+    "the judge's verdict is the proof"
+)
+SHOWS_NOTHING = "the outputs show nothing of the kernel's answers: print a loss, or name a file that holds numbers"
+UNSTEADY = (
+    "the program as it was writes something else in each run, so that nothing can be compared: seed it, leave times "
+    "out, or name another output"
+)
+Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Run = Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MOST_OUTPUTS)]
+
+
+class KernelCounts(BaseModel):
+    """Calls of a run."""
+
+    model_config = ConfigDict(strict=True)
+    calls: int = Field(ge=0, le=10**15)
+    passed_on: int = Field(ge=0, le=10**15)
+
+
+class RunRecord(BaseModel):
+    """What the worker writes down; the program could write it too."""
+
+    model_config = ConfigDict(strict=True)
+    before_s: list[Seconds] = Field(max_length=60)
+    after_s: list[Seconds] = Field(max_length=60)
+    counts: list[KernelCounts] = Field(max_length=61)
+    texts: list[str] = Field(max_length=2 * 61 * MOST_OUTPUTS)
+    """Outputs that differ, in base64."""
+    before_outputs: list[Run] = Field(max_length=61)
+    """Of each run, which text each output is."""
+    after_outputs: list[Run] = Field(max_length=61)
+    failed: str = Field(max_length=1000)
+    side: str = Field(max_length=10)
+    said: str = Field(max_length=5000)
+
+    def check(self, pairs: int, names: int) -> None:
+        """Check that each pair is there, or the run that failed is named.
+
+        Raises:
+            ValueError: If not.
+        """
+        if self.failed:
+            return
+        if not len(self.before_s) == len(self.after_s) == pairs:
+            raise ValueError(f"{len(self.before_s)} and {len(self.after_s)} runs are timed, {pairs} were asked for")
+        runs = [*self.before_outputs, *self.after_outputs]
+        if not len(self.counts) == len(self.before_outputs) == len(self.after_outputs) == pairs + 1:
+            raise ValueError("counts or outputs are not those of each run")
+        if any(len(run) != names or max(run) >= len(self.texts) for run in runs):
+            raise ValueError("an output of a run is missing")
+        for text in self.texts:
+            base64.b64decode(text, validate=True)
 
 
 class ProgramVerifier:
@@ -73,7 +129,6 @@ class ProgramVerifier:
         files = await self._sides(str(plan.get("of")), workspace_id)
         blobs = {ref.sha256: self._tools.artifacts.blob_path(ref.sha256) for ref in files}
         target = target.with_files(files, blobs)
-        kept = tuple(f"{FOLDER}/{side}-{at}.out" for side in SIDES for at in range(len(names)))
         job = ToolJob(
             kind="run",
             purpose=PURPOSE,
@@ -82,7 +137,7 @@ class ProgramVerifier:
                 "argv": list(command), "folder": FOLDER, "before": "before", "after": "after", "overlay": OVERLAY,
                 "pairs": options.pairs, "run_s": options.run_s, "files": names,
             },
-            outputs=(ABOUT, *kept),
+            outputs=(ABOUT,),
             limit_s=options.timeout_s,
             env={},
             tool=None,
@@ -130,7 +185,8 @@ class ProgramVerifier:
         report = VerifyReport(
             status="failed", host=done.host, workspace_id=row.context["copy"], job_id=row.job_id, attempt_id=kernel
         )
-        report = report.model_copy(update=_measured(ended, VerifyOptions(**row.context["options"]), row.context))
+        options = VerifyOptions(**row.context["options"])
+        report = report.model_copy(update=await asyncio.to_thread(_measured, ended, options, row.context["names"]))
         try:
             report = report.model_copy(
                 update={"kernel_speedup": (await self._tools.experience.get(kernel)).speedup if kernel else None}
@@ -158,75 +214,56 @@ def _checked_names(outputs: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(outputs)) or ["stdout"]
 
 
-def _measured(ended: FinishedToolJob, options: VerifyOptions, context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report's fields from the runs that ended."""
-    about = ended.about
-    if about.get("failed"):
-        side = "the program as it was" if about.get("side") == "before" else "the program with the kernel"
-        return {"notes": [f"{side} {str(about['failed'])[:300]}"], "output": str(about.get("said") or "")[-1200:]}
-    before, after = (_seconds(about.get(f"{side}_s")) for side in SIDES)
-    if not before or len(before) != len(after) or len(before) < options.pairs:
-        status = ended.status if ended.status != "ok" else "failed"
+def _measured(ended: FinishedToolJob, options: VerifyOptions, names: Sequence[str]) -> dict[str, Any]:
+    found = measured_runs(ended.status, ended.about, names, options)
+    return found if ended.status == "ok" else found | {"output": ended.output}
+
+
+def measured_runs(
+    status: str, record: Mapping[str, Any], names: Sequence[str], options: VerifyOptions
+) -> dict[str, Any]:
+    """Return what a job's runs say, as fields of a report; what the record says counts only if the job ended well.
+
+    Args:
+        status: How the job ended.
+        record: What its worker wrote down, or the program in its place.
+        names: The outputs.
+        options: Pairs that were asked for, tolerances.
+    """
+    if status != "ok":
         return {
             "status": status,
             "notes": ["not all pairs were run: raise timeout_s, or lower pairs or the program's steps"],
         }
+    try:
+        about = RunRecord.model_validate(record)
+        about.check(options.pairs, len(names))
+    except ValueError as error:  # ValidationError is one
+        why = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        where = ".".join(map(str, why["loc"])) or "lengths"
+        return {"notes": [f"{ABOUT} is not as it was written ({where[:80]}: {why['msg'][:200]}), so it says nothing"]}
+    if about.failed:
+        side = "the program as it was" if about.side == "before" else "the program with the kernel"
+        return {"notes": [f"{side} {about.failed[:300]}"], "output": about.said[-1200:]}
+    before, after = about.before_s, about.after_s
     middle, low, high = median_interval([b / a for b, a in zip(before, after, strict=True)])
-    counts = cast("list[dict[str, int]]", about.get("counts") or [])  # our worker's own
-    calls = min((c["calls"] for c in counts), default=0)
-    passed = max((c["passed_on"] for c in counts), default=0)
+    calls = min(each.calls for each in about.counts)
+    texts = [base64.b64decode(text) for text in about.texts]
+    one, other = ([[texts[at] for at in run] for run in side] for side in (about.before_outputs, about.after_outputs))
+    compared = compare_outputs(names, one, other, options)
     found: dict[str, Any] = {
         "before_s": median(before), "after_s": median(after), "pairs": len(before), "kernel_calls": calls,
-        "passed_on": passed,
+        "passed_on": max(each.passed_on for each in about.counts),
+        "compared": compared.wrong or compared.unsteady or compared.said,
     }  # fmt: skip
-    wrong, compared = _compared(ended.files, options, context)
-    found["compared"] = compared
     if not calls:
-        return found | {
-            "status": "unused",
-            "notes": [
-                "the kernel never ran, so there is no speed-up: capture_problem with this command records its calls"
-            ],
-        }
-    if wrong:
+        return found | {"status": "unused", "notes": ["the kernel never ran in the program: its time says nothing"]}
+    if compared.unsteady:
+        return found | {"notes": [UNSTEADY]}
+    if compared.wrong:
         return found | {"status": "wrong"}
     status = "faster" if low > 1 else "slower" if high < 1 else "same"
-    return found | {"status": status, "speedup": middle, "speedup_low": low, "speedup_high": high}
-
-
-def _seconds(found: Any) -> list[float]:
-    listed: list[Any] = list(found) if isinstance(found, list) else []  # pyright: ignore[reportUnknownArgumentType]
-    return [float(s) for s in listed if isinstance(s, (int, float)) and s > 0]
-
-
-def _compared(files: Mapping[str, bytes], options: VerifyOptions, context: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether the outputs of both sides differ, and the first place."""
-    said: list[str] = []
-    for at, name in enumerate(context["names"]):
-        before, after = (files.get(f"{FOLDER}/{side}-{at}.out", b"") for side in SIDES)
-        if before == after:
-            said.append(f"{name}: the same bytes" if before else f"{name}: empty")
-            continue
-        if b"\0" in before + after:
-            return True, f"{name}: bytes differ, and it is no text"
-        numbers = printed_numbers(before)
-        if wrong := difference(numbers, printed_numbers(after), options):
-            return True, f"{name}: {wrong}"
-        said.append(f"{name}: {len(numbers)} numbers agree")
-    return False, "; ".join(said)
-
-
-def printed_numbers(data: bytes) -> list[float]:
-    """Return the numbers in a text that a program wrote."""
-    return [float(word) for word in NUMBER.findall(data.decode("utf-8", "replace"))]
-
-
-def difference(before: Sequence[float], after: Sequence[float], options: VerifyOptions) -> str:
-    """Say where two rows of numbers differ by more than the tolerance; nothing if they do not."""
-    if len(before) != len(after):
-        return f"{len(before)} before, {len(after)} after"
-    for at, (one, other) in enumerate(zip(before, after, strict=True)):
-        same = one == other or (one != one and other != other)
-        if not same and not abs(one - other) <= options.atol + options.rtol * abs(one):
-            return f"number {at + 1} is {one:g} before and {other:g} after"
-    return ""
+    notes = [NOT_PROTECTED, *([SHOWS_NOTHING] if compared.empty else [])]
+    return found | {
+        "status": status, "speedup": middle, "speedup_low": low, "speedup_high": high, "notes": notes,
+    }  # fmt: skip

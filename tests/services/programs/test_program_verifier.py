@@ -9,7 +9,8 @@ import pytest
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.program_speed import VerifyOptions, VerifyReport
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.programs.program_verifier import difference, printed_numbers
+from gpu_mcp_server.services.programs.output_comparison import WrittenText, compare_outputs, data_difference
+from gpu_mcp_server.services.programs.program_verifier import measured_runs
 from tests.laboratory import laboratory
 
 PYTHON = "/usr/bin/python3"
@@ -54,7 +55,7 @@ async def test_a_measured_program_has_an_interval_its_kernel_s_count_and_equal_n
 async def test_other_numbers_an_unused_kernel_and_a_failing_program_are_no_gain(lab: Lab):
     wrong = await verify(lab, PRINTS.format(after="0.51"))
     assert wrong.status == "wrong" and wrong.speedup is None
-    assert "stdout: number 2 is 0.5 before and 0.51 after" in wrong.summary()
+    assert "stdout, run 1: number 2 is 0.5 before and 0.51 after" in wrong.summary()
     unused = await verify(lab, PRINTS.format(after="0.5"), overlay="")
     assert unused.status == "unused" and "the kernel never ran" in unused.summary()
     fails = await verify(lab, "raise SystemError('plums')\n")
@@ -74,9 +75,97 @@ async def test_what_could_not_be_measured_is_refused_before_it_runs(lab: Lab):
         await lab.programs.verifier.verify([PYTHON, "bench.py"], plain)
 
 
-def test_numbers_are_found_in_prose_and_compared_within_the_tolerance():
-    assert printed_numbers(b"step 3: loss 1.5e-3, v2.0 x86_64 5. ok -2") == [3.0, 1.5e-3, 5.0, -2.0]
-    options = VerifyOptions(rtol=1e-3, atol=0)
-    assert not difference([1.0, float("nan"), float("inf")], [1.0005, float("nan"), float("inf")], options)
-    assert difference([1.0], [float("nan")], options) and difference([1.0], [], options)
-    assert difference([1.0], [1.01], options) == "number 1 is 1 before and 1.01 after"
+OPTIONS = VerifyOptions(rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"converged", b"DIVERGED"),
+        (b"loss is 3.14.", b"loss is 9.99."),
+        (b"3.14s", b"9.14s"),
+        (b"-inf", b"inf"),
+        (b"NaN", b"Infinity"),
+        (b"1.0", b"nan"),
+        (b"nan", b"1.0"),
+        (b"", b"loss 1.0"),
+        (b"1.0 1.0", b"1.0"),
+        (b"token 50256", b"token 50257"),
+        (b"a\xff", b"a\xfe"),
+        (b"\0a", b"\0b"),
+    ],
+)
+def test_other_words_numbers_and_signs_are_wrong(before: bytes, after: bytes):
+    assert data_difference(before, after, OPTIONS)
+    assert compare_outputs(["stdout"], [[before]], [[after]], OPTIONS).wrong
+
+
+def test_equal_words_and_near_numbers_agree_and_outputs_without_numbers_show_nothing():
+    assert WrittenText.parse(b"step 3: loss 1.5e-3, x86_64 5. ok -2").numbers == ["3", "1.5e-3", "86", "64", "5", "-2"]
+    for before, after in [
+        (b"loss is 3.14.", b"loss  is 3.1401.\n"),
+        (b"[1. 2.]", b"[1.0001 2.]"),
+        (b"-inf NaN", b"-Infinity nan"),
+        (b"0.5s", b"+0.5001s"),
+    ]:
+        assert not data_difference(before, after, OPTIONS)
+    for silent in (b"", b"done"):
+        found = compare_outputs(["stdout"], [[silent]], [[silent]], OPTIONS)
+        assert found.empty and not found.wrong and "shows nothing" in found.said and "agree" not in found.said
+
+
+def test_the_outputs_of_every_run_are_compared():
+    late = compare_outputs(["stdout"], [[b"1.0"], [b"1.0"]], [[b"1.0"], [b"2.0"]], OPTIONS)
+    assert late.wrong == "stdout, run 2: number 1 is 1.0 before and 2.0 after"
+    unsteady = compare_outputs(["stdout"], [[b"1.0"], [b"3.0"]], [[b"1.0"], [b"1.0"]], OPTIONS)
+    assert unsteady.unsteady and not unsteady.wrong
+
+
+async def test_a_run_neither_changes_the_other_side_nor_learns_which_one_it_is(lab: Lab):
+    """Each run finds its files as they were given; whatever it tries is seen, or comes to nothing."""
+    text = "import os\nprint(len(os.listdir()), os.getcwd(), 1.0)\nopen('left', 'w').close()\n"
+    slows = COUNTING + (
+        "for root, _, names in os.walk(os.path.dirname(os.getcwd())):\n"
+        "    if 'bench.py' in names and root != os.getcwd() and 'before' in root:\n"
+        "        open(os.path.join(root, 'bench.py'), 'a').write('import time; time.sleep(1)')\n"
+    )
+    found = await verify(lab, text, overlay=slows)
+    assert found.status == "failed" and "an earlier run changed them" in found.summary(), found.summary()
+    names = "import os\nprint(os.environ.get('GPU_MCP_OVERLAY_COUNTS', '') [:0], os.path.exists('left'), 1.0)\n"
+    tells = "import os\nif os.environ['GPU_MCP_OVERLAY_COUNTS'][-1].isdigit(): raise SystemExit(3)\n" + COUNTING
+    plain = await verify(lab, names + "open('left', 'w').close()\n", overlay=tells)
+    assert plain.speedup is not None and "one sandbox" in plain.summary(), plain.summary()
+
+
+GOOD: dict[str, Any] = {
+    "before_s": [2.0] * 6, "after_s": [1.0] * 6, "counts": [{"calls": 1, "passed_on": 0}] * 7,
+    "texts": ["MS4w"], "before_outputs": [[0]] * 7, "after_outputs": [[0]] * 7,
+    "failed": "", "side": "", "said": "",
+}  # fmt: skip
+
+
+FORGED: list[dict[str, Any]] = [
+    {"counts": [1]},
+    {"counts": [{"calls": "9", "passed_on": 0}] * 7},
+    {"counts": []},
+    {"before_s": [float("inf")] * 6},
+    {"before_s": [float("nan")] * 6},
+    {"after_s": [-1.0] * 6},
+    {"before_s": [2.0] * 5},
+    {"after_outputs": [[5]] * 7},
+    {"after_outputs": [[]] * 7},
+    {"texts": ["?"]},
+    {"failed": 7},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_forged_record_is_refused_in_words(forged: dict[str, Any]):
+    found = measured_runs("ok", {**GOOD, **forged}, ["stdout"], VerifyOptions(pairs=6))
+    assert set(found) == {"notes"} and "says nothing" in found["notes"][0]
+
+
+def test_a_record_counts_only_where_its_job_ended_well():
+    assert measured_runs("ok", GOOD, ["stdout"], VerifyOptions(pairs=6))["speedup"] == 2.0
+    ended = measured_runs("timeout", GOOD, ["stdout"], VerifyOptions(pairs=6))
+    assert ended["status"] == "timeout" and "speedup" not in ended
