@@ -6,6 +6,7 @@ Laid beside a program whose calls are recorded, and into an overlay. Python 3.7,
 import ast
 import functools
 import importlib.util
+import io
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
@@ -15,7 +16,7 @@ MAIN: Dict[str, Wrap] = {}
 
 
 class ImportWatch:
-    """Calls back once a module was imported, before other modules hold names of it."""
+    """Calls back once a module was imported, before other modules have names of it."""
 
     def __init__(self, name: str, act: Callable[[Any], None]) -> None:
         self._name, self._act, self._busy = name, act, False
@@ -70,6 +71,11 @@ def replace_function(module: Any, name: str, wrap: Wrap) -> bool:
     return True
 
 
+def source_lines(text: str) -> List[str]:
+    """Return lines with their ends, as ast counts them: str.splitlines also splits at form feeds and U+2028."""
+    return list(io.StringIO(text, newline=""))
+
+
 def definition_end(text: str, name: str) -> Optional[int]:
     """Return the last line of a function or class at the top level of a script; None if it has none of that name."""
     for each in ast.parse(text).body:
@@ -83,7 +89,7 @@ def hooked_script(text: str, name: str, line: str) -> Optional[str]:
     end = definition_end(text, name)
     if end is None:
         return None
-    lines = text.splitlines(keepends=True)
+    lines = source_lines(text)
     lines[end - 1] = lines[end - 1].rstrip("\r\n") + "\n"
     return "".join([*lines[:end], line + "\n", *lines[end:]])
 

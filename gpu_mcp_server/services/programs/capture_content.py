@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.models.program_speed import CapturedSet, CaptureOptions
@@ -29,9 +29,15 @@ class RecordedTensor(BaseModel):
     quantiles: list[float] | None = Field(default=None, max_length=200)
     fixed: bool = False
 
+    @model_validator(mode="after")
+    def _has_steps(self) -> "RecordedTensor":
+        if len(self.shape) != len(self.strides):
+            raise ValueError(f"{len(self.shape)} sizes, {len(self.strides)} steps")
+        return self
+
     def order(self) -> str:
         """Say in which order dimensions lie in memory, and whether without gaps: a launcher is not told steps."""
-        long = [(step, -at, size) for at, (step, size) in enumerate(zip(self.strides, self.shape, strict=False))]
+        long = [(step, -at, size) for at, (step, size) in enumerate(zip(self.strides, self.shape, strict=True))]
         long = sorted(each for each in long if each[2] > 1)
         reach, dense = 1, True
         for step, _, size in long:
@@ -65,6 +71,14 @@ class RecordedSet(BaseModel):
     why: Text = ""
     """Reason that excludes it from the cases."""
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> "RecordedSet":
+        if not self.calls:
+            raise ValueError("a set of inputs without a call")
+        if not self.why and len(self.names) != len(self.tensors):
+            raise ValueError(f"{len(self.names)} names, {len(self.tensors)} tensors")
+        return self
+
 
 class CallRecording(BaseModel):
     """A capture's file."""
@@ -90,14 +104,20 @@ class NoTorch(BaseModel):
     python: Text
 
 
-def parse_calls(data: bytes) -> CallRecording | NoTorch | None:
-    """Read the file; return `None` if it is malformed or tampered with."""
-    for kind in (CallRecording, NoTorch):
-        try:
-            return kind.model_validate_json(data)
-        except ValidationError:
-            continue
-    return None
+def parse_calls(data: bytes) -> CallRecording | NoTorch | str:
+    """Read the file; of one that was tampered with say why it is refused, of none nothing."""
+    if not data:
+        return ""
+    try:
+        return NoTorch.model_validate_json(data)
+    except ValidationError:
+        pass
+    try:
+        return CallRecording.model_validate_json(data)
+    except ValidationError as error:
+        why = error.errors()[0]
+        where = ".".join(map(str, why["loc"]))
+        return f"the record of calls is not as it was written, so no problem is made: {where[:80]}: {why['msg'][:200]}"
 
 
 def chosen_sets(found: CallRecording, most: int) -> tuple[list[RecordedSet], list[str]]:
@@ -110,7 +130,7 @@ def chosen_sets(found: CallRecording, most: int) -> tuple[list[RecordedSet], lis
     forms: dict[str, list[RecordedSet]] = {}
     for one in found.sets:
         if not one.why:
-            form = json.dumps([one.skeleton, one.names, [(t.dtype, t.order()) for t in one.tensors]])
+            form = json.dumps([one.skeleton, one.names, [(t.dtype, t.order()) for t in one.tensors], len(one.leaves)])
             forms.setdefault(form, []).append(one)
             weights[form] = weights.get(form, 0) + one.calls * (one.bytes + 1)
     if not forms:

@@ -14,6 +14,7 @@ from gpu_mcp_server.package_files import JUDGE, WORKERS
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.programs.capture_content import MAIN
+from gpu_mcp_server.services.programs.program_text import decode_source
 from gpu_mcp_server.services.store import Store
 from gpu_mcp_server.workers.program_hooks import hooked_script
 
@@ -91,7 +92,7 @@ class OverlayBuilder:
         if where not in ("__main__", MAIN) or plan["kind"] == "operator":
             return {}
         path = str(problem.adapter.get("script") or "").removeprefix("./")
-        text = (await self._store.workspaces.read_bytes(workspace_id, path, TEXT_BYTES)).decode("utf-8", "replace")
+        text = decode_source(await self._store.workspaces.read_bytes(workspace_id, path, TEXT_BYTES), path)
         line = (
             f'{name} = getattr(__import__("sys").modules.get("program_hooks"), "MAIN", {{}})'
             f'.get("{name}", lambda it: it)({name})  # itself without the overlay'
@@ -120,9 +121,9 @@ class OverlayBuilder:
         there = {ref.path for ref in await self._store.workspaces.manifest(workspace_id)}
         parts: list[str] = []
         for path, content in sorted(changed.items()):
-            old = (await self._store.workspaces.read_bytes(workspace_id, path)).decode() if path in there else ""
+            before = await self._store.workspaces.read_bytes(workspace_id, path) if path in there else b""
             try:
-                new = content.decode()
+                old, new = before.decode(), content.decode()
             except UnicodeDecodeError:
                 parts.append(f"Binary file {path}: read_file of the copy, {len(content)} bytes\n")
                 continue

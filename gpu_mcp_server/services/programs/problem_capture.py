@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, ProblemRefused
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, LimitExceeded, ProblemRefused
 from gpu_mcp_server.models.problem import ProblemInfo
 from gpu_mcp_server.models.program_speed import CaptureOptions, CaptureReport
 from gpu_mcp_server.package_files import JUDGE, WORKERS
@@ -14,6 +14,7 @@ from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.problem_registry import Registry
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.problems.suite_problems import MAX_FILES_BYTES
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
 from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
@@ -30,7 +31,7 @@ from gpu_mcp_server.services.programs.capture_content import (
     told_set,
 )
 from gpu_mcp_server.services.programs.hotspot_finder import last_words, split_command, without_torch
-from gpu_mcp_server.services.programs.program_text import definitions_of, module_files
+from gpu_mcp_server.services.programs.program_text import decode_source, definitions_of, module_files
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 PURPOSE = "capture"
@@ -174,22 +175,34 @@ class ProblemCapture:
     ) -> ProblemInfo:
         files: dict[str, str] = {}
         if kind != "operator" and (workspace_id := row.context["workspace_id"]):
-            files = await self._program_files(workspace_id, found, str(row.context["script"]))
+            files = await self.program_files(workspace_id, found, str(row.context["script"]))
         samples = ended.files.get(SAMPLES, b"")
         problem = captured_problem(target, kind, found, sets, samples, files, str(row.context["script"]), options)
         return await self._registry.keep(problem, host=row.host)
 
-    async def _program_files(self, workspace_id: str, found: CallRecording, script: str) -> dict[str, str]:
+    async def program_files(self, workspace_id: str, found: CallRecording, script: str) -> dict[str, str]:
         """Return the texts of the modules that the program had loaded, and its script's definitions."""
         there = [file.path for file in await self._workspaces.manifest(workspace_id)]
         named = module_files(found.loaded, there)
-        texts = {name: await self._text(workspace_id, path) for name, path in named.items()}
+        known: dict[str, str] = {}
+        texts: dict[str, str] = {}
+        size = 0
+        for name, path in named.items():
+            if path not in known:
+                known[path] = await self._text(workspace_id, path)
+            size += len(name) + len(known[path])
+            if size > MAX_FILES_BYTES:
+                raise LimitExceeded(
+                    f"The modules that the program loaded have more than {MAX_FILES_BYTES} bytes.",
+                    hint="Capture an operator, or run the function from a smaller script.",
+                )
+            texts[name] = known[path]
         if script.removeprefix("./") in there:
             texts[f"{MAIN}.py"] = definitions_of(await self._text(workspace_id, script.removeprefix("./")))
         return texts
 
     async def _text(self, workspace_id: str, path: str) -> str:
-        return (await self._workspaces.read_bytes(workspace_id, path, TEXT_BYTES)).decode("utf-8", "replace")
+        return decode_source(await self._workspaces.read_bytes(workspace_id, path, TEXT_BYTES), path)
 
 
 def kind_of(target: str) -> Target:
@@ -250,11 +263,11 @@ def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
     return [f"the program never ran {target}{ran}"]
 
 
-def _not_recorded(found: NoTorch | None, ended: FinishedToolJob) -> dict[str, Any]:
-    if found is not None:
+def _not_recorded(found: NoTorch | str, ended: FinishedToolJob) -> dict[str, Any]:
+    if isinstance(found, NoTorch):
         return {"status": "failed", "notes": [without_torch(found.python, found.missing)]}
     status = ended.status if ended.status != "ok" else "failed"
-    notes = [n for n in (ended.done.record.note,) if n]
+    notes = [n for n in (found, ended.done.record.note) if n]
     if status == "timeout":
         notes.append("the program was ended before a call was seen, or within options.record_s: raise timeout_s")
     return {"status": status, "notes": notes, "output": ended.output}

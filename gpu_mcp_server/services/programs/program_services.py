@@ -19,7 +19,7 @@ Settler = Callable[[FinishedJob, JobRow], Awaitable[str]]
 
 @dataclass(frozen=True)
 class ProgramServices:
-    """Services for a user's whole program."""
+    """The services, one for each step."""
 
     hotspots: HotspotFinder
     capture: ProblemCapture
@@ -40,7 +40,7 @@ class ProgramServices:
         )
 
     def settlers(self) -> dict[str, Settler]:
-        """Return, by a job's purpose, the service that turns the finished job into its result."""
+        """Return by purpose the function that turns a finished job into its report."""
         return {
             "hotspots": self.hotspots.finish_and_describe,
             "capture": self.capture.finish_and_describe,

@@ -1,29 +1,119 @@
 """A program's own text as the reference of a problem: its modules, and its script without what it does when it runs."""
 
 import ast
-from collections.abc import Iterable, Mapping
+import builtins
+import symtable
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.workers.program_hooks import source_lines
 
 PLAIN_CALLS = ("torch.device", "int", "float", "str", "bool", "tuple", "list", "dict", "range", "len", "min", "max")
 """Calls that a script's assignment may make and still be a definition."""
+
+
+def decode_source(data: bytes, path: str) -> str:
+    """Return a source file's text.
+
+    Raises:
+        BadRequest: If it is no UTF-8: another text would be judged or written back than the program runs.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(
+            f"{path[:200]} is no UTF-8: byte {error.start} is {data[error.start]:#04x}.", hint="Save it as UTF-8."
+        ) from error
 
 
 def definitions_of(text: str) -> str:
     """Return a script's imports, functions, classes and plain assignments, without its other statements.
 
     Raises:
-        BadRequest: If it is no Python.
+        BadRequest: If it is no Python, or a statement that is left out changes a value that the others read.
     """
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadRequest(
-            f"The script is no Python: {str(error)[:200]}.", hint="Correct its syntax, then call again."
-        ) from error
-    lines = text.splitlines()
-    kept = [_lines(lines, each) for each in body if _is_definition(each)]
-    return "\n".join(kept) + "\n"
+        raise BadRequest(f"The script is no Python: {str(error)[:200]}.", hint="Correct it.") from error
+    lines = [line.rstrip("\r\n") for line in source_lines(text)]
+    kept = [each for each in body if _is_definition(each)]
+    found = "\n".join(_lines(lines, each) for each in kept) + "\n"
+    bound, read = {name for each in kept for name in _stored(each)} | set(dir(builtins)), _globals_read(found)
+    read |= {each.name for each in kept if isinstance(each, (ast.FunctionDef, ast.ClassDef))}  # captured by name
+    for each in body:
+        if each in kept or _is_main_guard(each) or _compiles_itself(each):
+            continue
+        if changed := sorted((_stored(each) | _mutated(each)) & bound & read):
+            raise BadRequest(
+                f"Line {each.lineno} of the script changes {changed[0]}, which its functions or definitions read; the "
+                "reference would be judged without that line.",
+                hint="Move the line into a module that the script imports, or behind if __name__ == '__main__'.",
+            )
+    return found
+
+
+def _is_main_guard(node: ast.stmt) -> bool:
+    said = ("__name__ == '__main__'", "'__main__' == __name__")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in said
+
+
+def _compiles_itself(node: ast.stmt) -> bool:
+    """Say whether a statement is `f = torch.compile(f)`: the reference is what is compiled."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or not node.value.args:
+        return False
+    names = {ast.unparse(each) for each in (*node.targets, node.value.args[0])}
+    return ast.unparse(node.value.func) == "torch.compile" and len(names) == 1
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Return a statement and what stands in it, without the bodies of functions and classes."""
+    yield node
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        for each in ast.iter_child_nodes(node):
+            yield from _outside_functions(each)
+
+
+def _base(node: ast.AST) -> str:
+    """Return the name at the root of `name.a[0].b`."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _stored(node: ast.stmt) -> set[str]:
+    """Return the names whose values a statement sets, removes or writes into."""
+    found: set[str] = set()
+    for each in _outside_functions(node):
+        if isinstance(each, (ast.Name, ast.Attribute, ast.Subscript)) and not isinstance(each.ctx, ast.Load):
+            found.add(_base(each))
+        elif isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(each.name)
+        elif isinstance(each, ast.alias):
+            found.add(each.asname or each.name.partition(".")[0])
+    return found
+
+
+def _mutated(node: ast.stmt) -> set[str]:
+    """Return the names whose methods a statement calls for their effect alone: `SIZES.append(3)`; no function's."""
+    calls = [each.value for each in _outside_functions(node) if isinstance(each, ast.Expr)]
+    found = {_base(each.func) for each in calls if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)}
+    return found
+
+
+def _globals_read(text: str) -> set[str]:
+    """Return the names of its top level that a text reads, in functions too."""
+    try:
+        top = symtable.symtable(text, "script", "exec")
+    except SyntaxError as error:
+        raise BadRequest(f"The script's definitions are no Python: {error}.", hint="Correct it.") from error
+    found = {each.get_name() for each in top.get_symbols() if each.is_referenced()}
+    tables = list(top.get_children())
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        found |= {each.get_name() for each in table.get_symbols() if each.is_global() and each.is_referenced()}
+    return found
 
 
 def _lines(lines: list[str], node: ast.stmt) -> str:

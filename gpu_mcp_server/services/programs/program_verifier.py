@@ -175,7 +175,7 @@ class ProgramVerifier:
         ]
 
     async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str:
-        """Return the report of a job that a later call asks about."""
+        """Settle a finished job; return its report as text."""
         return (await self.finish(done, row)).summary()
 
     async def finish(self, done: FinishedJob, row: JobRow) -> VerifyReport:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import PROBLEM, laboratory
 from tests.services.programs.test_problem_capture import GPT, PYTHON, capture, judge, needs_torch
@@ -37,6 +38,12 @@ async def test_a_kernel_trains_a_copy_as_the_program_itself_does_and_is_counted(
     assert verdict.verdict == "correct", verdict.summary()
     workspace = (await lab.store.workspaces.write(None, {"program.py": GPT})).workspace_id
     applied = await lab.programs.overlays.apply(verdict.attempt_id, workspace)
+    latin = (await lab.store.workspaces.write(None, {"program.py": "# placeholder"})).workspace_id
+    blobs = await lab.store.artifacts.put_blobs([f"# -*- coding: latin-1 -*-\n# \xe9\n{GPT}".encode("latin-1")])
+    sha256, size = next(iter(blobs))
+    await lab.store.workspaces.place(latin, latin, [FileRef("program.py", sha256, size)])
+    with pytest.raises(BadRequest, match=r"program\.py is no UTF-8"):
+        await lab.programs.overlays.apply(verdict.attempt_id, latin)
     assert (await lab.store.workspaces.read_bytes(workspace, "program.py")).decode() == GPT, "the user's file stays"
     patch = (await lab.store.artifacts.read(applied.patch)).decode()
     assert "+squared_relu = getattr(" in patch and "candidate.so" in patch
