@@ -1,8 +1,8 @@
 """Puts a judged kernel into a running program: for an operator, a function or the forward of modules, at known calls.
 
-Lies in an overlay's folder beside `overlay.json`, the candidate, program_hooks and call_records; `sitecustomize` of
-that folder installs it, so that a program runs without it where PYTHONPATH does not name the folder. A call with other
-types, sizes, steps or values than the kernel was judged at goes to the program's own code.
+Lies in an overlay's folder beside `overlay.json`, the candidate, program_hooks, launcher_call and call_records;
+`sitecustomize` of that folder installs it, so that a program runs without it where PYTHONPATH does not name the folder.
+A call with other types, sizes, steps or values than the kernel was judged at goes to the program's own code.
 """
 
 import atexit
@@ -44,6 +44,8 @@ class Overlay:
         path = os.path.join(HERE, self.plan["candidate"])
         self._launch: Any = None
         self._file: Any = None
+        self._by: Any = None
+        """How the launcher is called, as the judge calls it."""
         if self.plan["form"] == "library":
             self._launch = getattr(ctypes.CDLL(path), self.plan["entry"])
             self._launch.restype = ctypes.c_int
@@ -52,8 +54,6 @@ class Overlay:
         assert spec is not None and spec.loader is not None
         self._file = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._file)
-        if self.plan["form"] == "launcher":
-            self._launch = getattr(self._file, self.plan["entry"])
 
     def answer(self, original: Any, args: Any, kwargs: Any, module: Any = None) -> Any:
         """Answer a call by the kernel where it is known, else by the program's own code."""
@@ -106,7 +106,11 @@ class Overlay:
                 for o in case["outputs"]
             ]
             if self.plan["form"] == "launcher":
-                self._launch(*given, *outputs, *case["dims"])
+                if self._by is None:
+                    self._by = importlib.import_module("launcher_call").LauncherCall(
+                        self._file, self.plan["entry"], len(given), len(outputs)
+                    )
+                self._by.launch(torch, tuple(given), outputs, case["dims"])
                 return outputs
             pointers = [ctypes.c_void_p(t.data_ptr()) for t in (*given, *outputs)]
             stream = []

@@ -6,16 +6,14 @@ and so does `custom_kernel(data)`, whose one argument is the inputs.
 
 import contextlib
 import importlib
-import inspect
 import os
 import sys
-from typing import Any, Dict, List, Sequence, Set, Tuple, cast
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from ..numerics.input_views import lay_views
+from .launcher_call import LauncherCall
 from .python_file import PythonFile, Reply
 
-OTHER_NAMES = ("run", "custom_kernel", "solve")
-"""Names of launchers in public suites, tried if a file has no `launch` and the call names none."""
 INTERPRETERS = {
     "Triton's interpreter": ("TRITON_INTERPRET", "1"),
     "Numba's simulator of CUDA": ("NUMBA_ENABLE_CUDASIM", "1"),
@@ -24,18 +22,6 @@ INTERPRETERS = {
 """The variable that chooses each; Helion refuses to start where Triton's is set too."""
 
 COPIED = "the outputs are copied into the judge's, within the clock: the function returns them"
-
-
-def parameters_of(function: Any) -> int:
-    """Return how many arguments a function must be given by position; -1 where it does not say."""
-    try:
-        every = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return -1
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in every):
-        return -1
-    return sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in every)
 
 
 def prepare() -> None:
@@ -75,18 +61,12 @@ class LauncherFile(PythonFile):
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
         """Find the launcher, and what it is given."""
-        names = (self.symbol, *OTHER_NAMES) if self.symbol == "launch" else (self.symbol,)
-        name = next((name for name in names if hasattr(module, name)), self.symbol)
-        self.launch: Any = getattr(module, name, None)
-        if not callable(self.launch):
+        self.by = LauncherCall(module, self.symbol, len(self.task["inputs"]), len(self.task["outputs"]))
+        if not callable(self.by.function):
             text = "the file has no function %s: define %s(*inputs, *outputs, *dimensions), which writes the outputs"
             other = "; a ModelNew wants the language python" if hasattr(module, "ModelNew") else ""
             return {"error": text % (self.symbol, self.symbol) + other}
-        taken, given = parameters_of(self.launch), len(self.task["inputs"])
-        self.packed = name == "custom_kernel" and taken == 1
-        self.returns = self.packed or taken == given
-        self.sized = not self.returns and taken != given + len(self.task["outputs"])
-        if self.returns:
+        if self.by.returns:
             self.said[COPIED] = None
         return {}
 
@@ -103,21 +83,7 @@ class LauncherFile(PythonFile):
                     raise ValueError("writes to input %s: inputs are read-only" % name)
 
     def _launch(self, inputs: Tuple[Any, ...], outputs: Sequence[Any]) -> None:
-        if not self.returns:
-            returned = self.launch(*inputs, *outputs, *(self.dims if self.sized else ()))
-            self.returned = "" if returned is None else type(returned).__name__
-            return
-        given = (inputs if len(inputs) != 1 else inputs[0],) if self.packed else inputs
-        returned = self.launch(*given)
-        several = isinstance(returned, (tuple, list))
-        results = cast("Sequence[Any]", returned) if several else (returned,)
-        if len(results) != len(outputs):
-            raise ValueError("returned %d results: %d tensors are wanted" % (len(results), len(outputs)))
-        for mine, theirs in zip(results, outputs):
-            if not isinstance(mine, self.torch.Tensor) or mine.shape != theirs.shape:
-                shape = tuple(getattr(mine, "shape", ()))
-                raise ValueError("returned a %s %s; wanted is %s" % (type(mine).__name__, shape, tuple(theirs.shape)))
-            theirs.copy_(mine)
+        self.returned = self.by.launch(self.torch, inputs, outputs, self.dims)
 
     def _alike(self, one: Any, other: Any) -> bool:
         """Say whether two tensors have the same bytes."""

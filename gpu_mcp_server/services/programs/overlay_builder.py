@@ -72,6 +72,7 @@ class OverlayBuilder:
             "program_overlay.py": WORKERS / "program_overlay.py",
             "program_hooks.py": WORKERS / "program_hooks.py",
             "call_records.py": JUDGE / "adapters" / "call_records.py",
+            "launcher_call.py": JUDGE / "candidate" / "launcher_call.py",
         }
         found = {f"{FOLDER}/{name}": path.read_bytes() for name, path in sources.items()}
         return found | {PLAN: json.dumps(plan).encode(), f"{FOLDER}/{plan['candidate']}": content}

@@ -10,6 +10,8 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import FileRef
+from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import PROBLEM, laboratory
 from tests.services.programs.test_problem_capture import GPT, PYTHON, capture, judge, needs_torch
@@ -21,6 +23,9 @@ int launch(const float *x, float *y) {
     return 0;
 }
 """
+
+RETURNS = "import torch\n\n\ndef run(x):\n    return torch.relu(x).square()\n"
+"""A launcher of public suites, which takes neither outputs nor dimensions."""
 
 
 @pytest.fixture
@@ -60,6 +65,29 @@ async def test_a_kernel_trains_a_copy_as_the_program_itself_does_and_is_counted(
         with_it = await asyncio.to_thread(run, PYTHONPATH=overlay, GPU_MCP_OVERLAY_COUNTS=counts)
         told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
     assert with_it == plain and told == [{"calls": 4, "passed_on": 0}], "two layers, two steps, the same loss"
+
+
+@needs_torch
+@pytest.mark.timeout(1500)
+async def test_a_launcher_that_returns_is_called_as_the_judge_calls_it(lab: Lab):
+    found = await capture(lab, GPT, "__main__:squared_relu", "1", "8", "4")
+    assert found.problem, found.summary()
+    verdict = await lab.evaluation.evaluator.evaluate(
+        found.problem.problem_id,
+        CandidateSource(RETURNS, "triton", "kernel.py"),
+        timing=TimingOptions(tier="correctness"),
+        wait_s=1200,
+    )
+    assert verdict.verdict == "correct", verdict.summary()
+    workspace = (await lab.store.workspaces.write(None, {"program.py": GPT})).workspace_id
+    applied = await lab.programs.overlays.apply(verdict.attempt_id, workspace)
+    async with lab.store.workspaces.laid_out(applied.workspace_id) as folder:
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder / "speedup_overlay")}
+        argv = [PYTHON, "program.py", "1", "8", "4"]
+        env["GPU_MCP_OVERLAY_COUNTS"] = str(folder / "counts")
+        await asyncio.to_thread(subprocess.run, argv, cwd=folder, env=env, check=True)
+        told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
+    assert told == [{"calls": 2, "passed_on": 0}]
 
 
 async def test_only_correct_attempts_at_captured_problems_are_put_in(lab: Lab):

@@ -1,0 +1,58 @@
+"""How a launcher of a Python file is called, for the judge and for an overlay that puts it into a program.
+
+Also laid into an overlay's folder as a file: standard library alone.
+"""
+
+import inspect
+from typing import Any, Sequence, Tuple, cast
+
+OTHER_NAMES = ("run", "custom_kernel", "solve")
+"""Of launchers in public suites, taken where a file has no `launch` and no other name was asked for."""
+
+
+def parameters_of(function: Any) -> int:
+    """Return how many arguments a function must be given by position; -1 where it does not say."""
+    try:
+        every = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return -1
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in every):
+        return -1
+    return sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in every)
+
+
+class LauncherCall:
+    """A launcher, and which of inputs, outputs and dimensions it is given."""
+
+    def __init__(self, module: Any, symbol: str, inputs: int, outputs: int) -> None:
+        names = (symbol, *OTHER_NAMES) if symbol == "launch" else (symbol,)
+        name = next((name for name in names if hasattr(module, name)), symbol)
+        self.function: Any = getattr(module, name, None)
+        """None where the file has none."""
+        taken = parameters_of(self.function) if callable(self.function) else -1
+        self.packed = name == "custom_kernel" and taken == 1
+        self.returns = self.packed or taken == inputs
+        self.sized = not self.returns and taken != inputs + outputs
+
+    def launch(self, torch: Any, inputs: Tuple[Any, ...], outputs: Sequence[Any], dims: Sequence[int]) -> str:
+        """Call it so that its answers stand in the outputs; return the type of a value that was not asked for.
+
+        Raises:
+            ValueError: If it returns other tensors than are wanted.
+        """
+        if not self.returns:
+            returned = self.function(*inputs, *outputs, *(dims if self.sized else ()))
+            return "" if returned is None else type(returned).__name__
+        given = (inputs if len(inputs) != 1 else inputs[0],) if self.packed else inputs
+        returned = self.function(*given)
+        several = isinstance(returned, (tuple, list))
+        results = cast("Sequence[Any]", returned) if several else (returned,)
+        if len(results) != len(outputs):
+            raise ValueError("returned %d results: %d tensors are wanted" % (len(results), len(outputs)))
+        for mine, theirs in zip(results, outputs):
+            if not isinstance(mine, torch.Tensor) or mine.shape != theirs.shape:
+                shape = tuple(getattr(mine, "shape", ()))
+                raise ValueError("returned a %s %s; wanted is %s" % (type(mine).__name__, shape, tuple(theirs.shape)))
+            theirs.copy_(mine)
+        return ""

@@ -1,0 +1,65 @@
+"""How launchers of a Python file are called: by the judge, and by an overlay in a program."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.judge.candidate.launcher_call import LauncherCall
+
+
+class Cell:
+    """As much of a tensor as a launcher's answers need."""
+
+    shape = (2,)
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+
+    def copy_(self, other: "Cell") -> None:
+        self.value = other.value
+
+
+TORCH = SimpleNamespace(Tensor=Cell)
+
+
+def sized(x: Cell, y: Cell, out: Cell, n: int) -> None:
+    out.value = x.value + y.value + n
+
+
+def unsized(x: Cell, y: Cell, out: Cell) -> None:
+    out.value = x.value + y.value + 5
+
+
+def returning(x: Cell, y: Cell) -> Cell:
+    return Cell(x.value + y.value + 5)
+
+
+def two(x: Any, y: Any) -> Any:
+    return x, y
+
+
+def number(x: Any, y: Any) -> Any:
+    return 3
+
+
+def packed(data: tuple[Cell, Cell]) -> Cell:
+    return Cell(data[0].value + data[1].value + 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("launch", sized), ("launch", unsized), ("run", returning), ("custom_kernel", packed), ("solve", unsized)],
+)
+def test_each_form_of_launcher_answers_in_the_outputs(name: str, function: Any):
+    call = LauncherCall(SimpleNamespace(**{name: function}), "launch", 2, 1)
+    out = Cell()
+    assert call.launch(TORCH, (Cell(1), Cell(2)), [out], [5]) == "" and out.value == 8
+
+
+def test_answers_of_another_form_are_refused_and_a_file_without_a_launcher_has_none():
+    with pytest.raises(ValueError, match="returned 2 results: 1 tensors are wanted"):
+        LauncherCall(SimpleNamespace(run=two), "launch", 2, 1).launch(TORCH, (Cell(), Cell()), [Cell()], [])
+    with pytest.raises(ValueError, match="returned a int"):
+        LauncherCall(SimpleNamespace(run=number), "launch", 2, 1).launch(TORCH, (1, 2), [Cell()], [])
+    assert LauncherCall(SimpleNamespace(run=returning), "other", 2, 1).function is None
