@@ -280,6 +280,7 @@ class VerifyReport(ResultModel):
     passed_on: int | None = None
     """Calls of a run that went to the program's own code: the kernel was not judged at their inputs."""
     compared: str = ""
+    """What all runs wrote, against the first run without the kernel."""
     notes: list[str] = []
     job_id: str | None = None
     output: str = ""
