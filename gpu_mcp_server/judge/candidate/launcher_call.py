@@ -1,4 +1,4 @@
-"""How a launcher of a Python file is called, for the judge and for an overlay that puts it into a program.
+"""Calls the launcher of a Python file, for the judge and for an overlay that puts it into a program.
 
 Also laid into an overlay's folder as a file: standard library alone.
 """
