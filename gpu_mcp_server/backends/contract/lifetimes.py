@@ -126,7 +126,7 @@ async def forsaken(host: ContractHost) -> None:
     await asyncio.sleep(1.5)  # asking would keep it alive
     done = await host.look(spec.id, timeout_s=5.0)
     expect_equal(done.record.status, "caller_lost", "status")
-    expect("nobody asked" in done.record.note, "the note says why", done.record.note)
+    expect("no request came" in done.record.note, "the note says why", done.record.note)
 
 
 @ROOM.behaviour("A channel on which nothing is said for long enough is ended by the host, and its jobs with it")

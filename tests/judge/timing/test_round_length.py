@@ -125,7 +125,7 @@ def test_a_round_that_a_slow_reference_keeps_short_says_so():
 
 def shape_of(kind: str, framework: str, when: str, passes: clock_overhead.Cost) -> shape_judge.Shape:
     reference, candidate = SimpleNamespace(role="reference"), SimpleNamespace(role="candidate", prepare_s=0.0)
-    device = SimpleNamespace(kind=kind, stops_calls=False, state=dict)
+    device = SimpleNamespace(kind=kind, stops_calls=False, state=dict, own_check=False)
     task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
     task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when, "candidate": "library"}
     costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
