@@ -7,8 +7,8 @@ PLAN.toml is a plan of mode agent (docs/how-to/headless-runs.md) with your own a
 on once a seed in two arms. `tools`: a headless run, the agent confined to our tools. `shell`: COMMAND, the prompt on
 stdin, in a new folder of this machine, **not confined** (hence --allow-shell), as it needs the compiler and the GPU.
 The seed stands for `{seed}` in COMMAND and in the plan's command, and reaches a model of client chat; elsewhere seeds
-are repetitions. Both are asked to end with JSON that says what they claim. In both arms the same judge decides
-afterwards, anew, on secret inputs: a verified win is correct and faster beyond its interval; a false win was claimed
+are repetitions. Both arms ask for JSON that states the claim. Afterwards the same judge decides in both arms, in a
+fresh evaluation on secret inputs: a verified win is correct and faster beyond its interval; a false win was claimed
 and is not had by that judge. Transcripts are what the agents printed, and in arm `tools` the steps with what was
 judged. With --kernelbench: 20 problems of level 1, evenly spread. Each seed of each arm has a data folder of its own,
 below yours. A run that is there is not done again.
