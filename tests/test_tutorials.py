@@ -33,4 +33,4 @@ def test_every_make_target_of_the_tutorials_is_there():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     text = "".join(text for language, _, text in tutorial_blocks("install") if language == "console")
 
-    assert {"system", "demo"} == set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets
+    assert {"demo"} == set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets
