@@ -33,13 +33,12 @@ def prepare() -> None:
 
 
 class LauncherFile(PythonFile):
-    """Calls the launcher; on the processor Triton interprets its kernels."""
+    """Call the launcher, by the interpreter that the task names, if any."""
 
     def before_torch(self) -> None:
-        """Choose the interpreter where there is no GPU, before Triton is imported."""
+        """Choose the interpreter before the launcher's language is imported."""
         self.returned = ""
-        asked = self.task.get("interpreted")
-        by = "Triton's interpreter" if asked is None and self.task["device"] != "cuda" else str(asked or "")
+        by = str(self.task.get("interpreted") or "")
         self.interpreted = bool(by)
         self.tuners: Set[int] = set()
         if by in INTERPRETERS:

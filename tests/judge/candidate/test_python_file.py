@@ -10,6 +10,7 @@ from tests.judge_package import packages
 
 pytestmark = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 
+INTERPRETED = {"untimed": "Triton's interpreter", "interpreted": "Triton's interpreter"}
 MODEL = """
 import torch
 class ModelNew(torch.nn.Module):
@@ -173,7 +174,7 @@ def test_a_file_that_imports_what_is_not_there_is_not_judged(court):
 
 
 def test_triton_on_the_processor_is_checked_and_not_timed(court):
-    verdict = court(LAUNCH.replace("{more}", ""), "launcher", untimed="Triton's interpreter", round_timeout_s=60)
+    verdict = court(LAUNCH.replace("{more}", ""), "launcher", **INTERPRETED, round_timeout_s=60)
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert verdict["note"] == "correct; not timed: Triton's interpreter"
@@ -185,7 +186,7 @@ def test_triton_on_the_processor_is_checked_and_not_timed(court):
 @pytest.mark.parametrize("how", ["x.mul_(2)", "x[0, 0] = float('nan')"])
 def test_a_launcher_that_writes_to_an_input_is_incorrect_in_the_interpreter_too(court, how):
     source = f"import torch\ndef launch(x, y, rows, cols):\n    y.copy_(torch.softmax(x, -1))\n    {how}\n"
-    found = court(source, "launcher", untimed="Triton's interpreter", round_timeout_s=60)
+    found = court(source, "launcher", **INTERPRETED, round_timeout_s=60)
 
     assert found["verdict"] == "incorrect"
     assert "writes to input x: inputs are read-only" in found["reason"], found["reason"]
@@ -200,7 +201,7 @@ def test_a_launcher_that_writes_to_an_input_is_incorrect_in_the_interpreter_too(
 )
 def test_a_launcher_that_returns_its_answer_is_told_to_write_it(court, writes, verdict, words):
     source = f"import torch\ndef launch(x, y, rows, cols):\n    return {writes}(torch.softmax(x, -1))\n"
-    found = court(source, "launcher", untimed="Triton's interpreter", round_timeout_s=60)
+    found = court(source, "launcher", **INTERPRETED, round_timeout_s=60)
 
     assert found["verdict"] == verdict and words in found["reason"], found["reason"]
 
@@ -217,20 +218,20 @@ def test_a_launcher_that_returns_its_answer_is_told_to_write_it(court, writes, v
     ],
 )
 def test_a_suites_function_is_called_by_what_it_takes(court, source, verdict, words):
-    found = court(f"import torch\n{source}\n", "launcher", interpreted="", tier="smoke")
+    found = court(f"import torch\n{source}\n", "launcher", tier="smoke")
 
     assert found["verdict"] == verdict and words in found["reason"], found["reason"]
 
 
 def test_a_triton_kernel_that_misses_the_tail_is_incorrect(court):
     source = LAUNCH.replace("{more}", ") if cols % 64 == 0 else tl.store(y, 0.0").replace("{more}", "")
-    verdict = court(source, "launcher", untimed="Triton's interpreter", round_timeout_s=60)
+    verdict = court(source, "launcher", **INTERPRETED, round_timeout_s=60)
 
     assert verdict["verdict"] == "incorrect", verdict
 
 
 def test_a_launcher_that_writes_nothing_is_a_cheat(court):
-    verdict = court("def launch(x, y, rows, cols):\n    pass\n", "launcher", untimed="x")
+    verdict = court("def launch(x, y, rows, cols):\n    pass\n", "launcher", **INTERPRETED)
 
     assert (verdict["verdict"], "returned without computing" in verdict["reason"]) == ("cheat", True)
 
@@ -295,7 +296,8 @@ def test_a_kernel_that_does_the_work_is_no_fall_back_and_what_ghosts_do_not_see_
     court, kind, source, blind, words
 ):
     task = {"libraries": "forbidden", "tier": "correctness", "fixed_shapes": True, "round_timeout_s": 60}
-    verdict = court(source, kind, blind_to=blind, **task)
+    interpreted = INTERPRETED if kind == "launcher" else {}
+    verdict = court(source, kind, blind_to=blind, **interpreted, **task)
 
     assert verdict["verdict"] == "correct" and words in verdict["trials_summary"], verdict
 
@@ -440,7 +442,7 @@ def test_a_model_is_forgiven_what_adding_up_in_order_loses(court, slip, dtype, r
 def test_a_launcher_of_a_suite_that_uses_no_triton_is_called_and_timed(tmp_path: Path):
     source = tmp_path / "candidate.py"
     source.write_text("import torch\n\ndef run(x, y, rows, cols):\n    torch.softmax(x, -1, out=y)\n")
-    task = {"candidate": "launcher", "interpreted": False, "prepare_s": 100, "max_rounds": 7}
+    task = {"candidate": "launcher", "prepare_s": 100, "max_rounds": 7}
     outcome = judge(tmp_path, EXAMPLES / "reference.py", source, python=torch_python(), **task)
     assert outcome.verdict["verdict"] == "correct", outcome.verdict
     assert outcome.verdict["shapes"][0]["candidate"]["median_us"] > 0, "it is no interpreter's time"
