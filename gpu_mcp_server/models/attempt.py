@@ -1,4 +1,4 @@
-"""What was tried: a row for every compile, run and evaluation."""
+"""Attempts: a row for every compile, run and evaluation."""
 
 from typing import Any, Literal, get_args
 
@@ -185,7 +185,7 @@ class OldVerdicts(ResultModel):
 
 
 class AuditResult(ResultModel):
-    """What came of judging an attempt again."""
+    """Outcome of judging an attempt again."""
 
     attempt_id: str
     audit_attempt_id: str
@@ -206,7 +206,7 @@ class AuditResult(ResultModel):
 
 
 class RedoneVerdicts(ResultModel):
-    """What came of judging the bests of older versions again."""
+    """Outcome of judging the bests of older versions again."""
 
     audits: list[AuditResult]
     failed: list[str] = []

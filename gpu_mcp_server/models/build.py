@@ -1,4 +1,4 @@
-"""What a compiler made of a source."""
+"""Options and results of compiling one source."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
@@ -20,7 +20,7 @@ JudgedKind = Literal["library", "launcher", "model"]
 
 
 class LanguageFacts(NamedTuple):
-    """What everybody must know of a language; compilers for it are in toolchains."""
+    """Facts about a language that every module shares; compilers for it are in toolchains."""
 
     source_name: str
     """File name of a source that is given as text; compilers know the language by its suffix."""
@@ -92,7 +92,7 @@ def kept_diagnostics(found: Sequence[Diagnostic]) -> list[dict[str, Any]]:
 
 
 class Occupancy(Model):
-    """How many threads of a kernel can be on one multiprocessor (compute unit) at once."""
+    """Threads of a kernel that can be resident on one multiprocessor (compute unit) at once."""
 
     block_threads: int
     blocks: int
@@ -104,7 +104,7 @@ class Occupancy(Model):
 
 
 class KernelResources(Model):
-    """What one GPU kernel takes."""
+    """Registers, stack and shared memory that one GPU kernel takes."""
 
     kernel: str
     """Demangled name."""
@@ -148,7 +148,7 @@ class KernelResources(Model):
 
 
 class BuildOptions(Model):
-    """What is asked for of a build besides its source."""
+    """Options of a build besides its source."""
 
     arch: str | None = None
     """GPU architecture; otherwise that of the host's GPU."""
@@ -189,7 +189,7 @@ class BuildOptions(Model):
 
 
 class CompileResult(ResultModel):
-    """What the compiler made of the source."""
+    """Result of compiling one source."""
 
     status: Literal["ok", "failed", "timeout", "oom", "broken"]
     """`ok` means that there is a binary."""

@@ -1,4 +1,4 @@
-"""What an NCCL program communicates: sites, buffers, exchanges, and what can be done about them."""
+"""The communication of an NCCL program: sites, buffers, exchanges, and the stages that are feasible."""
 
 from pydantic import Field
 
@@ -28,7 +28,7 @@ class BufferUse(Model):
 
 
 class Feasibility(Model):
-    """Whether the program can do a stage by itself."""
+    """Feasibility of a stage for the program alone, and the reasons against it."""
 
     possible: bool
     reasons: list[str] = []

@@ -30,7 +30,7 @@ LEFT = {"running": "job_status for running ones", "not_begun": "call again for t
 
 
 class ComparisonRow(Model):
-    """What became of one candidate."""
+    """Result of one candidate of a batch."""
 
     name: str
     status: Literal["judged", "compile_failed", "running", "refused", "not_begun", "error"]

@@ -1,4 +1,4 @@
-"""What a page shows of the store at a glance."""
+"""Rows of the store that dashboard pages show."""
 
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.attempt import Attempt
@@ -72,7 +72,7 @@ class UserLine(Model):
 
 
 class DayUse(Model):
-    """What somebody used on one day, UTC."""
+    """Use of one user on one day, UTC."""
 
     day: str
     jobs: int
@@ -83,7 +83,7 @@ class DayUse(Model):
 
 
 class AttemptContext(Model):
-    """What belongs to an attempt besides itself."""
+    """Profiles, checks and children of an attempt, and the run that it belongs to."""
 
     profiles: list[Attempt] = []
     """Newest first."""

@@ -1,4 +1,4 @@
-"""What a device can do at most, from its vendor's documents."""
+"""Peak rates of a device, from its vendor's documents."""
 
 from pydantic import Field
 

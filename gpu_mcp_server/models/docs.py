@@ -1,4 +1,4 @@
-"""What documentation says."""
+"""Hits and pages of a search in the documentation."""
 
 from typing import Literal
 

@@ -47,7 +47,7 @@ class Timing(Model):
 
 
 class TimingOptions(Model):
-    """How a candidate is timed."""
+    """Options of timing a candidate."""
 
     tier: Tier = "performance"
     precision: Literal["quick", "exact"] = "quick"
@@ -92,7 +92,7 @@ class LoopTimes(Model):
 
 
 class ShapeVerdict(Model):
-    """How the candidate did at one shape."""
+    """Verdict and times of a candidate at one shape."""
 
     dims: dict[str, int | float | str]
     """Sizes, or a program's parameters."""
@@ -194,7 +194,7 @@ def overall_speedup(shapes: Sequence[ShapeVerdict], speedups: Sequence[float]) -
 
 
 class Baseline(Model):
-    """What torch.compile reached."""
+    """Times of torch.compile as a baseline."""
 
     shapes: list[ShapeVerdict] = []
     why_not: str = ""

@@ -1,4 +1,4 @@
-"""What is remembered over all problems."""
+"""Experience over all problems: attempts found, lessons, notes."""
 
 from typing import Literal
 

@@ -14,7 +14,7 @@ class GpuProcess(Model):
 
 
 class Capability(Model):
-    """What a host can do, found by trying it."""
+    """One ability of a host, found by trying it."""
 
     name: str
     able: bool

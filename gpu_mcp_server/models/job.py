@@ -42,7 +42,7 @@ class RankOptions(Model):
 
 
 class GpuNeeds(Model):
-    """What GPUs must be, and how urgent the job is that wants them."""
+    """Properties of the GPUs that a job wants, and the job's priority."""
 
     vendor: Literal["", "nvidia", "amd"] = ""
     """Empty: NVIDIA's where a host has enough, otherwise AMD's; never both in one job."""
@@ -57,7 +57,7 @@ class GpuNeeds(Model):
 
 
 class RankResult(Model):
-    """How one rank ended."""
+    """Ending of one rank."""
 
     rank: int
     host: str | None = None
@@ -82,7 +82,7 @@ class TestFailure(Model):
 
 
 class TestReport(Model):
-    """What a JUnit report says."""
+    """Counts and failures of a JUnit report."""
 
     __test__ = False  # pytest would take it for a test
 
@@ -102,7 +102,7 @@ class TestReport(Model):
 
 
 class JobResult(ResultModel):
-    """What a job did, or has done so far."""
+    """State and output of a job, ended or so far."""
 
     job_id: str
     host: str
@@ -211,7 +211,7 @@ class BatchRequest(Model):
 
 
 class BatchSubmission(ResultModel):
-    """What the scheduler has taken."""
+    """Submission that the scheduler has accepted."""
 
     host: str
     number: str

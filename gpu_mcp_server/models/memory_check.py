@@ -1,4 +1,4 @@
-"""What a memory checker found."""
+"""Findings of a memory checker."""
 
 from typing import Literal
 
@@ -39,7 +39,7 @@ class MemoryFinding(Model):
 
 
 class CheckReport(Model):
-    """What one tool printed, understood."""
+    """Findings parsed from the output of one tool."""
 
     findings: list[MemoryFinding] = []
     errors: int | None = None
@@ -52,7 +52,7 @@ class CheckReport(Model):
 
 
 class MemoryCheck(ResultModel):
-    """What came of checking a program."""
+    """Result of checking a program."""
 
     status: str
     """clean, findings, failed (the program, without findings), timeout, oom, not_checked, running."""

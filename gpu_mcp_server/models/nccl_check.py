@@ -1,4 +1,4 @@
-"""What came of checking a program that uses NCCL's device interface."""
+"""Results of checking a program that uses NCCL's device interface."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Verdict = Literal["verified", "failed", "incomplete", "running"]
 
 
 class NcclRunOptions(Model):
-    """How a program is started and how far it is checked."""
+    """Options of starting a program and the stage up to which it is checked."""
 
     ranks: int = Field(default=2, ge=1, le=64)
     """GPUs, and processes where a launcher starts them."""

@@ -1,4 +1,4 @@
-"""How far a program went on its way from host-driven collectives to the device."""
+"""Progress of a program on its way from host-driven collectives to the device."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ StepStatus = Literal["done", "incomplete", "failed", "skipped"]
 
 
 class NcclPipelineOptions(NcclRunOptions):
-    """How a program is taken to the device."""
+    """Options of taking a program to the device."""
 
     api: Api = "auto"
     together: bool = False

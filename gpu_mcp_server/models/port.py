@@ -1,4 +1,4 @@
-"""What came of porting CUDA to another language."""
+"""Result of porting CUDA to another language."""
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CompileResult

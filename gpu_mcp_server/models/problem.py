@@ -1,4 +1,4 @@
-"""What is to be computed: a reference, its shapes, its tolerance."""
+"""Problems: a reference, its shapes, its tolerance."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -36,7 +36,7 @@ class TensorSpec(Model):
 
 
 class ImportOverrides(Model):
-    """What shall be otherwise than a file of somebody else's has it."""
+    """Values that replace those of an imported file."""
 
     rtol: float | None = Field(default=None, ge=0)
     atol: float | None = Field(default=None, ge=0)
@@ -66,7 +66,7 @@ class ImportOverrides(Model):
 
 
 class TrialOptions(Model):
-    """How a candidate is tried, untimed, besides the declared shapes."""
+    """Options of untimed trials of a candidate, besides the declared shapes."""
 
     constraints: list[str] = []
     """What secretly tried shapes must comply with: `cols % 4 == 0`, `rows >= 2`, `k <= n`."""
@@ -90,7 +90,7 @@ class TrialOptions(Model):
 
 
 class RegistrationOptions(TrialOptions):
-    """What is said at a registration besides the problem itself."""
+    """Options of a registration besides the problem itself."""
 
     accept_degenerate: bool = False
     """Take a problem of which an answer without work is right; its verdicts say so, and no score counts them."""
@@ -106,7 +106,7 @@ class Implementation(Model):
 
 
 class ImplementationChange(ResultModel):
-    """What became of a problem's implementation."""
+    """Result of changing a problem's implementation."""
 
     problem_id: str
     name: str
@@ -121,7 +121,7 @@ class ImplementationChange(ResultModel):
 
 
 class InputLayout(Model):
-    """How a module problem's own code lays an input out, where that is not row-major order in memory of its own."""
+    """Layout of an input by a module problem's own code, where that is not row-major order in memory of its own."""
 
     strides: list[int] | None = None
     """In elements."""

@@ -1,4 +1,4 @@
-"""What a profiler measured, and what follows from it."""
+"""Measurements of a profiler, and the advice that follows from them."""
 
 from typing import Any, Literal
 
@@ -61,7 +61,7 @@ class KernelReading(Model):
 
 
 class RooflineLevel(Model):
-    """Where a kernel stands under the roof of one level of memory."""
+    """Place of a kernel under the roof of one level of memory."""
 
     level: str
     intensity_flop_b: float
@@ -100,7 +100,7 @@ class Advice(Model):
 
 
 class KernelVerdict(Model):
-    """What one kernel is bound by."""
+    """The bound of one kernel, with the measurements behind it."""
 
     name: str
     time_us: float | None = None
@@ -122,7 +122,7 @@ class KernelVerdict(Model):
 
 
 class ProfileResult(ResultModel):
-    """What a profile says."""
+    """Result of profiling a target."""
 
     status: str
     """ok, failed (the program), no_kernels, not_measured, timeout, oom, running."""
@@ -169,7 +169,7 @@ class ProfileResult(ResultModel):
 
 
 class ProfileAnswer(ResultModel):
-    """What a stored profile says to a question."""
+    """Answer of a stored profile to a question."""
 
     profile_id: str
     about: str

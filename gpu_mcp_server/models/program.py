@@ -46,7 +46,7 @@ class ProgramFile(Model):
 
 
 class OutputRule(Model):
-    """Where numbers of an output are."""
+    """Rule that locates the numbers of an output."""
 
     name: RuleName
     source: str = "stdout"

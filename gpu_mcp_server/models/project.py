@@ -1,4 +1,4 @@
-"""What came of building a whole project."""
+"""Result of building a whole project."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ class Phase(Model):
 
 
 class ProjectBuild(ResultModel):
-    """What a build system made of a workspace."""
+    """Result of running a build system in a workspace."""
 
     status: Literal["ok", "failed", "timeout", "oom", "broken"]
     system: str

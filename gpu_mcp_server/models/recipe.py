@@ -1,4 +1,4 @@
-"""What roles of a headless run hand to each other, and how a run stands."""
+"""Handovers between the roles of a headless run, and the state of a run."""
 
 from typing import ClassVar, Literal
 
@@ -184,7 +184,7 @@ class CandidateProfile(Model):
 
 
 class AdviceScore(Model):
-    """What an advice was worth: kept with the attempt that followed it."""
+    """Measured gain of a profile's advice: kept with the attempt that followed it."""
 
     topic: str
     predicted: float | None = None
@@ -204,7 +204,7 @@ class Hint(Model):
 
 
 class HintEffect(Model):
-    """What a hint of the reflector was worth: kept with the attempt that followed it."""
+    """Effect of a hint of the reflector: kept with the attempt that followed it."""
 
     text: str
     before: Stage
@@ -275,7 +275,7 @@ HANDOFFS: dict[str, type[Model]] = {
 
 
 class RunCost(Model):
-    """What a run has cost so far."""
+    """Cost of a run so far."""
 
     wall_s: float = 0.0
     agent_calls: int = 0

@@ -1,4 +1,4 @@
-"""What a headless run is told: one TOML file."""
+"""Plan of a headless run: one TOML file."""
 
 from typing import Annotated, Literal, Self
 
@@ -36,7 +36,7 @@ class StepSettings(Model):
 
 
 class AgentCommand(Model):
-    """How an agent is called, once a step: any command that reads a prompt and answers.
+    """Command that calls an agent, once a step: any command that reads a prompt and answers.
 
     `{prompt}`, `{prompt_file}`, `{model}`, `{turns}`, `{step}`, `{address}`, `{python}`, `{gate}` and the names in
     `decoding` stand for their values.
@@ -89,7 +89,7 @@ class AgentCommand(Model):
 
 
 class Iterations(Model):
-    """How many candidates may fail at each stage, counted anew after none: the run ends with the best it has."""
+    """Limits of failed candidates at each stage, counted anew after none: the run ends with the best it has."""
 
     specification: int = Field(default=2, ge=1, le=100)
     """Answers of each role that is asked before the first candidate."""
@@ -102,7 +102,7 @@ class Iterations(Model):
 
 
 class PlanTarget(Model):
-    """When a run has reached what it is for; without one it uses its iterations up."""
+    """Target at which a run stops; without one it uses its iterations up."""
 
     speedup: float | None = Field(default=None, gt=0)
     """Over the reference, geometric mean over the shapes; in mode nccl of the whole program over its original."""
@@ -111,7 +111,7 @@ class PlanTarget(Model):
 
 
 class Budget(Model):
-    """What a run may cost in all."""
+    """Limits of what a run may cost in all."""
 
     wall_s: float | None = Field(default=None, gt=0)
     """Of steps, over all resumptions."""
@@ -121,7 +121,7 @@ class Budget(Model):
 
 
 class SuiteBudget(Model):
-    """What all runs of a suite may cost: no further problem is begun once one of these is spent."""
+    """Limits for all runs of a suite together: no further problem is begun once one of these is spent."""
 
     agent_calls: int | None = Field(default=None, ge=1)
     tokens: int | None = Field(default=None, ge=1)
@@ -145,7 +145,7 @@ class Population(Model):
 
 
 class Tuning(Model):
-    """How the parameters of `[tune]` are swept."""
+    """Options of sweeping the parameters of `[tune]`."""
 
     source: str | None = None
     """In mode tune: the file whose parameters are swept, relative to the TOML."""
@@ -156,7 +156,7 @@ class Tuning(Model):
 
 
 class RunPlan(Model):
-    """Everything about one run."""
+    """The whole plan of one run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$")]
     mode: Mode = "structured"

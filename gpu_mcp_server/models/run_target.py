@@ -1,4 +1,4 @@
-"""What a tool is run around."""
+"""Target of a profiler or memory checker."""
 
 from pydantic import Field
 

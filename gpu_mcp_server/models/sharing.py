@@ -1,4 +1,4 @@
-"""What a user lets others see."""
+"""Sharing of a user's handles with other users."""
 
 from typing import Literal
 

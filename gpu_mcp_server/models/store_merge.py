@@ -1,4 +1,4 @@
-"""What one store gives another: problems, attempts at them, notes."""
+"""Content that one store gives another: problems, attempts at them, notes."""
 
 from pydantic import Field
 
@@ -29,7 +29,7 @@ class StoreExport(Model):
 
 
 class Merged(Model):
-    """What became of it."""
+    """Counts of what a store took from another's export, and the artifacts that it still wants."""
 
     problems: int = 0
     """New ones; those that were there already are now the sender's too."""

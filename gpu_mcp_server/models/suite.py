@@ -1,4 +1,4 @@
-"""What many runs came to."""
+"""Results of many runs: suites, repetitions, comparisons of plans."""
 
 import math
 
@@ -146,7 +146,7 @@ class CandidateReport(ResultModel):
 
 
 class StepVariance(Model):
-    """What one step of a plan adds to how much its repetitions differ."""
+    """Share of one step of a plan in the difference between its repetitions."""
 
     step: str
     runs: int
@@ -227,7 +227,7 @@ class PlanComparison(ResultModel):
 
 
 class RepeatReport(ResultModel):
-    """How much a run varies."""
+    """Variation of one plan's repeated runs."""
 
     name: str
     rows: list[SuiteRow]

@@ -1,4 +1,4 @@
-"""What a host can build with, as its probe found it."""
+"""Toolchains of a host, as its probe found them."""
 
 from gpu_mcp_server.models._base import Model
 
@@ -45,7 +45,7 @@ class Tool(CompilerInfo):
 
 
 class TorchBuild(Model):
-    """What an extension of a torch is compiled with."""
+    """Settings with which extensions of one torch are compiled."""
 
     include: str
     """Folder of Python.h."""
@@ -113,7 +113,7 @@ class HeaderTree(Model):
 
 
 class Toolchains(Model):
-    """What a host builds with besides gcc and nvcc."""
+    """Build tools of a host besides gcc and nvcc."""
 
     hip: list[HipCompiler] = []
     """Best first."""

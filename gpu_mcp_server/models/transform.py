@@ -1,4 +1,4 @@
-"""What came of transforming an NCCL program."""
+"""Result of transforming an NCCL program."""
 
 from typing import Literal
 

@@ -19,7 +19,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 
 
 class Quotas(Model):
-    """What a user may take; absent means without limit."""
+    """Limits of what a user may take; absent means without limit."""
 
     gpu_s_per_day: float | None = Field(default=None, ge=0)
     """Seconds times GPUs that jobs held between two midnights, UTC."""
@@ -32,7 +32,7 @@ class Quotas(Model):
 
 
 class User(Model):
-    """Who a call is made for."""
+    """The user a call is made for."""
 
     name: str
     scopes: tuple[Scope, ...] = SCOPES
