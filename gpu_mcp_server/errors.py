@@ -1,4 +1,4 @@
-"""What can go wrong in the system, as opposed to in the user's kernel.
+"""Errors of the system, as opposed to failures of the user's kernel.
 
 * GpuMcpError
   + ConfigError            the settings are wrong; a person must edit them

@@ -1,4 +1,4 @@
-"""Where the package's files lie: sources that run elsewhere, pages that agents can read, recipes, examples.
+"""Paths of the package's files: sources that run elsewhere, pages that agents can read, recipes, examples.
 
 No other module counts the folders above itself: one that moves would look beside what it wants, and often find nothing.
 """

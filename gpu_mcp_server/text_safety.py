@@ -1,4 +1,4 @@
-"""What text of somebody else's may do in an answer: steer no terminal, and pass for no line of ours."""
+"""Make untrusted text safe in an answer: it steers no terminal, and passes for no line of ours."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, cast

@@ -33,7 +33,7 @@ ENDING_POLL_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 class LoginNode(Protocol):
-    """Where the scheduler's commands are."""
+    """Machine on which the scheduler's commands run."""
 
     async def run(self, command: str, stdin: bytes = b"") -> tuple[int | None, bytes, bytes]:
         """Run a command to its end."""

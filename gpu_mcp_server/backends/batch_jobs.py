@@ -45,7 +45,7 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """What lies in a task's folder."""
+    """Files in a task's folder."""
 
     records: dict[int, JobRecord]
     """By rank, those that are final."""

@@ -1,4 +1,4 @@
-"""How hostd gets onto a host over the streams of one command there, whatever carries them.
+"""Deployment of hostd onto a host over the streams of one command there, whatever carries them.
 
 The command finds a Python and makes it run what comes on stdin: first the loader's text, then, if the host does not
 have it yet, hostd as one zip file by content hash. The loader becomes hostd, and the streams are the channel.

@@ -1,4 +1,4 @@
-"""Which SSH host keys are accepted, and what a host shows instead."""
+"""Known SSH host keys, and the refusal of a key that is new or has changed."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""What batch systems say of jobs, in one table each and in words.
+"""Job states of batch systems, in one table each and in words.
 
 Source: squeue(1) "JOB STATE CODES" and "JOB REASON CODES" of Slurm 22.05 to 24.05; qstat(1B) of OpenPBS 23.06.
 """
@@ -11,7 +11,7 @@ Phase = Literal["waits", "runs", "ends", "ended"]
 
 @dataclass(frozen=True)
 class State:
-    """What a state of the scheduler means to us."""
+    """Meaning of one of the scheduler's states."""
 
     phase: Phase
     words: str

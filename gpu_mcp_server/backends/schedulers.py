@@ -48,7 +48,7 @@ class LongJob:
 
 
 class Scheduler(Protocol):
-    """What differs from one batch system to the next."""
+    """Interface to one batch system: its commands, and how their output is parsed."""
 
     system: str
 

@@ -25,7 +25,7 @@ def is_modern(message: Mapping[str, Any]) -> bool:
 
 
 class Handshake:
-    """What a client of the older era said when it began; adds it to each of its requests."""
+    """The `initialize` of a client of the older era; adds its contents to each of the client's requests."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._info = object_of(params, "clientInfo") or {"name": "unknown", "version": "0"}

@@ -32,7 +32,7 @@ class FileChanged(Exception):
 
 @dataclass(frozen=True)
 class Pushed:
-    """Where files are now."""
+    """Workspace to which files were pushed, and how many bytes were sent."""
 
     workspace_id: str
     files: int

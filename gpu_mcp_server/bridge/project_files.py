@@ -57,7 +57,7 @@ class ProjectFile:
 
 @dataclass
 class Selection:
-    """What of a folder travels, and what does not and why."""
+    """Files of a folder that are sent, and those left out, each with its reason."""
 
     files: list[ProjectFile] = field(default_factory=list[ProjectFile])
     secrets: list[str] = field(default_factory=list[str])

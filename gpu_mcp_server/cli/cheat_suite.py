@@ -88,7 +88,7 @@ class CheatCandidate:
 
 @dataclass(frozen=True)
 class CheatRow:
-    """What became of a candidate."""
+    """Result of judging one candidate of the suite."""
 
     candidate: CheatCandidate
     verdict: str

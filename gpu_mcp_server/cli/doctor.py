@@ -28,7 +28,7 @@ FEW_UIDS = 24
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found."""
+    """Finding of one check."""
 
     name: str
     state: Literal["ok", "warn", "fail"]

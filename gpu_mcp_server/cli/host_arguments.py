@@ -1,4 +1,4 @@
-"""What the commands of `hosts` are told, as settings of a host."""
+"""Arguments of the `hosts` commands, as settings of a host."""
 
 import json
 import re

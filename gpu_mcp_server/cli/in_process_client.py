@@ -55,7 +55,7 @@ WAIT_S = 60
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What a tool answered."""
+    """Answer of a tool."""
 
     data: dict[str, Any]
     text: str

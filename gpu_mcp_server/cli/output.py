@@ -1,4 +1,4 @@
-"""How commands print: text for people, one JSON document for programs."""
+"""Output of commands: text for people, one JSON document for programs."""
 
 import json
 import re

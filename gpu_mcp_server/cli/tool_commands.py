@@ -1,4 +1,4 @@
-"""What a hint's reader types: on the command line a command where over MCP it is a tool."""
+"""Commands named in hints on the command line, in place of the tools named over MCP."""
 
 import re
 

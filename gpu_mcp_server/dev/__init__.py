@@ -1,1 +1,1 @@
-"""What maintainers run in a checkout: `python -m gpu_mcp_server.dev`. No command of the product imports it."""
+"""Commands for maintainers in a checkout: `python -m gpu_mcp_server.dev`. No command of the product imports it."""

@@ -141,7 +141,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Everything about one job."""
+    """Specification of one job."""
 
     id: str
     processes: Tuple[ProcessSpec, ...]

@@ -14,7 +14,7 @@ ENOUGH = 2
 
 
 class CatchLog:
-    """What was caught in this job, by which kind of trial."""
+    """Log of catches in this job, by kind of trial."""
 
     def __init__(self) -> None:
         self.goes_on = False

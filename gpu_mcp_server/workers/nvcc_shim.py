@@ -40,7 +40,7 @@ MAY_BE_MISSED = re.compile(
 
 
 class Steps(NamedTuple):
-    """What nvcc would run for one source and one architecture."""
+    """Commands that nvcc would run for one source and one architecture."""
 
     variables: Sequence[str]
     host: Sequence[str]

@@ -1,4 +1,4 @@
-"""What every backend must do, whatever lies between us and the host: one suite, for our tests and for yours.
+"""Contract of every backend, whatever lies between us and the host: one suite, for our tests and for yours.
 
 `gpu-mcp-server backend check NAME` runs it against a configured host. Who writes a backend runs `check(backend)`, or
 makes a test of each of `BEHAVIOURS`, as `tests/backends/test_contract.py` does.

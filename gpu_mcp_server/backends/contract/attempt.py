@@ -1,4 +1,4 @@
-"""What an attempt to leave the sandbox is, and what such a small program says when it has failed, as it should."""
+"""Small programs that try to leave the sandbox, and the words by which each says that it failed, as it should."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -23,7 +23,7 @@ BEHAVIOURS: tuple[Behaviour, ...] = tuple(
 
 @dataclass(frozen=True)
 class BehaviourFinding:
-    """What became of one behaviour."""
+    """Result of checking one behaviour."""
 
     behaviour: Behaviour
     result: Literal["met", "unmet", "skipped"]

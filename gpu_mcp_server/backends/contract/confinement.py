@@ -1,4 +1,4 @@
-"""What a job cannot see or reach, and what it is refused. `sandbox check` tries more ways out."""
+"""Behaviours of the sandbox: files, sockets, devices and calls it must refuse. `sandbox check` tries more ways out."""
 
 import secrets
 

@@ -118,7 +118,7 @@ TRIES: tuple[tuple[EscapeAttempt, str], ...] = tuple((each, kind) for each in AT
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an attempt."""
+    """Result of an attempt to escape."""
 
     attempt: EscapeAttempt
     sandbox: str

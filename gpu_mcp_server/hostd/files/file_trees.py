@@ -16,7 +16,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Usage(NamedTuple):
-    """What a tree holds."""
+    """Bytes and entries of a tree."""
 
     bytes: int
     entries: int

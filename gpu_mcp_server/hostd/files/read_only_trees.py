@@ -28,7 +28,7 @@ Stamps = List[List[object]]
 
 
 class Shown(NamedTuple):
-    """What a job gets of its trees."""
+    """Read-only trees as one job sees them."""
 
     pairs: List[Tuple[str, str]]
     """Folder of the host and the path that it has inside."""

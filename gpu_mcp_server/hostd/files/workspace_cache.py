@@ -31,7 +31,7 @@ _TREE, _LIST = "tree", "list.json"
 
 
 class CachedFiles(NamedTuple):
-    """What a job got of a copy."""
+    """Files and folders that a job got from a cached copy."""
 
     stamps: Stamps
     folders: Set[str]

@@ -110,7 +110,7 @@ class BrokerClient:
 
 
 class GrantRequest:
-    """What a job wants of the broker.
+    """A job's request to the broker.
 
     Attributes:
         fields: The message, less what is added while waiting.

@@ -27,7 +27,7 @@ class ShareOwner(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What the host's administrator says of logins."""
+    """Settings of the host's administrator for logins."""
 
     speakers: Tuple[int, ...] = (0,)
     """Uids whose names of users are believed."""
@@ -36,7 +36,7 @@ class Policy(NamedTuple):
 
 
 class FairShare:
-    """What each owner has used.
+    """GPU time that each owner has used.
 
     Attributes:
         policy: Of the host.

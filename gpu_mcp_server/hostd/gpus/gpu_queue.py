@@ -24,7 +24,7 @@ NO_GAPS_S = 600.0
 
 @dataclass
 class Request:
-    """What one connection wants.
+    """Request of one connection.
 
     Attributes:
         number: Of the connection.
@@ -91,7 +91,7 @@ class GrantedLease:
 
 
 class GpuState(NamedTuple):
-    """How a GPU is found, leases aside."""
+    """State of a GPU, leases aside."""
 
     taken: str = ""
     """Why nobody can be put on it now, in words."""
@@ -109,7 +109,7 @@ class Grant(NamedTuple):
 
 
 class QueuePosition(NamedTuple):
-    """Where a request stands."""
+    """Place of a request in the queue, and its expected wait."""
 
     position: int
     """1 is the next among those who want the same GPUs."""

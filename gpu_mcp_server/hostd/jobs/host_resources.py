@@ -47,7 +47,7 @@ class JobRefused(Exception):
 
 @dataclass(frozen=True)
 class Account:
-    """What the processes of one role run as: a uid of its own when hostd is root, locked by its users' processes."""
+    """Account of the processes of one role: a uid of its own when hostd is root, locked by its users' processes."""
 
     uid: Optional[int]
     lock: int

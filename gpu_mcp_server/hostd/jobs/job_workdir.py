@@ -160,7 +160,7 @@ class JobWorkdir:
 
 
 class PrewarmedParts:
-    """What was made ahead of a job; `prewarm_pool` makes it.
+    """Parts of a job made ahead of it; `prewarm_pool` makes them.
 
     Attributes:
         place: Identity and workspaces.

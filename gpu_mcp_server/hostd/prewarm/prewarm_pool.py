@@ -58,7 +58,7 @@ class PrewarmedHandle:
 
 
 class TemplatePool:
-    """Those of one shape.
+    """Prewarmed sandboxes of one shape.
 
     Attributes:
         gpus: The host's GPUs when it was made, if jobs of this shape want any.

@@ -40,7 +40,7 @@ class TemplateProcess(NamedTuple):
 
 
 class SandboxTemplate(NamedTuple):
-    """What all of it has in common. Equal shapes can take each other's jobs."""
+    """Shape that prewarmed sandboxes have in common. Sandboxes of equal shapes can take each other's jobs."""
 
     parts: Tuple[TemplateProcess, ...]
     roots: Tuple[str, ...]

@@ -48,7 +48,7 @@ _RESERVED = re.compile(r"(?:cgroup|memory|pids|cpu|cpuacct|cpuset|io|misc|hugetl
 
 
 class Hierarchy:
-    """Where this process may make groups.
+    """Cgroup hierarchy in which this process may create groups.
 
     Attributes:
         kind: `v1` or `v2`.

@@ -75,7 +75,7 @@ MARK = "SANDBOX"
 
 @dataclass
 class SandboxSpec:
-    """What a process gets and is kept from."""
+    """Specification of a process's sandbox: what it may use, and its limits."""
 
     workdir: str
     roots: Sequence[Tuple[str, str]] = ()

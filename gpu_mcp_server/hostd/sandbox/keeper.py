@@ -53,7 +53,7 @@ def set_pdeathsig(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 class Start(NamedTuple):
-    """How a process is started; plain data, which is sent to the child that becomes it.
+    """Parameters for starting a process; plain data, which is sent to the child that becomes it.
 
     Attributes:
         command: What it becomes.

@@ -31,7 +31,7 @@ def can_access(path: str, uid: int, need: int) -> bool:
 
 
 class Mounts:
-    """What one supervisor has mounted.
+    """Mounts of one supervisor.
 
     Args:
         state: hostd's state folder.

@@ -12,7 +12,7 @@ NAMED = 4
 
 
 class ComparedWeights(NamedTuple):
-    """What is said of a model's weights."""
+    """Comparison of a model's weights with the problem's, in words."""
 
     said: str
     """How many are what, for the notes."""

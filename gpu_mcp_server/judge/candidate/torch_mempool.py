@@ -13,7 +13,7 @@ HERE = -1
 
 
 class ResultLayout(NamedTuple):
-    """How a result lies in memory."""
+    """Layout of a result in memory."""
 
     strides: List[int]
     """In elements, 0 where there is one element alone."""

@@ -28,7 +28,7 @@ class LinkGarbage(Exception):
 
 
 class LinkTimeout(Exception):
-    """Nothing came in time."""
+    """No packet came in time."""
 
 
 def unpacked(data: bytes) -> bytes:

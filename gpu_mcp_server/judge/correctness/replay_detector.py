@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 
 class History:
-    """What was expected and what was answered before, at one shape."""
+    """Expected and returned answers of earlier rounds, at one shape."""
 
     def __init__(self, outputs: Sequence[Tensor], well: Well, rtol: float, atol: float) -> None:
         self.outputs, self.rtol, self.atol, self.well = outputs, rtol, atol, well

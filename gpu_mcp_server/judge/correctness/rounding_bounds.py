@@ -34,7 +34,7 @@ TYPICAL = 100.0
 
 
 class Known(NamedTuple):
-    """What double precision says of each element; 0 where it says nothing."""
+    """Rounding of each element, as double precision shows it; 0 where it is unknown."""
 
     off: Array
     """How far the reference's answer is from the exact one."""

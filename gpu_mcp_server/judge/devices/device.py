@@ -190,7 +190,7 @@ class Buffers:
 
 
 class Device:
-    """Where the candidate runs."""
+    """Device on which the candidate runs."""
 
     kind: str
     label: str

@@ -18,7 +18,7 @@ BUSY_US = 1000.0
 
 
 class Idleness:
-    """What empty fences took."""
+    """Times of empty fences, by which other work on the GPU is seen."""
 
     def __init__(self, fence: Callable[[], Any]) -> None:
         """Learn what they take while nobody else is at work.

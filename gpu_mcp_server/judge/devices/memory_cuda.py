@@ -29,7 +29,7 @@ PIECE = 1 << 12
 
 
 class Copied(NamedTuple):
-    """Which bytes of answers are copied behind calls, to slots from `room` on; see judge/candidate/stream_copies.py."""
+    """Ranges of answers copied behind calls, to slots from `room` on; see judge/candidate/stream_copies.py."""
 
     ahead: bool
     first: int

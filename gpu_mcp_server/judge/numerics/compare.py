@@ -47,7 +47,7 @@ Pair = Tuple[Array, Array]
 
 
 class Difference(NamedTuple):
-    """How two tensors compare."""
+    """Difference between two tensors."""
 
     wrong: int
     max_abs: float

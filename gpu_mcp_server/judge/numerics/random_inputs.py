@@ -44,7 +44,7 @@ def enlarge(into: Array, rng: Any) -> None:
 
 
 class Recipe:
-    """How random 16-bit words become elements: a table, and a jitter that is added at a random offset."""
+    """Map of random 16-bit words to elements: a table, and a jitter that is added at a random offset."""
 
     def __init__(self, distribution: str, kind: Any, rng: Any) -> None:
         jitter = None
@@ -84,7 +84,7 @@ class Recipe:
 
 
 class Doubles:
-    """How float64 are drawn: with all their random bits, by NumPy's own generators.
+    """Draws of float64: with all their random bits, by NumPy's own generators.
 
     Of few bits a candidate that computes in float32 would be exact, and numbers be equal by chance.
     """

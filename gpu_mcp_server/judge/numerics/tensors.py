@@ -73,7 +73,7 @@ class Tensor:
 
 
 class Layout(NamedTuple):
-    """Where the tensors of one set lie, and how the sets follow each other."""
+    """Offsets of the tensors of one set in memory, and the stride from set to set."""
 
     offsets: Tuple[int, ...]
     """Of each tensor from the start of its set."""

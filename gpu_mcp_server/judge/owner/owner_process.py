@@ -56,7 +56,7 @@ def device_of(task: Dict[str, Any], well: Well) -> Device:
 
 
 class Found(NamedTuple):
-    """What ended the judging of a candidate, or `correct` so far."""
+    """Verdict that ended the judging of a candidate, or `correct` so far."""
 
     verdict: str
     reason: str

@@ -209,7 +209,7 @@ def series_of(rules: Sequence[Dict[str, Any]], files: Dict[str, bytes], who: str
 
 
 class Match(NamedTuple):
-    """How a run's series compare with what is expected."""
+    """Comparison of a run's series with the expected ones."""
 
     reason: str
     """Empty if they match."""

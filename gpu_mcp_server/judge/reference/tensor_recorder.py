@@ -24,7 +24,7 @@ def dtype_of(value: Any) -> str:
 
 
 class Made(NamedTuple):
-    """What is known of a tensor."""
+    """Origin of a tensor: its distribution, and the drawn tensors that it depends on."""
 
     tensor: Any
     """Kept, so that no other gets its id."""

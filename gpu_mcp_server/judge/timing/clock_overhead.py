@@ -26,7 +26,7 @@ in one of 40 evaluations 1.6 (benchmarks/results/h200-repeats.md)."""
 
 
 class Cost(NamedTuple):
-    """What a pass takes besides its calls: thaw, switch in, go, done, stop."""
+    """Cost of a pass besides its calls: thaw, switch in, go, done, stop."""
 
     low_s: float
     """The second lowest of nine, and as low among more: a machine that was busy just then, even in half of the passes,

@@ -23,11 +23,11 @@ class Blocked(Exception):
 
 
 class NoGate(Exception):
-    """Why calls cannot be timed behind gates here; everything has run by then."""
+    """Calls cannot be timed behind gates here; the message says why, and everything has run by then."""
 
 
 class Opened(NamedTuple):
-    """What was seen when gates were opened."""
+    """Times seen when gates were opened."""
 
     elapsed_s: float
     """From the opening of the first timed gate to the last word."""
@@ -38,7 +38,7 @@ class Opened(NamedTuple):
 
 
 class Empty(NamedTuple):
-    """What a pass without a call takes."""
+    """Times of a pass without a call."""
 
     elapsed_s: float = 0.0
     """The gate itself."""

@@ -38,7 +38,7 @@ AGAIN = 3
 
 
 class Single(NamedTuple):
-    """What calls took that were asked for one by one, in seconds, the middle one of them where nothing else is said."""
+    """Seconds of calls that were asked for one by one; medians where nothing else is said."""
 
     call_s: float
     """From the request to the reply."""

@@ -28,7 +28,7 @@ Progress = Callable[[str, float], None]
 
 
 class Goal(NamedTuple):
-    """When enough rounds were played."""
+    """Goal at which enough rounds were played."""
 
     half_width: float
     """Half the width of the median's 95 % interval, as a part of the median: of the candidate's time, and of the

@@ -15,7 +15,7 @@ MARGIN = 0.1
 
 
 class Floor(NamedTuple):
-    """What one call needs at one shape on one device, when it is one of `sets` in a round."""
+    """Least time of one call at one shape on one device, when it is one of `sets` in a round."""
 
     least_us: float
     by: str
