@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class LabHolder:
-    """What lives as long as the server: the laboratory, opened by the first call that needs it."""
+    """Holder of the laboratory for as long as the server lives, opened by the first call that needs it."""
 
     def __init__(self, open_lab: OpenLab, *, local_files: bool = True, heartbeat_s: float = HEARTBEAT_S) -> None:
         """Keep how to open the laboratory.

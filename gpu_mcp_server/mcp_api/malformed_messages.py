@@ -1,4 +1,4 @@
-"""What a client sends that is no message of JSON-RPC: it is answered with an error, and the server goes on.
+"""Answer input that is no message of JSON-RPC with an error, and let the server go on.
 
 The SDK drops such a line of stdio without a word, so that the client waits for ever, and lets half a surrogate pair
 through to one of its HTTP transports, where the answer then cannot be written.

@@ -1,4 +1,4 @@
-"""What agents can read besides calling tools: artifacts, documentation, pages; and the completion of arguments."""
+"""MCP resources: artifacts, documentation, pages; and the completion of arguments."""
 
 from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import contextmanager

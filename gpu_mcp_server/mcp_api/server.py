@@ -42,7 +42,7 @@ PREAMBLE = (
 
 @dataclass(frozen=True)
 class ToolVisibility:
-    """What decides whether a user may call a tool."""
+    """Toolset and scope of a tool, which decide if a user may call it."""
 
     toolset: str
     effect: Effect

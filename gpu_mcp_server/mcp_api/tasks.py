@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 
 class TaskParams(RequestParams):
-    """Which task."""
+    """Parameters that name a task."""
 
     task_id: str = Field(alias="taskId", max_length=200)
 

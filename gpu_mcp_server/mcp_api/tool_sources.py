@@ -1,4 +1,4 @@
-"""What an agent hands in: text, a file of its workspace, or a file on the machine it shares with us."""
+"""Sources that an agent hands in: text, a file of its workspace, or a file on the machine it shares with us."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence

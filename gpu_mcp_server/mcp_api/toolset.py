@@ -1,4 +1,4 @@
-"""How a group of tools is declared, and where the installed ones are found."""
+"""Declaration of a group of tools, and discovery of the installed ones."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence

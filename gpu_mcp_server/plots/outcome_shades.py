@@ -1,4 +1,4 @@
-"""How something stands, as the class of colour that pages and pictures give it."""
+"""Colour classes of states and outcomes, for pages and pictures."""
 
 GOOD = {"correct", "ok", "finished", "target", "held", "confirmed"}
 BAD = {

@@ -13,7 +13,7 @@ COLOURS = {"before": "#bf8700", "after": "#0969da"}
 
 @dataclass(frozen=True)
 class DevicePeaks:
-    """What a device can do at most."""
+    """Peak rates of a device."""
 
     bandwidth_gb_s: float
     tflop_s: float

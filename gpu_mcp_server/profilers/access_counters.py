@@ -1,4 +1,4 @@
-"""What a profile counted of a kernel's accesses, warps and SMs, under whichever name; `None` is not counted.
+"""Counts of a kernel's accesses, warps and SMs in a profile, under whichever name; `None` is not counted.
 
 Source: names of metrics of ncu 2025.3.1 (page `raw`), labels of its page `details`; `gld_efficiency` and its like are
 nvprof's, which some tools still write.

@@ -1,4 +1,4 @@
-"""What to try first: each suggestion rests on a count that tells its cause from others, and links our guide's section.
+"""Suggest a first step: each suggestion rests on a count that tells its cause from others, and links our guide.
 
 A busy unit alone names no cause: the load/store unit is full of spills, of bank conflicts or of a product's operands,
 and what helps against one makes another worse. So causes that were counted come first, by the part of the time that

@@ -1,4 +1,4 @@
-"""What cuda-gdb says of a GPU core dump: which exception, in which kernel, at which line.
+"""Parser of cuda-gdb's report on a GPU core dump: which exception, in which kernel, at which line.
 
 Source: cuda-gdb 13.0 on a light core dump (CUDA_ENABLE_LIGHTWEIGHT_COREDUMP) of an H200.
 """

@@ -1,4 +1,4 @@
-"""What ran on a GPU and when: events of a trace, and kernels as their sums."""
+"""Timed events on a GPU: those of a trace, and kernels as their sums."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

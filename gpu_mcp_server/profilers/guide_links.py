@@ -1,4 +1,4 @@
-"""Which section of our guides a suggestion leads to; `search_docs` finds a section by its heading."""
+"""Links from suggestions to sections of our guides; `search_docs` finds a section by its heading."""
 
 from collections.abc import Mapping
 

@@ -64,7 +64,7 @@ class RecordedRow(BaseModel):
 
 
 class RecordedProgram(BaseModel):
-    """What hotspot_trace wrote down."""
+    """Record that hotspot_trace wrote."""
 
     torch: Name
     device: Name | None
@@ -89,7 +89,7 @@ class RecordedProgram(BaseModel):
 
 
 class MissingTorch(BaseModel):
-    """What hotspot_trace writes where it cannot begin."""
+    """Record that hotspot_trace writes where it cannot begin."""
 
     missing: Name
     python: Name

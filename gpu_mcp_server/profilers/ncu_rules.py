@@ -1,4 +1,4 @@
-"""What ncu's own rules suggest, by the topic that they are about; global and local ones.
+"""Suggestions of ncu's own rules, by the topic that they are about; global and local ones.
 
 Source: rule names and texts of ncu 2025.3.1. A global estimate is of the kernel's time; a local one is only of its
 section's own measure, so it counts half.

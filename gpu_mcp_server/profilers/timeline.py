@@ -1,4 +1,4 @@
-"""What a trace says beyond a table of kernels: idle gaps, overlap, launch latency, NCCL, ranks that arrive late.
+"""Summarize a trace beyond its table of kernels: idle gaps, overlap, launch latency, NCCL, ranks that arrive late.
 
 Times are those of one trace's clock; clocks of several ranks are never compared, only durations.
 """

@@ -61,7 +61,7 @@ class SolutionFlags(BaseModel):
 
 
 class SolutionSpec(BaseModel):
-    """How a packed solution is built and called."""
+    """Build options and entry point of a packed solution."""
 
     entry_point: str
     """FILE::FUNCTION."""

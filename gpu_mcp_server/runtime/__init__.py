@@ -1,4 +1,4 @@
-"""What accompanies every call: who it is for, how long its answer may be, and where logs and traces go.
+"""Context of every call: its user, the budget of its answer, and the place of logs and traces.
 
 Store, services and the web application all use it. Rules about users belong in team, and settings in settings.
 """

@@ -1,4 +1,4 @@
-"""Who the work at hand is done for."""
+"""User on whose behalf the current work is done."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

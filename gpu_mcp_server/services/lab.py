@@ -27,7 +27,7 @@ from gpu_mcp_server.store.store_locks import USE, hold_lock
 
 @dataclass(frozen=True)
 class Lab:
-    """What tools may ask for, room by room."""
+    """All services that tools may use, room by room."""
 
     settings: Settings
     store: Store

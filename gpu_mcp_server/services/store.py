@@ -1,4 +1,4 @@
-"""What the server's store keeps, by kind."""
+"""The server's store, by kind of content."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from gpu_mcp_server.team.sharing import SharingService
 
 @dataclass(frozen=True)
 class Store:
-    """Everything that outlives the server: its database, and what stands in it by kind."""
+    """All that outlives the server: its database, and the content in it by kind."""
 
     db: Database
     artifacts: Artifacts

@@ -12,7 +12,7 @@ _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:/@+,-]*$")]
 
 
 class CommonHostSettings(BaseModel):
-    """What every kind of host has."""
+    """Settings that every kind of host has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
     target: ClassVar[str] = "ssh"

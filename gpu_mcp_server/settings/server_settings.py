@@ -78,7 +78,7 @@ def user_config_file() -> Path:
 
 
 class Settings(BaseSettings):
-    """Everything that can be configured.
+    """All settings of the server.
 
     The user's config.toml < ./gpu-mcp.toml < GPU_MCP_* (`__` between the parts of a name) < flags.
     """
@@ -122,7 +122,7 @@ class Settings(BaseSettings):
     """Machines that jobs can run on. `local` is always among them on Linux."""
 
     team: TeamSettings = TeamSettings()
-    """What `serve --http` and its users need."""
+    """Settings of `serve --http` and its users."""
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
 

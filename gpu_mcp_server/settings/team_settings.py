@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class TeamSettings(BaseModel):
-    """What `serve --http` and its users need."""
+    """Settings of `serve --http` and its users."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

@@ -24,7 +24,7 @@ ABANDONED_S = 3600.0
 
 @dataclass(frozen=True)
 class ArtifactInfo:
-    """What is known of an artifact besides its content."""
+    """Facts about an artifact besides its content."""
 
     artifact_id: str
     sha256: str

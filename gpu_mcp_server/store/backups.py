@@ -36,7 +36,7 @@ _BLOB = re.compile(rf"{BLOBS}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})")
 
 @dataclass(frozen=True)
 class Backup:
-    """What a backup holds."""
+    """One backup: its place, its schema and its size."""
 
     path: str
     created_at: str

@@ -261,7 +261,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _connection(path: Path) -> sqlite3.Connection:
-    """Nothing but SQLite may open a database that is in use, or a file beside it.
+    """Open a database by SQLite alone: nothing else may open one that is in use, or a file beside it.
 
     Closing a descriptor of a file drops every lock that the process holds on it, SQLite's too: another process that
     ends then deletes the journal that this one goes on writing to.

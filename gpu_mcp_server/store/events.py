@@ -1,4 +1,4 @@
-"""What servers on one store tell each other: something that clients may have subscribed to has changed."""
+"""Events between servers on one store: something that clients may have subscribed to has changed."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What the filesystem under the store can and cannot do."""
+"""Properties of the filesystem under the store."""
 
 import errno
 import os

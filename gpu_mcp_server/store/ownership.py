@@ -1,4 +1,4 @@
-"""Whose a handle is, and who may see it: one rule for workspaces, jobs, attempts, artifacts, problems and notes."""
+"""Ownership and visibility of handles: one rule for workspaces, jobs, attempts, artifacts, problems and notes."""
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.runtime.current_user import current_user

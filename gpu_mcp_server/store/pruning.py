@@ -64,7 +64,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Plan:
-    """What goes."""
+    """Items that pruning removes, and the bytes that it frees."""
 
     items: tuple[Item, ...]
     blobs: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Who may do what to the data folder at the same time: locks on files in it, freed with the process."""
+"""Locks of the data folder against simultaneous use: locks on files in it, freed with the process."""
 
 import fcntl
 import os

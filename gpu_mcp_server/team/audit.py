@@ -1,4 +1,4 @@
-"""Who did what to which handle, from where, and how it ended."""
+"""Audit log: user, action, handle, address and outcome of each call."""
 
 import asyncio
 from collections import deque

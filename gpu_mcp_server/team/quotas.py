@@ -1,4 +1,4 @@
-"""What users may take of a shared server, and what they have taken."""
+"""Quotas of users on a shared server, and their use so far."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -31,7 +31,7 @@ _KEPT = (
 
 @dataclass(frozen=True)
 class QuotaUsage:
-    """What a user has taken."""
+    """Use of a user's quotas."""
 
     gpu_s_today: float
     """Since midnight, UTC."""

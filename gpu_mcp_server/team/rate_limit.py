@@ -1,4 +1,4 @@
-"""How many requests users may send."""
+"""Limit of requests for each user."""
 
 import time
 from collections.abc import Callable, Generator

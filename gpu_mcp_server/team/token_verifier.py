@@ -1,4 +1,4 @@
-"""What stands between a request and its user."""
+"""Verify the bearer token of a request, and name its user."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -8,7 +8,7 @@ from gpu_mcp_server.models.user import User
 
 @dataclass(frozen=True)
 class TokenRefusal:
-    """Why a bearer token is not accepted, as far as whoever shows it may know."""
+    """Reason for which a bearer token is refused, as far as its bearer may know it."""
 
     reason: Literal["unknown", "expired", "revoked"]
     """`expired` and `revoked` only to who knows the whole token: others learn nothing about what there is."""

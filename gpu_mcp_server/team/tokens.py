@@ -27,7 +27,7 @@ SESSION_S = 12 * 3600
 
 @dataclass(frozen=True)
 class Token:
-    """What may be known of a token: everything but its secret."""
+    """Record of a token: everything but its secret."""
 
     token_id: str
     user: str

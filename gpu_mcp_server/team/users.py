@@ -16,7 +16,7 @@ COLUMNS = ("weight", "toolsets", "project", "sharing", "quotas", "webhook")
 
 
 class Users:
-    """Who there is, and what was settled for each."""
+    """Users of the server, and the settings of each."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -1,4 +1,4 @@
-"""What compilers are told and what they say: flags, build plans, diagnostics, listings, object files.
+"""Input and output of compilers: flags, build plans, diagnostics, listings, object files.
 
 Each function takes text or data, and returns it. Nothing here starts a program; services/builds does, and hostd/probe
 finds what a host has.

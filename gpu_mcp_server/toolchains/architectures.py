@@ -13,7 +13,7 @@ FIRST_WITH_SUFFIX = 90
 
 @dataclass(frozen=True)
 class CompileTarget:
-    """What to compile for."""
+    """Architecture to compile for."""
 
     arch: str
     note: str = ""

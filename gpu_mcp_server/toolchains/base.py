@@ -1,4 +1,4 @@
-"""What a toolchain is, and the plan of one build. Nothing here touches a file or starts a program."""
+"""Interface of a toolchain, and the plan of one build. Nothing here touches a file or starts a program."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

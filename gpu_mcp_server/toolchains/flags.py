@@ -1,4 +1,4 @@
-"""Which compiler flags a caller may give.
+"""Allow-list of the compiler flags that a caller may give.
 
 A list of what is allowed, not of what is forbidden: compilers have hundreds of flags that read, write or run
 files (`-o`, `-fplugin=`, `-wrapper`, `-specs=`, `@file`, `--run`, `-Xlinker`, `-ccbin`), and new ones each year.

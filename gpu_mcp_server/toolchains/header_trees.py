@@ -1,4 +1,4 @@
-"""Which of a host's trees of headers a source reads, and how its compiler is told of them."""
+"""Choose the host's header trees that a source reads, and the options that name them to its compiler."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What usually mends a compiler's complaint.
+"""Hints that usually mend a compiler's complaint.
 
 Each row was written for a message that an agent met here, or that the compilers' samples show; where no row fits there
 is no hint, as a wrong one costs more than none.

@@ -1,4 +1,4 @@
-"""Which file of a project a message of ptxas is about: ptxas names kernels and its own temporary files, never sources.
+"""Trace a message of ptxas to the project's file: ptxas names kernels and its temporary files, never sources.
 
 Source: nvcc 13.0 calls its input `tmpxft_<numbers>_<stem>[.<target>].ptx`; ninja prints `FAILED: <object>` before and
 make `*** [...: <object>] Error` behind what a command said; CMake's objects are named `<source>.o`.

@@ -1,4 +1,4 @@
-"""How nvcc is told of a library that a host has, by `-lNAME`; which package brings one that it lacks.
+"""Options by which nvcc links a host's library, by `-lNAME`; and the package that brings a missing one.
 
 Source: ld(1) for `-l:FILE` and `-rpath`; CUDA Installation Guide, "Install using pip"; names of packages as of PyPI.
 """
@@ -21,7 +21,7 @@ _SHOWN_PLACES = 12
 
 @dataclass(frozen=True)
 class Linking:
-    """What a build that links libraries is given."""
+    """Options of a build that links libraries."""
 
     include: tuple[str, ...] = ()
     """Options before the source."""

@@ -1,4 +1,4 @@
-"""How much a launcher asked for when the GPU's memory was not enough: its allocations, wrapped at link time.
+"""Report a launcher's allocations when the GPU's memory was not enough: wrappers, put in at link time.
 
 The CUDA runtime is linked statically and hides its symbols, so nothing can be put before it later. A source that
 allocates gets a header in front; the linker turns its calls of `cudaMalloc` and its kin into calls of these functions.

@@ -1,4 +1,4 @@
-"""What GPU object files say of their kernels: NVIDIA's cubins, AMD's code objects, and AMD's bundles inside libraries.
+"""Read kernels' facts from GPU object files: NVIDIA's cubins, AMD's code objects, AMD's bundles in libraries.
 
 Source: LLVM, "User Guide for AMDGPU Backend" (note NT_AMDGPU_METADATA, a msgpack map); clang, "ClangOffloadBundler"
 (layout of a bundle). NVIDIA documents no layout of `.nv.info`: attributes 0x2f (registers) and 0x11 (frame) agree with

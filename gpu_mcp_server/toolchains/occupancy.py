@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit on one multiprocessor, from what it takes; nothing is run.
+"""Compute how many blocks of a kernel fit on one multiprocessor, from what it takes; nothing is run.
 
 Source: NVIDIA, CUDA C++ Programming Guide 13.0, "Compute Capabilities", table "Technical Specifications per Compute
 Capability"; the arithmetic is that of `cuda_occupancy.h` of the toolkit (registers are given out to a warp in units of
@@ -19,7 +19,7 @@ MAX_BLOCK = 1024
 
 @dataclass(frozen=True)
 class MultiprocessorLimits:
-    """What one multiprocessor (compute unit) has.
+    """Limits of one multiprocessor (compute unit).
 
     Attributes:
         warps: Warps (waves) at once.

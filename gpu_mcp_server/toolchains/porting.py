@@ -1,4 +1,4 @@
-"""What a converter from CUDA to HIP or SYCL does not see: constructs that compile, or almost, and mean something else.
+"""Find constructs that a converter from CUDA to HIP or SYCL overlooks: they compile, or almost, and differ.
 
 Source: AMD, "HIP porting guide" (warp size, lane masks, inline assembly); CUDA C++ Programming Guide (warp shuffles,
 wmma, TMA, clusters); SYCL 2020 specification and Intel's "Migrate from CUDA to C++ with SYCL" for the equivalents.

@@ -42,7 +42,7 @@ _TARGET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,200}\Z")
 
 @dataclass(frozen=True)
 class Project:
-    """What is to be built."""
+    """Project that is to be built."""
 
     system: System
     folder: str = "."
@@ -72,7 +72,7 @@ def validate_project(project: Project, toolchains: Sequence[Toolchain] = ()) -> 
     """Check what a caller gave.
 
     Args:
-        project: What is to be built.
+        project: Project that is to be built.
         toolchains: The host's compilers of GPU code; those that there are know which architectures they make.
 
     Raises:

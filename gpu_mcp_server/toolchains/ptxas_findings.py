@@ -1,4 +1,4 @@
-"""Why a kernel that compiled will be slow, or will not start: what ptxas says as information, as warnings.
+"""Turn ptxas's information into warnings: a kernel that compiled will be slow, or will not start.
 
 Source: outputs of ptxas 13.0 and 13.5 (`-v`), where messages of "Potential Performance Loss" have codes about C7510.
 PTX ISA, "State Spaces" (`.local`); CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute

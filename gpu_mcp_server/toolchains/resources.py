@@ -1,4 +1,4 @@
-"""What GPU kernels take, from the words of `ptxas -v` and of clang's remarks for AMD.
+"""Parser of GPU kernels' resources, from the words of `ptxas -v` and of clang's remarks for AMD.
 
 Source: outputs of ptxas and nvlink 13.0. Spilled bytes stand nowhere else, not even in the cubin. For the same kernel
 nvlink reports 1 KiB more of shared memory than ptxas from sm_90 on: the system keeps it for itself. The remarks are

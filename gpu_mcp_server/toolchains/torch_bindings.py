@@ -41,7 +41,7 @@ class BoundFunction:
 
 @dataclass(frozen=True)
 class Binding:
-    """How the judge calls an extension."""
+    """Interface by which the judge calls an extension."""
 
     kind: Literal["model", "launcher"]
     """As what kind of Python file: one whose results are returned, or a launcher."""

@@ -80,7 +80,7 @@ async def _team(request: Request) -> Response:
 
 @dataclass(frozen=True)
 class _HostDraining:
-    """Which hosts take new jobs, in the name of an admin."""
+    """Draining and resuming of hosts, in the name of an admin."""
 
     hosts: "Hosts"
     by: str

@@ -50,7 +50,7 @@ METADATA = f"/.well-known/oauth-protected-resource{MCP_PATH}"
 
 @dataclass(frozen=True)
 class SiteState:
-    """What the pages' handlers find as `request.app.state.site`."""
+    """State that the pages' handlers find as `request.app.state.site`."""
 
     settings: Settings
     team: Team

@@ -1,4 +1,4 @@
-"""Who a request is from."""
+"""Authenticate a request: find the user who sent it."""
 
 import math
 import re

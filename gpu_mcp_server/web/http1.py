@@ -21,7 +21,7 @@ TOO_LARGE = 431
 
 
 class LineBuffer(ReceiveBuffer):
-    """What has come and is not read yet; its lines end with CR LF and hold no control characters."""
+    """Buffer of bytes received and not read yet; its lines end with CR LF and hold no control characters."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """Take the lines up to an empty one, once that has come.

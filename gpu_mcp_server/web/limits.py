@@ -1,4 +1,4 @@
-"""What no client may do: address another host, send or read forever, go on while the server ends."""
+"""Limits for clients: none may address another host, send or read forever, or go on while the server ends."""
 
 import asyncio
 from collections.abc import Collection

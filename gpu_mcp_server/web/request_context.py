@@ -1,4 +1,4 @@
-"""What happens around each MCP request that came over HTTP."""
+"""Context of each MCP request that came over HTTP."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""How well the search answers: questions with accepted entries, recall, mean reciprocal rank, latency."""
+"""Metrics of the search over questions with accepted entries: recall, mean reciprocal rank, latency."""
 
 import json
 import re

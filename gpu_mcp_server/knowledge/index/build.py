@@ -24,7 +24,7 @@ from gpu_mcp_server.knowledge.readers.sources import (
 
 @dataclass
 class BuiltIndex:
-    """What a build did."""
+    """Result of building an index."""
 
     counts: Counts
     read: list[str] = field(default_factory=list[str])

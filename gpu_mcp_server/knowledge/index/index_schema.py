@@ -50,7 +50,7 @@ CREATE INDEX entry_edition ON entry (edition, name);
 
 @dataclass
 class Counts:
-    """What was written."""
+    """Numbers of rows written."""
 
     editions: int = 0
     entries: int = 0

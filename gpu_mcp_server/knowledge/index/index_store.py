@@ -1,4 +1,4 @@
-"""Where indexes lie: one folder a build, never changed afterwards; `current` names the one that readers open.
+"""Folders of indexes: one a build, never changed afterwards; `current` names the one that readers open.
 
 DATA/knowledge/added.json       folders that the user added
 DATA/knowledge/editions/        what was read of each library and version, by fingerprint

@@ -1,4 +1,4 @@
-"""What a BLAS or LAPACK routine does, told from its name: cuBLAS's and cuSOLVER's headers have no prose.
+"""Meanings of BLAS and LAPACK routines, told from their names: cuBLAS's and cuSOLVER's headers have no prose.
 
 Source: the naming scheme of the reference BLAS and LAPACK; suffixes as cuBLAS, cuSOLVER and rocBLAS use them.
 """

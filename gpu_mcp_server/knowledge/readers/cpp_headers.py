@@ -51,7 +51,7 @@ _ROLE = re.compile(r":[\w:-]+:`~?([^`<]*?)(?:\s*<[^`]*>)?`")
 
 @dataclass
 class _Scope:
-    """What a brace opened."""
+    """Scope that a brace opened."""
 
     kind: str
     """`namespace`, `record` or `body`."""

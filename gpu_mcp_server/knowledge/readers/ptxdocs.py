@@ -1,4 +1,4 @@
-"""What CCCL generates for PTX instructions, pages and headers: many variants of a call, one entry an instruction."""
+"""Reader of CCCL's generated pages and headers for PTX: many variants of a call, one entry an instruction."""
 
 import re
 import textwrap

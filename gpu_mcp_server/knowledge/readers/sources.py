@@ -1,4 +1,4 @@
-"""Where documentation comes from: `knowledge_base/sources/*.toml`, and what of it is on this machine."""
+"""Sources of documentation: `knowledge_base/sources/*.toml`, and their files on this machine."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""What a user owns: folders of PDF, HTML, Markdown and text. Untrusted, so all of it has limits, each said when met."""
+"""Reader of a user's folders of PDF, HTML, Markdown and text. Untrusted, so all has limits, each said when met."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ WORKER = WORKERS / "pdftext.py"
 
 @dataclass
 class ReadResult:
-    """What came of reading documents."""
+    """Result of reading documents."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
     files: int = 0

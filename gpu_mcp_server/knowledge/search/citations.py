@@ -1,4 +1,4 @@
-"""What the sections found name counts, too: people ask in a guide's words, not in a header's."""
+"""Score entries that the found sections name, too: people ask in a guide's words, not in a header's."""
 
 import math
 import sqlite3

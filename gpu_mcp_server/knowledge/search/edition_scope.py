@@ -1,4 +1,4 @@
-"""Which editions a question is about: every library in its preferred version, unless it says otherwise."""
+"""Editions that a question is about: every library in its preferred version, unless the question says otherwise."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class EditionRow:
 
 @dataclass(frozen=True)
 class Scope:
-    """What a search looks at."""
+    """Editions that a search looks at."""
 
     editions: tuple[EditionRow, ...]
     others: tuple[EditionRow, ...] = ()

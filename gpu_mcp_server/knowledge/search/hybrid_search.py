@@ -75,7 +75,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchAnswer:
-    """What was found."""
+    """Hits of a search, with notes and suggestions."""
 
     hits: list[Hit] = field(default_factory=list[Hit])
     did_you_mean: list[str] = field(default_factory=list[str])

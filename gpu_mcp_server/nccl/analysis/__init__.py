@@ -1,4 +1,4 @@
-"""What a program communicates: its graph, its patterns, who writes and reads each buffer, and what can be changed.
+"""Analysis of a program's communication: graph, patterns, writers and readers of each buffer, possible changes.
 
 It returns data, text and pictures for agents. The changes themselves are in nccl/stages.
 """

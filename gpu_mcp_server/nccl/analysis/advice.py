@@ -1,4 +1,4 @@
-"""What the agent has to do where the program cannot, with the API of the NCCL that is installed."""
+"""Instructions to the agent where the program cannot act, with the API of the NCCL that is installed."""
 
 from gpu_mcp_server.nccl.program_model.api_names import GIN_FIRST, RUNTIME_FIRST
 

@@ -13,7 +13,7 @@ from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, argumen
 
 @dataclass(frozen=True)
 class AllToAllLoop:
-    """What the call that replaces it needs."""
+    """Loop of sends and receives, with the parts that the call replacing it needs."""
 
     source: ParsedSource
     start: Node

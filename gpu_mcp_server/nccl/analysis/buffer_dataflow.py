@@ -1,4 +1,4 @@
-"""Who writes and who reads a buffer, in the order in which the program runs."""
+"""Dataflow of buffers: writers and readers of each, in the order in which the program runs."""
 
 import re
 from collections.abc import Iterable
@@ -57,7 +57,7 @@ class EventUse:
 
 @dataclass(frozen=True)
 class BufferQuery:
-    """Who wrote, or who reads, what a pointer of an event points to."""
+    """Query for the writers or readers of the memory behind a pointer of an event."""
 
     event: TraceEvent
     places: list[MemoryLocation]
@@ -74,7 +74,7 @@ class BufferQuery:
 
 @dataclass(frozen=True)
 class Partner:
-    """Who produces or consumes a buffer."""
+    """Producer or consumer of a buffer."""
 
     what: str
     line: int

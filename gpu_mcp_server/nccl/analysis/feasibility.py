@@ -1,4 +1,4 @@
-"""Which stages the program can do by itself, and why not.
+"""Feasibility of the stages for the program alone, with the reasons against it.
 
 Stage A: buffers in windows, a device communicator; the host's collectives stay.
 Stage B: calls go to generated device kernels, with the host's collective as the counted fallback.

@@ -29,7 +29,7 @@ class P2pOperation:
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a set of sends and receives is."""
+    """Pattern that a set of sends and receives forms."""
 
     name: str
     why: str

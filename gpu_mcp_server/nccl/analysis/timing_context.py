@@ -1,4 +1,4 @@
-"""What a site's surroundings say: warm-up or timed, where the host waits."""
+"""Phase of a program around a site: warm-up or timed, and the places where the host waits."""
 
 import re
 

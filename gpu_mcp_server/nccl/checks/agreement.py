@@ -1,4 +1,4 @@
-"""What all ranks must agree on: collectives and their arguments, windows and their sizes, launches that communicate."""
+"""Check that ranks agree: collectives and their arguments, windows and their sizes, launches that communicate."""
 
 from posixpath import basename
 

@@ -32,7 +32,7 @@ class BarrierSession:
 
 @dataclass(frozen=True)
 class PathState:
-    """What a path has seen so far."""
+    """Barriers and accesses that a path has seen so far."""
 
     synced: bool = False
     """A barrier was passed."""

@@ -1,4 +1,4 @@
-"""What communicates: the collectives of the original, and what became of each."""
+"""Compare a program's communication with the original's: collectives lost, changed, or left on the host."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a static rule found."""
+"""Findings of static rules."""
 
 from dataclasses import dataclass
 from typing import Literal

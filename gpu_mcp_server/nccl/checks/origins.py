@@ -1,4 +1,4 @@
-"""Where a pointer comes from: the allocation, through offsets, aliases and parameters of helper functions."""
+"""Trace a pointer to its allocation, through offsets, aliases and parameters of helper functions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

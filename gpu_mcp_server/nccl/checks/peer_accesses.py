@@ -1,4 +1,4 @@
-"""Which expressions of a kernel point into the memory of other ranks, and where they are followed."""
+"""Expressions of a kernel that point into other ranks' memory, and the functions into which they are followed."""
 
 import re
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ _TRANSPARENT = frozenset({"parenthesized_expression", "cast_expression", "comma_
 
 @dataclass(frozen=True)
 class PointerUse:
-    """What becomes of a pointer at one place."""
+    """Use of a pointer at one place."""
 
     kind: str
     """access, bind (to `name`), pass (to parameter `position` of `call`), none."""

@@ -1,4 +1,4 @@
-"""What is asked of ncclDevCommCreate, and whether its answer is looked at."""
+"""Check the requirements given to ncclDevCommCreate, and that its result is looked at."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What is made is unmade, in the right order: windows and device communicators before memory and communicators."""
+"""Check that resources are freed in order: windows and device communicators before memory and communicators."""
 
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.checks.origins import allocations_of

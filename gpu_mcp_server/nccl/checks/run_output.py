@@ -1,4 +1,4 @@
-"""What programs under check print: counters, cases, times, NCCL's own words, and where a rank stood when it hung."""
+"""Parser of checked programs' output: counters, cases, times, NCCL's words, and the site of a rank that hung."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ class DifferentialCase:
 
 @dataclass(frozen=True)
 class Stress:
-    """What the stress build did and saw, over all ranks."""
+    """Counts of the stress build, over all ranks."""
 
     ranks: int
     guards_broken: int
@@ -62,7 +62,7 @@ class Stress:
 
 @dataclass(frozen=True)
 class HangLocation:
-    """Where a rank stood when it was ended."""
+    """Place of a rank in the program when it was ended."""
 
     rank: int
     site: str

@@ -1,4 +1,4 @@
-"""What a value in a kernel depends on: the thread, the rank, memory, or nothing that differs."""
+"""Dependences of a value in a kernel: on the thread, the rank, memory, or nothing that differs."""
 
 import re
 from collections.abc import Mapping

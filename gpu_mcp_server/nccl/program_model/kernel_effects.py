@@ -1,4 +1,4 @@
-"""What a kernel does with each of its pointers, read off its body: position among the parameters means nothing."""
+"""Effects of a kernel on each of its pointers, read off its body: position among the parameters means nothing."""
 
 from dataclasses import dataclass, replace
 
@@ -28,7 +28,7 @@ MEMBERS = frozenset({"data", "get", "lsaPtr", "localPtr", "peerPtr", "begin"})
 
 @dataclass(frozen=True)
 class ParameterAccess:
-    """What happens to the memory behind a parameter."""
+    """Accesses to the memory behind a parameter."""
 
     reads: bool = False
     writes: bool = False

@@ -1,4 +1,4 @@
-"""What the calls of known libraries do with the pointers that they get, and which calls are known to do nothing.
+"""Effects of known libraries' calls on the pointers that they get, and calls that are known to do nothing.
 
 Sources: the reference pages of cuBLAS, cuDNN, cuFFT, cuSPARSE, cuRAND and CUB of CUDA 13.0, of Thrust 3.0 (CCCL), and
 MPI 4.1, which takes device pointers where it was built for CUDA. A call that no table knows is unknown, not harmless.
@@ -28,7 +28,7 @@ BETA = "0"
 
 @dataclass(frozen=True)
 class PointerAccess:
-    """What a call does with one of its arguments."""
+    """Access of a call to one of its arguments."""
 
     node: Node
     reads: bool

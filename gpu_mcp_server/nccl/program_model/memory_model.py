@@ -13,7 +13,7 @@ from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
 
 @dataclass(frozen=True)
 class ArrayElement:
-    """Which element of an array of pointers a place is."""
+    """Element of an array of pointers that a place denotes."""
 
     text: str
     number: int | None = None
@@ -36,7 +36,7 @@ class ArrayElement:
 
 @dataclass(frozen=True)
 class MemoryLocation:
-    """Where a pointer is kept."""
+    """Place where a pointer is kept."""
 
     key: tuple[str, int]
     path: str = ""
@@ -91,7 +91,7 @@ class Ref:
 
 @dataclass(eq=False)
 class Allocation:
-    """Where a buffer's memory comes from."""
+    """Origin of a buffer's memory."""
 
     place: MemoryLocation
     function: str

@@ -1,4 +1,4 @@
-"""Which memory an expression means: aliases, offsets, casts, members, parameters, helper functions.
+"""Resolve an expression to the memory it means: aliases, offsets, casts, members, parameters, helper functions.
 
 A *place* is where a pointer is kept: a variable, a member, an element. Two expressions mean the same buffer if they
 lead to the same places. The analysis knows no order within a function: a pointer that is assigned twice means both.

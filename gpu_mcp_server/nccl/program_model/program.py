@@ -72,7 +72,7 @@ class FunctionCall:
 
 
 class ProgramModel:
-    """What a set of files says."""
+    """Functions, kernels, calls and launches of a set of files."""
 
     def __init__(self, sources: dict[str, ParsedSource], main: str, missing: list[str]) -> None:
         """Keep the parsed files."""

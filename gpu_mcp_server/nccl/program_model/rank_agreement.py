@@ -1,4 +1,4 @@
-"""What all ranks must agree on: that they make a call, its count, type, operation and root, and sizes of windows.
+"""Rules on which all ranks must agree: calls made, their count, type, operation and root, and sizes of windows.
 
 NCCL leaves it undefined otherwise: it hangs, or is wrong without a word (nccl.h, and NVIDIA/nccl#1417).
 """

@@ -1,4 +1,4 @@
-"""Which values of the host's code differ between ranks: what MPI_Comm_rank gave, and all that is computed from it."""
+"""Values of the host's code that differ between ranks: the result of MPI_Comm_rank, and all computed from it."""
 
 import re
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _SUCCESS = re.compile(r"[Ss]uccess|SUCCESS|nullptr|NULL|\berr(?:or)?\b")
 
 @dataclass(frozen=True)
 class RankDependence:
-    """Why a value differs between ranks."""
+    """Reason for which a value differs between ranks."""
 
     name: str
     line: int

@@ -1,4 +1,4 @@
-"""Which declaration a name means, where it stands."""
+"""Resolve a name to its declaration, at the place where it stands."""
 
 from dataclasses import dataclass
 from functools import cached_property

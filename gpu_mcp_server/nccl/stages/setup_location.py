@@ -1,4 +1,4 @@
-"""Where communicators get their device side and buffers their windows: after the allocations, before the first use."""
+"""Places for device communicators and windows in the program: after the allocations, before the first use."""
 
 import re
 from dataclasses import dataclass

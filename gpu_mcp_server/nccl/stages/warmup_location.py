@@ -1,4 +1,4 @@
-"""Where a warm-up runs once and ahead of every clock: in the function of the call, or in one of its callers."""
+"""Place for a warm-up that runs once and ahead of every clock: in the function of the call, or in a caller."""
 
 import re
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ _QUIET = (
 
 @dataclass(frozen=True)
 class Around:
-    """What an agent's sandbox has."""
+    """Surroundings of an agent in its sandbox: its Python, the sockets' folder, tools, the model's address."""
 
     python: str
     folder: str

@@ -37,7 +37,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 @dataclass(frozen=True)
 class Answer:
-    """What an agent left."""
+    """Answer of an agent, with its cost and calls."""
 
     status: str
     """ok, or what went wrong: failed, timeout, oom, disk_quota, output_limit."""

@@ -1,4 +1,4 @@
-"""What an agent in its sandbox may reach outside: its model's one address, and our tools; nothing else."""
+"""Proxy for an agent in its sandbox: it reaches its model's one address, and our tools; nothing else."""
 
 import asyncio
 import fcntl
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Address:
-    """Where a model listens."""
+    """Address of a model's server."""
 
     scheme: str
     host: str

@@ -46,7 +46,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Findings:
-    """What the run itself found out between two candidates, as text for the next prompt."""
+    """Findings of the run itself between two candidates, as text for the next prompt."""
 
     looked_up: str = ""
     """What the documentation says of an error that came twice."""

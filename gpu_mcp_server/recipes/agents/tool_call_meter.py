@@ -1,4 +1,4 @@
-"""What passes between an agent and our tools: counted, bounded, and read for the attempts that it names."""
+"""Meter of the messages between an agent and our tools: counted, bounded, and read for the attempts they name."""
 
 import json
 from dataclasses import dataclass, field

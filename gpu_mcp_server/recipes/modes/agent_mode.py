@@ -21,7 +21,7 @@ REASON_CHARACTERS = 200
 
 @dataclass
 class Course:
-    """What was judged so far."""
+    """Verdicts and findings of a run so far."""
 
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
 

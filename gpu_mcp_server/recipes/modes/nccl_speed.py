@@ -13,7 +13,7 @@ from gpu_mcp_server.recipes.run.run_context import Ground
 
 @dataclass(frozen=True)
 class ProgramSpeed:
-    """What a measurement says of a speed target."""
+    """Measured speed of a program beside its target."""
 
     ratio: PairedDifference
     """Time of the original over that of the changed program."""

@@ -65,7 +65,7 @@ async def population(ground: Ground) -> Ending:
 
 @dataclass
 class RoundFindings:
-    """What the run found out for the next round."""
+    """Findings of the run for the next round."""
 
     response: FailureResponse
     found: Findings

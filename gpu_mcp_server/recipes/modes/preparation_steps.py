@@ -23,7 +23,7 @@ Check = Callable[[M], Awaitable[str]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was handed over before the first candidate."""
+    """Specification and tests that were handed over before the first candidate."""
 
     specification: Specification
     tests: TestPlan | None = None

@@ -1,4 +1,4 @@
-"""Which step makes repeated runs of one plan differ: whose answers do, and whose gains spread the result."""
+"""Attribute differences between repeated runs of a plan to steps: differing answers, and the spread of gains."""
 
 import re
 import statistics

@@ -1,4 +1,4 @@
-"""How different texts are."""
+"""Measure of the difference between texts."""
 
 import difflib
 import itertools

@@ -1,4 +1,4 @@
-"""What bounds a correct candidate below its target: a profile, or the judge's times where nothing can profile it."""
+"""Bounds of a correct candidate below its target: from a profile, or the judge's times where none can be made."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run makes of a time that is provisional: it has it confirmed before it counts."""
+"""Confirm a provisional time before it counts in a run."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a run does about failures: it looks up an error that repeats, and asks the reflector after two of one stage."""
+"""Respond to failures in a run: look up an error that repeats, and ask the reflector after two of one stage."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What to do next with a run that stands still, in one line."""
+"""Suggest the next step for a run that stands still, in one line."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -34,7 +34,7 @@ TEXT = 6000
 
 @dataclass(frozen=True)
 class ProjectCheck:
-    """How a project stands."""
+    """Result of building and testing a project, and the role whose turn it is."""
 
     outcome: str
     """green, untested (every test was skipped), configure_failed, compile_failed, link_failed, tests_failed, no_tests,

@@ -1,4 +1,4 @@
-"""What the records have of a run's candidates: attempts, whole verdicts, sources. What was pruned is absent."""
+"""Recorded candidates of a run: attempts, whole verdicts, sources. Pruned ones are absent."""
 
 import json
 from collections.abc import Iterable, Mapping

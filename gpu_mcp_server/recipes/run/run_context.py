@@ -1,4 +1,4 @@
-"""What every mode of a run stands on: journalled steps, the agent, the judge, the documentation."""
+"""Context shared by every mode of a run: journalled steps, the agent, the judge, the documentation."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,7 +34,7 @@ JUDGE_WAIT_S = 3600.0
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a run stopped."""
+    """Reason for which a run stopped."""
 
     stopped: StopReason
     why: str = ""

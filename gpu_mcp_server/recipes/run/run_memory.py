@@ -1,4 +1,4 @@
-"""What a run remembers before its first step: the best confirmed attempt, recurring failures, lessons of kin."""
+"""Memory of a run before its first step: the best confirmed attempt, recurring failures, lessons of kin."""
 
 import json
 import time

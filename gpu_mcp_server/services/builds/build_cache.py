@@ -1,4 +1,4 @@
-"""What builds made, kept by the content of all that went into them; failures too."""
+"""Cache of builds, keyed by the content of all that went into them; failures too."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Which compiler of a host builds a source and how, how much processor time that may take, and what is said of more."""
+"""Plan a build: the host's compiler and its command, the processor time it may take, and the note on longer ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

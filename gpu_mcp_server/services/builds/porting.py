@@ -38,7 +38,7 @@ HOW = (
 
 @dataclass(frozen=True)
 class Converter:
-    """What converts."""
+    """Program that converts a source."""
 
     kind: str
     path: str

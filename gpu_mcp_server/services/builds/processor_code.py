@@ -16,7 +16,7 @@ from gpu_mcp_server.toolchains.processor_assembly import assembly_plan, vectoriz
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a compiler made of a source, as text."""
+    """Assembly that a compiler made of a source."""
 
     text: str
     compiler: str

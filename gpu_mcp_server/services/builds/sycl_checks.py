@@ -18,7 +18,7 @@ from gpu_mcp_server.toolchains.sycl_runtime import SyclRuntime
 
 @dataclass(frozen=True)
 class SyclCheckPlan:
-    """What a check needs besides the kernels."""
+    """Phases and files of a check besides the kernels."""
 
     phases: list[dict[str, object]]
     whole: list[dict[str, object]]

@@ -1,4 +1,4 @@
-"""What a run left behind beyond its output: how each rank ended, which tests failed, where a GPU kernel broke."""
+"""Traces of a run beyond its output: each rank's ending, failed tests, the place where a GPU kernel broke."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ class TracedCommand:
 
 @dataclass(frozen=True)
 class RunTraces:
-    """What was found."""
+    """Traces that were found."""
 
     notes: list[str] = field(default_factory=list[str])
     ranks: list[RankResult] = field(default_factory=list[RankResult])

@@ -31,7 +31,7 @@ FILE_BYTES = 60 << 20
 
 @dataclass(frozen=True)
 class Fetched:
-    """What came from a host."""
+    """Headers fetched from a host."""
 
     host: str
     places: list[dict[str, str]]

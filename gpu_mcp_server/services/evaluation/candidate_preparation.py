@@ -1,4 +1,4 @@
-"""What comes before a candidate is judged: a host for it, whether it may be tried there, and what is built of it."""
+"""Prepare a candidate for the judge: choose its host, check that it may run there, build it."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a second evaluation of an attempt says of the first, and what follows from that."""
+"""Compare a second evaluation of an attempt with the first, and act on the outcome."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where a kernel broke: a candidate that made an illegal access is run again under compute-sanitizer, for the line."""
+"""Locate an illegal access of a candidate: run it again under compute-sanitizer, for the line."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ LIMIT_S = 60.0
 
 
 class MemoryCheckerProtocol(Protocol):
-    """What runs a program under a checker."""
+    """Service that runs a program under a checker."""
 
     def check(self, what: RunTarget) -> Awaitable[MemoryCheck]:
         """Run it and say what was found."""

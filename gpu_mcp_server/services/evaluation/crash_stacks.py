@@ -1,4 +1,4 @@
-"""Where a candidate stood when it crashed or hung: it is called once more, apart from the judge, and looked at there.
+"""Stacks of crashed or hung candidates: each is called once more, apart from the judge, and looked at there.
 
 What a second run says is the candidate's own word, shortened and stripped: it stands beside a verdict and changes none.
 """
@@ -52,7 +52,7 @@ PLAYER = f"{FOLDER}/player.py"
 
 @dataclass(frozen=True)
 class Stack:
-    """What a second run showed."""
+    """Stack that a second run showed."""
 
     by: str
     """gdb, or what stood for it."""

@@ -38,7 +38,7 @@ LOCAL = re.compile(r'^\s*#\s*include\s*"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Extensions:
-    """What was built for one candidate."""
+    """Extensions built for one candidate."""
 
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """For the candidate's workspace: libraries, and what the compiler said of sources that it refused."""

@@ -1,4 +1,4 @@
-"""Who is judged on a host just now, so that what can wait does."""
+"""Track the judging on each host, so that work that can wait does."""
 
 import math
 import time
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class HostUse:
-    """What this server has judged on each host.
+    """Judging of this server on each host, now and last.
 
     Attributes:
         on_begin: Called with a host when somebody is about to be judged there.

@@ -32,7 +32,7 @@ are few per cent of it on an idle machine; on a GPU the fence tells hidden work 
 
 @dataclass(frozen=True)
 class TimingBudget:
-    """How long a candidate is timed."""
+    """Budget for timing a candidate."""
 
     half_width: float
     """Of the median's 95 % interval, as a part of the median, at which rounds end."""

@@ -1,4 +1,4 @@
-"""Whether a host's judge can start: its Python, inside the sandbox, with what references import."""
+"""Check that a host's judge can start: its Python, inside the sandbox, with the modules references import."""
 
 import json
 
@@ -25,7 +25,7 @@ print(json.dumps(found))
 
 
 class PreflightReport(Model):
-    """How the judge's Python started inside the sandbox."""
+    """Result of starting the judge's Python inside the sandbox."""
 
     path: str
     problem: str | None = None

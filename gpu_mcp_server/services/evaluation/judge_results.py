@@ -54,7 +54,7 @@ PRINTED_CHARS = 1200
 
 
 class Verdicts:
-    """What became of judge jobs."""
+    """Reader of judge jobs' records, and writer of their verdicts."""
 
     def __init__(
         self,

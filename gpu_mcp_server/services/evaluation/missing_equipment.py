@@ -1,4 +1,4 @@
-"""What a candidate needs and its host does not have, in words: no verdict, and no attempt."""
+"""Report equipment that a candidate needs and its host lacks, in words: no verdict, and no attempt."""
 
 import ast
 import re

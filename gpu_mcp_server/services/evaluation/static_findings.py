@@ -1,4 +1,4 @@
-"""What a static reading of a source finds suspicious; advice, never the verdict."""
+"""Suspicions from a static reading of a source; advice, never the verdict."""
 
 import asyncio
 from typing import Any, cast

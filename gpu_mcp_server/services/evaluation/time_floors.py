@@ -1,4 +1,4 @@
-"""What a call costs at least on a device, for the judge to compare its clock with."""
+"""Least times of a call on a device, for the judge to compare its clock with."""
 
 import math
 from collections.abc import Mapping, Sequence

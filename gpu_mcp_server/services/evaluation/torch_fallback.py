@@ -1,4 +1,4 @@
-"""Whether a candidate whose extension did not compile went on without it: that belongs into a verdict's first line."""
+"""Detect a candidate that went on without its extension, which did not compile: a verdict's first line says so."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What all attempts teach: search over problems, errors that are equal, stores merged into one, candidates as commits.
+"""Lessons from all attempts: search over problems, errors that are equal, stores merged, candidates as commits.
 
 It reads what other services recorded. Single attempts are written and read in services/records.
 """

@@ -1,4 +1,4 @@
-"""What attempts teach by what came after them: failures that were mended, advice and hints that were followed.
+"""Lessons from attempts and what came after them: mended failures, advice and hints that were followed.
 
 Nothing is written for these lessons: they follow from attempts, their parents and their evidence.
 """

@@ -1,4 +1,4 @@
-"""Which texts a question in words means: stems, parts of names, and what has several names among kernels."""
+"""Match a question in words with texts: stems, parts of names, and synonyms among kernels."""
 
 import re
 import sqlite3

@@ -63,7 +63,7 @@ class JudgePython(Model):
 
 
 class Setup(Model):
-    """What the setup lines of a host changed."""
+    """Changes that a host's setup lines made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,7 +76,7 @@ class Setup(Model):
 
 
 class HostProbe(Model):
-    """What a host has, asked once a link."""
+    """Equipment of a host, asked once a link."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -349,7 +349,7 @@ class Hosts:
 
 @dataclass(frozen=True)
 class DrainState:
-    """How a host stands."""
+    """Draining state of a host."""
 
     host: str
     words: str

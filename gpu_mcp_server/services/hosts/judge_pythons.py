@@ -1,4 +1,4 @@
-"""Where a Python for the judge is looked for on this machine, if the settings name none."""
+"""Find Pythons for the judge on this machine, if the settings name none."""
 
 import os
 import shutil

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class InputRequests:
-    """What a call asks of whoever made it, who has gone with its task and comes back to answer."""
+    """Questions of a call to its caller, who has gone with its task and comes back to answer."""
 
     def __init__(self) -> None:
         self._rounds = 0

@@ -1,4 +1,4 @@
-"""What a command may be, files laid beside it, and what is said of one that could not be started."""
+"""Check commands and the files laid beside them, and explain one that could not be started."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What a job wants of GPUs: how many, which ones, for how long it waits, and who gives way to whom."""
+"""A job's needs of GPUs: how many, which ones, its longest wait, and its priority."""
 
 from dataclasses import dataclass
 

@@ -47,7 +47,7 @@ RECENT_S = 2.0
 
 @dataclass(frozen=True)
 class FairShareOwner:
-    """Whose time the jobs of a call are, and how much of the pool is theirs against others."""
+    """User who is charged for the jobs of a call, and that user's weight in the pool."""
 
     user: str
     weight: float = 1.0
@@ -67,7 +67,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Offer:
-    """What a host has for a job that wants GPUs."""
+    """Offer of a host for a job that wants GPUs."""
 
     host: str
     cost_s: float = 0.0

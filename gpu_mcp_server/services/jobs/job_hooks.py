@@ -1,4 +1,4 @@
-"""Who is asked before jobs are submitted."""
+"""Interfaces of the pool and of quotas, called before jobs are submitted."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -8,7 +8,7 @@ from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec
 
 
 class JobHooks(Protocol):
-    """Who has a say in jobs that want GPUs: the pool."""
+    """Hooks of the pool into jobs that want GPUs."""
 
     def before_submit(self, spec: JobSpec, host: str) -> JobSpec:
         """Complete what a job says of the GPUs it wants."""
@@ -20,7 +20,7 @@ class JobHooks(Protocol):
 
 
 class QuotaCheck(Protocol):
-    """Who says whether a user may have another job: their quotas."""
+    """Check of a user's quotas before another job."""
 
     def job(self, gpus: int, refresh: Callable[[str, str], Awaitable[Any]]) -> AbstractAsyncContextManager[None]:
         """Let a job be noted within the block, or refuse it; `refresh` asks the host how one stands."""

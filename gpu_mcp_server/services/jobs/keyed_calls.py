@@ -17,7 +17,7 @@ KEPT = timedelta(days=1)
 
 @dataclass(frozen=True)
 class KeyedCall:
-    """What is known of a call that came before."""
+    """Job and outcome of a call with a key, as far as known."""
 
     job_id: str | None
     """That does its work, if it got so far."""

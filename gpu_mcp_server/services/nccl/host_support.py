@@ -1,4 +1,4 @@
-"""What a host has for NCCL: headers and library of one version, GPUs, NVLink; and which stages that makes possible."""
+"""A host's support for NCCL: headers and library of one version, GPUs, NVLink; and the stages they allow."""
 
 import json
 from collections.abc import Sequence

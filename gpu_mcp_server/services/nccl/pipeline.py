@@ -34,7 +34,7 @@ Texts = Mapping[str, str]
 
 @dataclass
 class StepResult:
-    """What a step came to."""
+    """Result of a step."""
 
     status: StepStatus
     reason: str

@@ -1,4 +1,4 @@
-"""How long a user's program takes beside its original: both run in turn, as a whole, on the same GPUs."""
+"""Time a user's program beside its original: both run in turn, as a whole, on the same GPUs."""
 
 from collections.abc import Mapping
 

@@ -49,7 +49,7 @@ class NcclBuild:
 
 @dataclass(frozen=True)
 class NcclBuildResult:
-    """What the compiler made of it."""
+    """Result of compiling a program."""
 
     binary: bytes | None
     status: str
@@ -65,7 +65,7 @@ class NcclBuildResult:
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """How a program is started."""
+    """Options of starting a program."""
 
     arguments: Sequence[str] = ()
     ranks: int = 2
@@ -76,7 +76,7 @@ class ProgramLaunch:
 
 @dataclass(frozen=True)
 class NcclRunResult:
-    """How a run ended."""
+    """Ending and output of a run."""
 
     status: str
     """ok, failed, timeout, oom ..."""
@@ -96,7 +96,7 @@ class NcclRunResult:
 
     @property
     def text(self) -> str:
-        """Everything that was printed."""
+        """Return all printed text."""
         return "\n".join(self.texts)
 
     def ending(self) -> str:

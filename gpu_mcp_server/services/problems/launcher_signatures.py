@@ -1,4 +1,4 @@
-"""What a candidate must define, by the kind of candidate: one parameter a tensor, then one a dimension.
+"""Signatures that candidates must define, by kind of candidate: one parameter a tensor, then one a dimension.
 
 Where gradients are answers too, they and what they are computed from are tensors like the others.
 """

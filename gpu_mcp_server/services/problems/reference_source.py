@@ -1,4 +1,4 @@
-"""What a reference says of itself: its library, its function, its words. Nothing of it is run."""
+"""Facts read from a reference's text: its library, its function, its words. Nothing of it is run."""
 
 import ast
 import keyword
@@ -14,7 +14,7 @@ MAX_REFERENCE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class ReferenceFacts:
-    """What was read from a reference's text."""
+    """Facts read from a reference's text."""
 
     framework: Literal["numpy", "torch"]
     """torch if it imports torch anywhere."""

@@ -1,4 +1,4 @@
-"""What is written over a problem's symbols: parsed by two grammars, never evaluated as Python.
+"""Expressions over a problem's symbols: parsed by two grammars, never evaluated as Python.
 
 Formulas are arithmetic: `2 * m * n * k`. Constraints are demands on shapes: `cols % 4 == 0`, `rows >= 2`, `k <= n`.
 """

@@ -1,4 +1,4 @@
-"""What a problem's tensors take, and which types the judge can draw and compare."""
+"""Sizes of a problem's tensors, and the types that the judge can draw and compare."""
 
 import math
 from collections.abc import Mapping

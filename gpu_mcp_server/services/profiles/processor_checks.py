@@ -77,7 +77,7 @@ WHOLE = "whole numbers in its inputs were 0 to 3: a table that larger ones would
 
 @dataclass(frozen=True)
 class ProcessorCheck:
-    """What a check's job compiles and runs."""
+    """Commands and files of a check's job."""
 
     compile: tuple[str, ...]
     """Command of the compiler; empty where the program is there already."""

@@ -1,4 +1,4 @@
-"""Which profiler runs for which level and target, and how."""
+"""Plan a profile: the profiler for each level and target, and its command."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ ROWS = 40
 
 
 class Profiles:
-    """What was measured before."""
+    """Queries of stored profiles."""
 
     def __init__(self, experience: AttemptStore, artifacts: Artifacts) -> None:
         self._experience, self._artifacts = experience, artifacts

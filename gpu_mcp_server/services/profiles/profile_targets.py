@@ -1,4 +1,4 @@
-"""What is profiled or checked: a program of a workspace, or an attempt at one shape of its problem."""
+"""Targets of profilers and checkers: a program of a workspace, or an attempt at one shape of its problem."""
 
 import json
 import re

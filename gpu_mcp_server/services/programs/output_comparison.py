@@ -1,4 +1,4 @@
-"""What a program's runs wrote with and without a kernel: equal but for numbers, and these within a tolerance."""
+"""Compare a program's outputs with and without a kernel: equal but for numbers, and these within a tolerance."""
 
 import math
 import re

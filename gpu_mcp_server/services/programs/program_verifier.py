@@ -51,7 +51,7 @@ class KernelCounts(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """What the worker writes down; the program could write it too."""
+    """Record that the worker writes; the program could write it too."""
 
     model_config = ConfigDict(strict=True)
     before_s: list[Seconds] = Field(max_length=60)

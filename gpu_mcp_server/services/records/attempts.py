@@ -1,4 +1,4 @@
-"""What was tried, and how it went."""
+"""Store of attempts and their outcomes."""
 
 import json
 import secrets
@@ -41,7 +41,7 @@ DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
 class AttemptColumns(TypedDict, total=False):
-    """What may be said of an attempt, at its start or its end."""
+    """Columns of an attempt that may be set at its start or its end."""
 
     status: str
     verdict: str | None

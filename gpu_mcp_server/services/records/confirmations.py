@@ -1,4 +1,4 @@
-"""Which attempts owe a confirmation run, and how it stands: a row of the store each, so that it outlives its server.
+"""Confirmation runs that attempts owe, and their state: a row of the store each, so that it outlives its server.
 
 owed -> running -> done, void or failed; a better attempt turns what is owed for being the best into replaced.
 """

@@ -1,4 +1,4 @@
-"""What a time is worth, and the order of attempts by it: both follow from an attempt's row."""
+"""Trust in a time, and the order of attempts by it: both follow from an attempt's row."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What hosts can do, found by tiny programs in the sandbox, once for each driver and set of tools."""
+"""Abilities of hosts, found by tiny programs in the sandbox, once for each driver and set of tools."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""How every host and GPU stands."""
+"""Status of every host and GPU."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -30,7 +30,7 @@ OWNER = "(SELECT min(owner) FROM owners WHERE handle = {})"
 
 @dataclass(frozen=True)
 class ListRequest:
-    """What of a list is asked for."""
+    """Filter, order and page of a list that is asked for."""
 
     words: str = ""
     """Each of them stands somewhere in a row, whatever its case."""
@@ -56,7 +56,7 @@ class ListedJob:
 
 @dataclass(frozen=True)
 class _Table:
-    """How a list is read: its columns, where they are from, what filters and orders it."""
+    """Query of a list: its columns, where they are from, what filters and orders it."""
 
     key: str
     """Column that names a row, the newest by the greatest."""

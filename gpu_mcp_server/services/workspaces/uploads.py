@@ -47,7 +47,7 @@ _OWN = (
 
 @dataclass(frozen=True)
 class Placed:
-    """What came of putting files into a workspace: its id, or what has to be sent first."""
+    """Result of putting files into a workspace: its id, or the files to send first."""
 
     workspace_id: str | None
     missing: list[str]

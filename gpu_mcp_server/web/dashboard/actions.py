@@ -1,4 +1,4 @@
-"""What a visitor may change: end a job or a reservation of theirs."""
+"""Actions of a visitor: end a job or a reservation of theirs."""
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.user import User

@@ -41,7 +41,7 @@ INSIDE = (
 
 @dataclass(frozen=True)
 class ErrorGridView:
-    """Where an answer was wrong."""
+    """Picture of the places where an answer was wrong."""
 
     said: str
     picture: str
@@ -50,7 +50,7 @@ class ErrorGridView:
 
 @dataclass(frozen=True)
 class AttemptPage:
-    """What the page of an attempt shows."""
+    """Content of an attempt's page."""
 
     attempt: Attempt
     problem: str

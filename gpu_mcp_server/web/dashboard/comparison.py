@@ -35,7 +35,7 @@ class ShapePair:
 
 @dataclass(frozen=True)
 class ComparisonPage:
-    """What the page of two attempts shows."""
+    """Content of the page of two attempts."""
 
     left: Attempt
     right: Attempt

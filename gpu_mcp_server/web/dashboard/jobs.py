@@ -37,7 +37,7 @@ class JobLine:
 
 @dataclass(frozen=True)
 class JobPage:
-    """What the page of a job shows."""
+    """Content of a job's page."""
 
     line: JobLine
     result: JobResult | None

@@ -1,4 +1,4 @@
-"""Who holds which GPU since when, and who waits."""
+"""The pool's page: the holder of each GPU, since when, and the queue."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ HOLDER = re.compile(r"^([jlb]-[A-Za-z0-9-]{1,60}) \((exclusive|shared)\)$")
 
 @dataclass(frozen=True)
 class GpuHolder:
-    """Who has a GPU."""
+    """Holder of a GPU."""
 
     said: str
     """What the lock's file says, for those who may not see more."""
@@ -95,7 +95,7 @@ class PoolSnapshot:
 
 @dataclass(frozen=True)
 class _Look:
-    """What a host said, and who held its GPUs."""
+    """A host's answer, and the holders of its GPUs."""
 
     at: float
     host: HostStatus

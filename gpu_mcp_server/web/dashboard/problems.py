@@ -23,7 +23,7 @@ REFERENCE_LINES = 400
 
 @dataclass(frozen=True)
 class ProblemPage:
-    """What the page of a problem shows."""
+    """Content of a problem's page."""
 
     problem: Problem
     boards: Sequence[Ranking]

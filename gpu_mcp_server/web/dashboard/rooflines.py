@@ -1,4 +1,4 @@
-"""Where an attempt stands under its device's roofs: by its profile, and otherwise by the judge's clock."""
+"""Place of an attempt under its device's roofs: by its profile, and otherwise by the judge's clock."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast

@@ -21,7 +21,7 @@ LISTED = 60
 
 @dataclass(frozen=True)
 class RunPage:
-    """What the page of a run shows."""
+    """Content of a run's page."""
 
     state: RunState
     plan: RunPlan

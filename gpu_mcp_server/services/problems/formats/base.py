@@ -1,4 +1,4 @@
-"""What every format is given, and what it makes of it."""
+"""Interface of problem formats: the input that every format is given, and the problem it makes of it."""
 
 import asyncio
 from dataclasses import dataclass

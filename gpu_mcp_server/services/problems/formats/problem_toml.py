@@ -41,7 +41,7 @@ class ImplementationToml(Model):
 
 
 class ProblemToml(Model):
-    """What a `problem.toml` may say."""
+    """Schema of a `problem.toml`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

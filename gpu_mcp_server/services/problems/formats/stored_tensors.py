@@ -39,7 +39,7 @@ Size = Annotated[int, Field(ge=0, le=MAX_SIZE, strict=True)]
 
 
 class TensorHeader(BaseModel):
-    """What a safetensors file's header says of a tensor."""
+    """Entry of a tensor in a safetensors file's header."""
 
     dtype: Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"]
     shape: list[Size] = Field(max_length=16)
