@@ -1,4 +1,4 @@
-"""What the server itself costs, each figure beside its yardstick in one run: `make bench`.
+"""Costs of the server itself, each figure beside its yardstick in one run: `make bench`.
 
 Prints one table and, with --json PATH, writes the samples. Needs no GPU. Nothing is asserted here; the bounds are the
 project's goals.

@@ -1,4 +1,4 @@
-"""What tests compile, kept by all that it is made from: once for a checkout, however many tests ask at once.
+"""Compile for tests, kept by all that goes in: once for a checkout, however many tests ask at once.
 
 It lies below .venv, so that `make clean` takes it, and goes when nothing asked for it in a week. Where .venv is not
 there or is somebody else's, it lasts as long as the process.

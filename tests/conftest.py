@@ -1,4 +1,4 @@
-"""What all tests share: how they wait, and one laboratory a module."""
+"""Fixtures of all tests: how they wait, and one laboratory a module."""
 
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -46,7 +46,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def commands() -> Iterator[Commands]:
-    """What runs the commands of the program."""
+    """Yield a runner of the program's commands."""
     with closing(Commands()) as commands:
         yield commands
 

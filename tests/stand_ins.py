@@ -92,7 +92,7 @@ class Baselines:
 
 
 class Laboratory:
-    """What tools get their services from."""
+    """Stand-in for the laboratory from which tools get their services."""
 
     def __init__(self, db: Database, root: Path) -> None:
         self.store = Store.create(root, db)

@@ -1,4 +1,4 @@
-"""What a command that takes long says at a terminal, and where it says nothing."""
+"""Messages of a slow command at a terminal, and its silence elsewhere."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""What commands print for people: no wider than the terminal, 80 columns where there is none."""
+"""Output of commands for people: no wider than the terminal, 80 columns where there is none."""
 
 import io
 import json

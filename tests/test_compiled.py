@@ -1,4 +1,4 @@
-"""What tests compile is made once, and again for all that it depends on."""
+"""Tests' programs are compiled once, and again for each change in all that they depend on."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is shipped to run the server elsewhere, and to find it: files that programs read, read by those programs."""
+"""Files shipped to run the server elsewhere, and to find it: read here by the programs that read them."""
 
 import base64
 import json

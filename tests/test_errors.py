@@ -1,4 +1,4 @@
-"""What the text of an error is made of."""
+"""Parts of an error's text."""
 
 import pytest
 

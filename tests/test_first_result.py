@@ -1,4 +1,4 @@
-"""What a person sees in the first minutes: packages being installed, the demonstration's table, the command's name."""
+"""The first minutes of a person: packages being installed, the demonstration's table, the command's name."""
 
 import subprocess
 import sys

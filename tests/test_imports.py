@@ -1,4 +1,4 @@
-"""What imports what: no modules import each other in a circle, whatever the place or the reason of the import."""
+"""Imports: no modules import each other in a circle, whatever the place or the reason of the import."""
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping

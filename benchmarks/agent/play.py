@@ -42,7 +42,7 @@ CALLS, CHARACTERS = 8, 9_000
 
 @dataclass
 class Played:
-    """What one task took."""
+    """Cost of playing one task."""
 
     task: str
     calls: int = 0

@@ -79,12 +79,12 @@ class Row:
 
     @property
     def win(self) -> bool:
-        """Whether it is correct and faster beyond its interval."""
+        """Say whether it is correct and faster beyond its interval."""
         return self.verdict == "correct" and self.low is not None and self.low > 1
 
     @property
     def false_win(self) -> bool:
-        """Whether it was claimed, and the judge had it wrong, or slower beyond its interval."""
+        """Say whether a win was claimed, and the judge found it wrong, or slower beyond its interval."""
         return self.claimed and (self.verdict != "correct" or (self.high is not None and self.high < 1))
 
 
@@ -114,7 +114,7 @@ async def judge(lab: Lab, problem: Problem, plan: RunPlan, source: str) -> Evalu
 
 @dataclass
 class Work:
-    """What an agent left."""
+    """Work that an agent left."""
 
     said: str
     """Its last words."""

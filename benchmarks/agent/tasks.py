@@ -22,7 +22,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Task:
-    """What is wanted, and how it is tried."""
+    """Task for an agent, and the candidates that are tried on it."""
 
     name: str
     after: str

@@ -26,7 +26,7 @@ _WHOLE = re.compile(r"\S*|`[^`]*`\S*")
 
 @dataclass(frozen=True)
 class Seen:
-    """What a step showed; `riddle` is what a person misses there, "" when nothing."""
+    """Output of a step; `riddle` is what a person misses there, "" when nothing."""
 
     words: str
     code: int

@@ -1,4 +1,4 @@
-"""What each kind of host can confine and time: sandbox level, limits, how candidates are stopped, confirmed times.
+"""Measure confinement by kind of host: sandbox level, limits, how candidates are stopped, confirmed times.
 
 `python benchmarks/hosts/confinement.py [--verdicts 4] [--only WORD] [--out FILE]`, as root. Each row starts a hostd in
 surroundings made for it: mounts in a namespace of its own, an ordinary user, groups that were handed over. Two hostile

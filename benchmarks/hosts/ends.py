@@ -1,4 +1,4 @@
-"""How long after its limit a hostile job's record is written, at each level, as root and as an ordinary user.
+"""Time from a hostile job's limit to its record, at each level, as root and as an ordinary user.
 
 `python benchmarks/hosts/ends.py [--repeats 3] [--only WORD] [--out FILE]`, as root. A time begins when the limit
 strikes (`wall_s` after the start, or when a job says that it comes to another limit), and ends when the caller hears

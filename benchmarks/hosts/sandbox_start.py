@@ -1,4 +1,4 @@
-"""What a job waits for its sandbox: `true` in a sandbox made for it and in one that waited, on two checkouts by turns.
+"""Time a job's wait for its sandbox: `true` in one made for it and in one that waited, two checkouts by turns.
 
     python benchmarks/hosts/sandbox_start.py OTHER_CHECKOUT [--rounds N] [--level full]
 

@@ -1,4 +1,4 @@
-"""What each way to a host costs, beside its yardstick in one run: `python benchmarks/hosts/ways.py [--json PATH]`.
+"""Cost of each way to a host, beside its yardstick in one run: `python benchmarks/hosts/ways.py [--json PATH]`.
 
 A job is a sandboxed `true`, submitted, run and read by the one path that all tools take; the time of an empty
 program is in it. Real sshd, dockerd and Slurm on this machine, started and ended here; what is missing is left out and

@@ -1,4 +1,4 @@
-"""What a plain harness and the judge said of public candidates, side by side, as Markdown."""
+"""Table of a plain harness's and the judge's words on public candidates, side by side, as Markdown."""
 
 import statistics
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What each of the judge's checks catches of the candidates in examples/cheats, and which check alone catches one.
+"""Candidates of examples/cheats that each of the judge's checks catches, and those that one check alone catches.
 
     python benchmarks/judge/check_ablation.py --device cpu --json OUT.json [--table OUT.md] [ID ...]
 

@@ -1,4 +1,4 @@
-"""How times behind gates repeat, and how they compare with a plain harness's, on public candidates and one GPU.
+"""Repeat times behind gates, beside a plain harness's, on public candidates and one GPU.
 
     python benchmarks/judge/gated_repeats.py FILE --ids 1/53,2/63 --json OUT.jsonl
 

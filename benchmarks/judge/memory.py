@@ -1,4 +1,4 @@
-"""What judging takes of a GPU's memory: `python benchmarks/judge/memory.py`.
+"""Measure the GPU memory that judging takes: `python benchmarks/judge/memory.py`.
 
 A problem with large tensors is judged while NVML is asked, every 5 ms, how much of the GPU is in use. Beside the peak
 stands B (inputs + outputs) + outputs + 25 %, B being the calls of a timed round.

@@ -1,4 +1,4 @@
-"""What calls take by themselves and in a round: `python benchmarks/judge/overlap.py`.
+"""Time calls by themselves and in a round: `python benchmarks/judge/overlap.py`.
 
 Candidates of examples/cheats/cuda, honest ones and some whose calls run beside each other or share work, are judged by
 the judge's own processes, without a sandbox; a launcher of Triton and a ModelNew, whose short calls the processor

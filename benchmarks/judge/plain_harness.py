@@ -225,7 +225,7 @@ class EventClock:
 
 
 class Stages:
-    """What is under way, and what each part took."""
+    """Stage that is under way, and the seconds that each one took."""
 
     def __init__(self) -> None:
         self.name, self.seconds = "import", dict[str, float]()

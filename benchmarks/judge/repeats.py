@@ -1,4 +1,4 @@
-"""How much the median of one candidate moves from evaluation to evaluation: `python benchmarks/judge/repeats.py`.
+"""Spread of one candidate's median from evaluation to evaluation: `python benchmarks/judge/repeats.py`.
 
 The same source is judged again and again, as `evaluate_kernel` does it: in sandboxes, each time with a fresh seed. For
 each shape: the medians' median, how far the farthest lies from it, the speed-ups, and what ended the rounds. Twenty

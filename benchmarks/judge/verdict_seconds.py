@@ -1,4 +1,4 @@
-"""How long a verdict takes on this machine's processor, and whether its time could be confirmed.
+"""Seconds to a verdict on this machine's processor, and whether its time could be confirmed.
 
     python benchmarks/judge/verdict_seconds.py [--times 5] [--rows 64] [--cols 256]
 

@@ -1,4 +1,4 @@
-"""What the search costs: first answer of a fresh process, memory, a build anew, bytes of an answer."""
+"""Cost of the search: first answer of a fresh process, memory, a build anew, bytes of an answer."""
 
 import json
 import os

@@ -29,7 +29,7 @@ def or_query(text: str) -> str:
 
 
 def plain(library: IndexReader) -> System:
-    """Everything of an entry in one column, the default tokenizer, bm25."""
+    """Search all of an entry in one column, with the default tokenizer, by bm25."""
     db = sqlite3.connect(":memory:")
     db.execute("CREATE VIRTUAL TABLE t USING fts5(text)")
     rows = library.db.execute(

@@ -1,4 +1,4 @@
-"""What the analyzer finds in public NCCL programs, beside what a reader finds.
+"""Count the analyzer's findings in public NCCL programs, beside a reader's.
 
     python benchmarks/nccl/analyzer.py FOLDER
 

@@ -1,4 +1,4 @@
-"""What `ranks.py` measures with programs of its own, and what it runs, writes down and looks for."""
+"""Helpers of `ranks.py`: run and time programs of its own, note results, find missing tools."""
 
 import json
 import os
@@ -28,7 +28,7 @@ ENDING_S, TIMES_S, SETUP_S = 10.0, 180.0, 60.0
 
 @dataclass
 class Results:
-    """What is known so far; written down with every row."""
+    """Results so far; written down with every row."""
 
     folder: Path
     ranks: int

@@ -1,4 +1,4 @@
-"""What a recipe puts into the model's context, and what the structured loop costs beside agent and judge.
+"""Count what a recipe puts into the model's context; time the structured loop beside agent and judge.
 
     python benchmarks/recipes/loop.py [--language cuda] [--rounds 3] [--json PATH]
 

@@ -1,4 +1,4 @@
-"""How much longer do eight problems take than two, when four are worked on at once?
+"""Time eight problems against two, when four are worked on at once.
 
     python benchmarks/recipes/suite_jobs.py [--jobs 4] [--think 10] [--json PATH]
 

@@ -1,4 +1,4 @@
-"""What does it save to time the dominated points of a sweep no further, and is the same point the fastest?
+"""Time a sweep with and without its dominated points, and compare the fastest point of both.
 
     python benchmarks/recipes/tuning.py [--language c|cuda] [--json PATH]
 

@@ -1,4 +1,4 @@
-"""What the team's pool is, and the figures of a run: makespan, fairness, waits; as the page of results."""
+"""Size of the team's pool, and figures of a run: makespan, fairness, waits; as the page of results."""
 
 import itertools
 import os

@@ -23,7 +23,7 @@ from tests.laboratory import HONEST
 
 @dataclass
 class Tally:
-    """What is counted."""
+    """Counts of all persons' calls, failures and jobs."""
 
     took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Seconds of each call, by tool."""
@@ -87,7 +87,7 @@ class Person:
         return data
 
     async def look(self) -> None:
-        """What agents do most."""
+        """Look at the GPUs, as agents do most."""
         await self.call("gpu_status")
 
     async def files(self) -> None:
@@ -117,7 +117,7 @@ class Person:
         await self.call("search_docs", query=self.random.choice(words))
 
     async def memory(self) -> None:
-        """What is known of the problem."""
+        """Ask for the attempts at the problem."""
         await self.call("list_problems")
         await self.call("list_attempts", problem_id=self.problem_id)
 

@@ -1,4 +1,4 @@
-"""What a compile costs through the tool: NVRTC against `nvcc -cubin` of the same kernel, and a build from the cache.
+"""Time compiles through the tool: NVRTC against `nvcc -cubin` of the same kernel, and a build from the cache.
 
 `python benchmarks/toolchains/compile.py [--repeats N]`. Every figure stands beside its yardstick from the same run,
 taken turn by turn; each compile is of another source (a constant differs), as an agent's edits are. Needs nvcc and

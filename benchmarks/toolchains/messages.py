@@ -1,4 +1,4 @@
-"""What the parsers find in captured compiler outputs, and whether a line that says error got lost.
+"""Parse captured compiler outputs, and count lines that say error and got lost.
 
 `python benchmarks/toolchains/messages.py [FOLDER ...]`; without folders the captures of the tests. A line counts as an
 error when it says so (`error`, `fatal`, `undefined reference`); it is lost when no message and no context holds it, and

@@ -173,7 +173,7 @@ async def evaluated(lab: Lab) -> str:
 
 
 class Parts:
-    """What each part came to; one that breaks does not stop the others, and is remembered."""
+    """Results of each part; one that breaks does not stop the others, and is remembered."""
 
     def __init__(self, results: dict[str, Any]) -> None:
         self.results = results

@@ -42,7 +42,7 @@ def sshd(start_sshd: Callable[..., Sshd]) -> Sshd:
 
 @pytest.fixture(scope="session")
 def gpu_hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where dockerd finds its stand-in for NVIDIA's hook."""
+    """Return the folder where dockerd finds its stand-in for NVIDIA's hook."""
     return fake_gpu_hook(tmp_path_factory.mktemp("hook"))
 
 

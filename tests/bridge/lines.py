@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class Line:
-    """What a test does to the line, and what it saw on it.
+    """A line that a test delays or cuts, and the requests seen on it.
 
     Attributes:
         delay_s: From one end to the other; a round trip takes twice that.

@@ -1,4 +1,4 @@
-"""What keeps a release back before anything is built."""
+"""Reasons that hold a release back before anything is built."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Where the tests find Apptainer: a real one, and a stand-in that makes the same container with bubblewrap."""
+"""Apptainers for the tests: a real one, and a stand-in that makes the same container with bubblewrap."""
 
 import os
 import pwd

@@ -51,7 +51,7 @@ def broker_pid(locks: GpuLocks) -> int | None:
 
 
 class Inside:
-    """What jobs check themselves: a POSIX lock, of another kind than those under test, per GPU they were given."""
+    """Locks that jobs check themselves: POSIX locks, of another kind than those under test, one per GPU."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -55,7 +55,7 @@ def torch_python() -> str:
 
 @dataclass
 class Outcome:
-    """What the judge wrote, and what it said on the way."""
+    """Verdict of the judge, and its words on the way."""
 
     verdict: dict[str, Any]
     stdout: str
@@ -113,7 +113,7 @@ class Supervisor(threading.Thread):
         self.say({word: True, "how": "sigstop", "at_s": at_s})
 
     def stopped(self, pid: int) -> bool:
-        """Whether the process and everything that it started is stopped, or gone."""
+        """Say whether the process and everything that it started is stopped, or gone."""
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
             children = [c for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]

@@ -183,7 +183,7 @@ def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_change
 
 
 def test_a_launcher_that_reads_its_inputs_twice_finds_the_same_ones(court):
-    """What changes under a call that has begun would be an index out of bounds here."""
+    """A value that changes under a call that has begun would be an index out of bounds here."""
     body = """
         double before = 0, after = 0;
         for (int64_t i = 0; i < rows * cols; i++) before += x[i];

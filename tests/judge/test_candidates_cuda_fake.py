@@ -979,7 +979,7 @@ def test_who_takes_its_time_only_where_it_is_compared_has_none(court):
 
 
 def test_a_speed_up_begins_at_what_calls_take_that_are_kept_apart(court):
-    """Where they take so little more that it may be what forking and joining takes, which rounds do beside the work."""
+    """Calls kept apart take hardly more: it may be forking and joining, which rounds do beside the work."""
     task = {"shapes": [{"rows": 2, "cols": 50}], "fixed_shapes": True, "round_ms": 20}
     got = court(two_at_a_time(), owner_files=believing(), **task).verdict
 

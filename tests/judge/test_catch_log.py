@@ -1,4 +1,4 @@
-"""What a study of the judge's checks notes, and that elsewhere the first check ends the evaluation."""
+"""Notes of a study of the judge's checks; elsewhere the first check ends the evaluation."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How far a candidate is judged: one call, all trials, or everything."""
+"""Tiers of judging a candidate: one call, all trials, or everything."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is no message of JSON-RPC is answered with an error, by stdio and HTTP, and the server goes on."""
+"""Input that is no message of JSON-RPC is answered with an error, by stdio and HTTP, and the server goes on."""
 
 import json
 import os

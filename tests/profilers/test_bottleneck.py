@@ -1,4 +1,4 @@
-"""What follows from a profile: the real limiter, within its budget; two profiles side by side; the picture."""
+"""Conclusions from a profile: the real limiter, within its budget; two profiles side by side; the picture."""
 
 import struct
 import tomllib

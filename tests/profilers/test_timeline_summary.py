@@ -1,4 +1,4 @@
-"""What traces say beyond kernels: gaps, overlap, launch latency, NCCL, ranks, two traces side by side."""
+"""Facts of traces beyond kernels: gaps, overlap, launch latency, NCCL, ranks, two traces side by side."""
 
 import json
 

@@ -16,7 +16,7 @@ DATA = Path(__file__).parent / "data" / "textbook"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the server advised first, and whether an expert would."""
+    """First advice of the server, and an expert's opinion of it."""
 
     name: str
     advised: str

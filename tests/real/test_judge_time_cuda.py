@@ -1,4 +1,4 @@
-"""What the judge says of time on a real GPU, and that bad candidates leave nothing behind."""
+"""The judge's words on time on a real GPU; bad candidates leave nothing behind."""
 
 import pytest
 

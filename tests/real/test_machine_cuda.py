@@ -1,4 +1,4 @@
-"""What a verdict says beside correct and incorrect, on a real GPU: no baseline, where a model or a launcher broke."""
+"""Verdicts beyond correct and incorrect, on a real GPU: no baseline, where a model or a launcher broke."""
 
 import importlib.util
 import shutil

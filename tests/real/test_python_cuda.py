@@ -157,7 +157,7 @@ async def test_results_of_any_strides_are_not_copied_within_the_clock(lab: Lab, 
 
 
 async def test_a_result_with_gaps_is_copied_and_timed(lab: Lab):
-    """Where it stayed, the copies that the judge puts behind calls would take longer than those of others."""
+    """Left in place, the result would slow the copies that the judge puts behind calls."""
     body = f"y = x.new_empty(4096, 4160); y[:, 32:4128] = {TO}; return y[:, 32:4128]"
     found = await evaluated(lab, MODEL.format(body=body), "python")
 

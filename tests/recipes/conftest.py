@@ -1,4 +1,4 @@
-"""What tests of recipes share: a cheap problem for the processor, and a run with the scripted agent."""
+"""Fixtures of recipes: a cheap problem for the processor, and a run with the scripted agent."""
 
 import secrets
 from collections.abc import Awaitable, Callable

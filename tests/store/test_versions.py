@@ -273,7 +273,7 @@ async def test_a_junk_page_is_found_wherever_it_lies_and_said(tmp_path: Path):
 
 
 async def test_an_index_that_lacks_a_row_is_found_and_changed_bytes_inside_a_value_are_not(tmp_path: Path):
-    """What SQLite cannot see, as docs/how-to/deployment.md says."""
+    """SQLite cannot see changed bytes inside a value, as docs/how-to/deployment.md says."""
     path = tmp_path / DATABASE
     async with await Database.open(path) as db:
         for i in range(3):

@@ -1,4 +1,4 @@
-"""Which GPU a build is for: `native`, architectures that nobody knows, and languages that have none."""
+"""Target GPU of a build: `native`, architectures that nobody knows, and languages that have none."""
 
 import shutil
 

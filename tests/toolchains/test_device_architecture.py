@@ -1,4 +1,4 @@
-"""What is compiled for a host's own GPU: all instructions that it has, where the compiler knows its own name."""
+"""Builds for a host's own GPU: all instructions that it has, where the compiler knows its own name."""
 
 import json
 import shutil

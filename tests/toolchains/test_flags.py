@@ -1,4 +1,4 @@
-"""Which flags pass, and what is said of the others."""
+"""Flags that pass, and the messages about the others."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a launcher asked for when memory was not enough: wrapped at link time, read by the judge's candidate process."""
+"""Allocations of a launcher when memory was not enough: wrapped at link time, read by the candidate process."""
 
 import json
 import shutil

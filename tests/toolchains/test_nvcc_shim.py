@@ -1,4 +1,4 @@
-"""What stands for nvcc while an extension of torch is built makes what nvcc makes, and says what nvcc says."""
+"""The stand-in for nvcc in builds of torch extensions makes what nvcc makes, and says what nvcc says."""
 
 import importlib.util
 import os

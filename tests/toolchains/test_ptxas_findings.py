@@ -1,4 +1,4 @@
-"""What ptxas says as information reaches the caller: real compiles by nvcc and NVRTC, and junk."""
+"""Information of ptxas reaches the caller as warnings: real compiles by nvcc and NVRTC, and junk."""
 
 from pathlib import Path
 

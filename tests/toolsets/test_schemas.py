@@ -1,4 +1,4 @@
-"""What agents are told of each tool: one file a tool. `UPDATE_SNAPSHOTS=1 pytest` writes them anew."""
+"""Descriptions of the tools as agents read them: one file a tool. `UPDATE_SNAPSHOTS=1 pytest` writes them anew."""
 
 import json
 import os

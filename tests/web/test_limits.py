@@ -1,4 +1,4 @@
-"""What happens to bad clients, and what the server says of itself."""
+"""Limits for bad clients, and what the server says of itself."""
 
 import asyncio
 from collections.abc import AsyncIterator

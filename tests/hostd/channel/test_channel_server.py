@@ -1,4 +1,4 @@
-"""Whatever comes over the channel: a clear error, and jobs of others unharmed."""
+"""Bad input over the channel: a clear error, and jobs of others unharmed."""
 # nothing else runs on the loop of a test
 
 import asyncio

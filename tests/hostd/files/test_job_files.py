@@ -1,4 +1,4 @@
-"""What goes into a workspace and what is taken out of it, whatever a job plants there."""
+"""Files put into a workspace and taken out of it, whatever a job plants there."""
 
 import os
 import secrets

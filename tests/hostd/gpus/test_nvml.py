@@ -1,4 +1,4 @@
-"""What NVML does not answer is unknown, and a GPU that is gone is left out; the host goes on. NVML is a stand-in."""
+"""Unanswered queries of NVML are unknown; a GPU that is gone is left out; the host goes on. NVML is a stand-in."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What a killed supervisor or hostd leaves in the very moment of a fork: each window held open, and closed by somebody."""
+"""Orphans of a supervisor or hostd killed in the moment of a fork: each window held open, and closed by somebody."""
 # ruff: noqa: ASYNC251  # nothing else runs on the loop of a test
 
 import contextlib
@@ -141,7 +141,7 @@ def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path):
 
 
 def test_the_undertaker_goes_on_looking_while_the_lock_of_a_workspace_is_held(monkeypatch, tmp_path):
-    """What a look has missed holds the lock all the same."""
+    """A process that a look has missed holds the lock all the same."""
     held = descriptors.DescriptorHolder()
     lock = os.open(tmp_path, file_trees.FLAGS)
     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -68,7 +68,7 @@ async def test_a_workspace_of_two_accounts_is_refused(full):
 
 @needs_root
 async def test_a_role_that_is_handed_a_folder_of_another_can_do_nothing_in_it(open_lab):
-    """What a role might come to hold of another it cannot open: tried with the path itself, at a level that shows it."""
+    """A role cannot open another's folder that it holds: tried with the path itself, at a level that shows it."""
     lab = await open_lab("unconfined")
     look = "import os, sys, time\nprint(os.getcwd(), flush=True)\ntime.sleep(1000)"
     other = await lab.start("{python}", "-c", look, until=b"/")

@@ -1,4 +1,4 @@
-"""Where toolchains are looked for: the wheels of an interpreter come last, and are found."""
+"""Search for toolchains: the wheels of an interpreter come last, and are found."""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""What a job cannot reach: facts of escape attempts, each tried from inside, at every level where it must fail."""
+"""Escape attempts, each tried from inside, at every level where it must fail."""
 # nothing else runs on the loop of a test
 
 import json

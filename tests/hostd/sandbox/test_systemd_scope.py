@@ -1,4 +1,4 @@
-"""When an ordinary user's hostd asks systemd for a group, and how it would start itself in it."""
+"""Scopes of systemd: when an ordinary user's hostd asks for one, and the command that restarts it there."""
 
 import os
 import subprocess

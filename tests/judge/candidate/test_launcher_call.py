@@ -1,4 +1,4 @@
-"""How launchers of a Python file are called: by the judge, and by an overlay in a program."""
+"""Calls of a Python file's launchers: by the judge, and by an overlay in a program."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -108,7 +108,7 @@ int launch(const float *x, float *y, int64_t rows, int64_t cols) {
 
 
 def test_what_is_due_behind_a_round_that_counted_already_is_not_lost():
-    """Where the last round that the judge tried counts as the first one, the next one is told as the second."""
+    """If the last round that the judge tried counts as the first one, the next one is told as the second."""
     one = trial_setup.Agenda(SimpleNamespace(positions=lambda count, size: [0, 3], word=lambda: 1))
     one.begin(7)
 

@@ -1,4 +1,4 @@
-"""Which elements of a large output double precision is asked of."""
+"""Choice of a large output's elements that are computed in double precision."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What a candidate that is right as declared does with other inputs, beside its verdict: real candidates in C."""
+"""Robustness of candidates that are right as declared, beside their verdicts: real candidates in C."""
 
 import re
 

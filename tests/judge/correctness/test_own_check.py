@@ -1,4 +1,4 @@
-"""What the judge itself refuses before a problem's own check is asked."""
+"""Refusals by the judge itself before a problem's own check is asked."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is forgiven at shapes and distributions for which no tolerance was declared: rounding, and nothing beside it."""
+"""Tolerance at shapes and distributions for which none was declared: rounding, and nothing beside it."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What the owner sees of outputs on a processor when a candidate says done."""
+"""Outputs on a processor as the owner sees them when a candidate says done."""
 
 import time
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def write(buffers):
 
 
 def test_the_clock_stops_before_what_was_seen_is_compared(buffers, monkeypatch):
-    """What is written while it is compared was missing when the clock stopped."""
+    """Elements written during the comparison were missing when the clock stopped."""
     begin, compare, stopped = time.monotonic(), memory_cpu.compare, []
 
     def late(*given):

@@ -1,4 +1,4 @@
-"""What a player frees stays with it, so that its next call has no pages to get."""
+"""Memory that a player frees stays with it, so that its next call has no pages to get."""
 
 import subprocess
 import sys

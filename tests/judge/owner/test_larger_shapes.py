@@ -79,7 +79,7 @@ def test_constraints_and_fixed_shapes_bound_them(court):
 
 
 def test_the_end_of_a_long_sum_that_is_left_out_is_no_lower_precision(court):
-    """What some 550 of 65,589 terms add up to could be lost to a lower precision, had shorter sums not been exact."""
+    """The sum of some 550 of 65,589 terms could be lost to a lower precision, had shorter sums not been exact."""
     short = "if (k > 65535) for (int64_t i = 0; i < m; i++) for (int64_t j = 0; j < n; j++) {"
     short += " float s = 0; for (int64_t l = 0; l < 65000; l++) s += a[i * k + l] * b[l * n + j]; y[i * n + j] = s; }"
     source = product("float: s += u * v;").replace(" return 0; }", short + " return 0; }")

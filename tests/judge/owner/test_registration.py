@@ -153,7 +153,7 @@ def test_a_constraint_spares_the_reference_shapes_that_it_cannot_do(register):
 
 
 def test_inputs_that_are_always_the_same_are_refused(register):
-    """Whoever keeps the first answer would be right ever after."""
+    """A candidate that keeps the first answer would be right ever after."""
     same = {"name": "x", "dtype": "float32", "shape": ["rows", "cols"], "distribution": "zeros"}
     source = (
         "import numpy as np\ndef softmax(x):\n    return x + np.arange(x.size, dtype=np.float32).reshape(x.shape)\n"

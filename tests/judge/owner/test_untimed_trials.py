@@ -1,4 +1,4 @@
-"""What is tried besides the declared shapes and inputs, before anything is timed: real candidates in C."""
+"""Trials besides the declared shapes and inputs, before anything is timed: real candidates in C."""
 
 import re
 

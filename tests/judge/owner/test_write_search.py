@@ -1,4 +1,4 @@
-"""Which inputs a candidate writes to, found on copies that it may write to; and references that work in place."""
+"""Search for inputs that a candidate writes, on copies that it may write to; and references that work in place."""
 
 from pathlib import Path
 

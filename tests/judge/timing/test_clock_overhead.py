@@ -1,4 +1,4 @@
-"""What the clock takes off for a pass itself: from how many empty ones, and how a busy machine changes it."""
+"""Overhead that the clock takes off for a pass: from how many empty ones, and how a busy machine changes it."""
 
 import itertools
 from types import SimpleNamespace

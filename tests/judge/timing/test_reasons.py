@@ -1,4 +1,4 @@
-"""Where an answer is wrong, in words that two calls bear out: real candidates in C."""
+"""Places where an answer is wrong, in words that two calls bear out: real candidates in C."""
 
 import pytest
 

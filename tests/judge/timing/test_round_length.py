@@ -1,4 +1,4 @@
-"""How many calls make a round: as many as it takes to last, and as fit the memory, and more only to be timed at all."""
+"""Number of calls in a round: as it takes to last and as fit the memory, and more only to be timed at all."""
 
 from types import SimpleNamespace
 

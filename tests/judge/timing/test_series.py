@@ -1,4 +1,4 @@
-"""When enough rounds were played."""
+"""End of a series: enough rounds were played."""
 
 import time
 

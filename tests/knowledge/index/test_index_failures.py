@@ -1,4 +1,4 @@
-"""What befalls an index and its sources: full disks, huge dumps, other versions, many readers; the rest goes on."""
+"""Failures of an index and its sources: full disks, huge dumps, other versions, many readers; the rest goes on."""
 
 import io
 import json

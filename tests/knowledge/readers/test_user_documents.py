@@ -1,4 +1,4 @@
-"""What users own: every form, and everything that can be wrong with a file."""
+"""Documents of users: every form, and everything that can be wrong with a file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is found for which kind of question."""
+"""Hits for each kind of question."""
 
 import re
 from dataclasses import replace

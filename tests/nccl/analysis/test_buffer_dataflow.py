@@ -1,4 +1,4 @@
-"""Who writes and reads a buffer where pointers swap, sit in arrays, or are used in both branches of a loop."""
+"""Writers and readers of buffers where pointers swap, sit in arrays, or are used in both branches of a loop."""
 
 from gpu_mcp_server.models.collective import CollectiveSite
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis

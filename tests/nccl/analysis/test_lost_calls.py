@@ -1,4 +1,4 @@
-"""What the grammar does not understand is counted and shown, and statements that `#if` splits are read both ways."""
+"""Text that the grammar does not understand is counted and shown; statements split by `#if` are read both ways."""
 
 import pytest
 

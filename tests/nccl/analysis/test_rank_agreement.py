@@ -1,4 +1,4 @@
-"""What all ranks must agree on is refused for a transformation, and an error for verification."""
+"""Disagreement of ranks is refused for a transformation, and an error for verification."""
 
 import pytest
 

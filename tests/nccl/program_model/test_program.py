@@ -1,4 +1,4 @@
-"""What a reader sees in a program the parser sees too, and nothing else."""
+"""The parser sees what a reader sees in a program, and nothing else."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What may change: the call with the kernel that computes what it sends, and not the one that makes input or verifies."""
+"""Marked code: the call with the kernel that computes what it sends, and none that makes input or verifies."""
 
 from gpu_mcp_server.nccl.program_model.markers import frozen_text
 from gpu_mcp_server.nccl.stages.transformation import transform

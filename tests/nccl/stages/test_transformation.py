@@ -1,4 +1,4 @@
-"""What is transformed compiles against NCCL's headers, changes nothing twice, and touches no file that was given."""
+"""Transformed programs compile against NCCL's headers, change nothing twice, and leave the given files alone."""
 
 import random
 from pathlib import Path

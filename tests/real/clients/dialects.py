@@ -1,4 +1,4 @@
-"""How the APIs of models say the same thing: tools that are offered, results that are shown, what the model says."""
+"""Dialects of models' APIs: tools that are offered, results that are shown, what the model says."""
 
 import json
 from collections.abc import Sequence

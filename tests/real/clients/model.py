@@ -53,7 +53,7 @@ class ScriptedModel:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the address where it listens."""
         return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     @property
@@ -63,7 +63,7 @@ class ScriptedModel:
 
     @property
     def told(self) -> str:
-        """Everything but the tools and their results: system text and the user's messages."""
+        """Return all but the tools and their results: system text and the user's messages."""
         request = self.conversation[-1]
         known = ("system", "messages", "input", "instructions", "contents", "systemInstruction")
         return json.dumps([request.get(name) for name in known])

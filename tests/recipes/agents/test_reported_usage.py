@@ -1,4 +1,4 @@
-"""What agents say of their own answers: words, cost and tokens as each client prints them, and nothing made up."""
+"""Words, cost and tokens as each client prints them of its own answers, and nothing made up."""
 
 import json
 from typing import Any

@@ -218,7 +218,7 @@ async def test_the_door_of_who_was_killed_is_cleared_away_by_the_next_one(monkey
 
 @pytest.mark.parametrize("script", ["exit 1", "echo told what it found"])
 async def test_an_agent_that_failed_as_its_server_was_killed_is_called_again(lab: Lab, begun: Begun, script: str):
-    """What the killed server left is in the journal: a session that was begun, and a job that ended without it."""
+    """The killed server left in the journal a session that was begun, and a job that ended without it."""
     steps: list[Step] = [lambda _: judge(problem_id, GOOD), lambda _: "done"]
     with ScriptedModel(steps) as model:
         agent: dict[str, Any] = {"client": "chat", "command": [], "address": f"{model.url}/v1", "model": "m"}

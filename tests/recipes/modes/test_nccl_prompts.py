@@ -1,4 +1,4 @@
-"""What the agent of mode nccl is shown."""
+"""Prompts of the agent of mode nccl."""
 
 from pathlib import Path
 

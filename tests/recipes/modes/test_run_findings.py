@@ -1,4 +1,4 @@
-"""What a run finds out by itself between candidates: profiles, memory, hints of the reflector."""
+"""Findings of a run by itself between candidates: profiles, memory, hints of the reflector."""
 
 import json
 import shutil

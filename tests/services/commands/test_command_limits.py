@@ -1,4 +1,4 @@
-"""How long a command may run that was given no limit."""
+"""Time limit of a command that was given none."""
 
 from typing import Any
 

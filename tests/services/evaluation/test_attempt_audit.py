@@ -1,4 +1,4 @@
-"""What of two verdicts is compared, and which are judged again because they may be forged."""
+"""Comparison of two verdicts, and the attempts judged again because they may be forged."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which verdicts are followed by a run under compute-sanitizer, at which shape, and how its findings are told."""
+"""Runs under compute-sanitizer behind a verdict: for which one, at which shape, and how findings are told."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where a candidate stood when it crashed or hung: by gdb, by our handler, by Python's; and that it changes no verdict."""
+"""Stacks of candidates that crash or hang: by gdb, by our handler, by Python's; they change no verdict."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What is shipped of the judge to a host, and that nothing of somebody else's takes its place or is replaced by it."""
+"""Files of the judge that are shipped to a host: nobody else's takes their place or is replaced by them."""
 
 import ast
 import hashlib

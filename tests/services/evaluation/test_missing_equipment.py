@@ -1,4 +1,4 @@
-"""What a host does not have is named, and is neither a verdict on the candidate nor an attempt."""
+"""Equipment that a host lacks is named, and is neither a verdict on the candidate nor an attempt."""
 
 import shutil
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Where jobs can stop each other no time is given, and why is said: what is right and wrong stands."""
+"""Hosts whose jobs can stop each other give no time, and say why; right and wrong stand."""
 
 import os
 import sys

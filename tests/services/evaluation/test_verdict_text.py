@@ -1,4 +1,4 @@
-"""What a verdict says in words: the decisive lines first, each thing once, little enough to read every round."""
+"""A verdict in words: the decisive lines first, each thing once, little enough to read every round."""
 
 import re
 from typing import Any

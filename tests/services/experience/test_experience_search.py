@@ -1,4 +1,4 @@
-"""What the attempts of all problems teach."""
+"""Search in the attempts of all problems."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which Python judges where the settings name none."""
+"""Choice of the judge's Python where the settings name none."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How runs are started, read and judged: real processes in the real sandbox, standing in for programs that need GPUs."""
+"""Runs are started, read and judged: real processes in the real sandbox, standing in for programs that need GPUs."""
 
 import subprocess
 from collections.abc import Callable

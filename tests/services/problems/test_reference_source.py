@@ -1,4 +1,4 @@
-"""What is read from a reference's text."""
+"""Facts read from a reference's text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a GPU reaches at best: measured by the driver alone, once a host, and said beside the data sheet's peaks.
+"""Ceilings of a GPU: measured by the driver alone, once a host, and said beside the data sheet's peaks.
 
 The driver is a stand-in where there is no GPU: it takes two milliseconds for whatever is timed.
 """

@@ -1,4 +1,4 @@
-"""What a host can do, tried with real programs; its table for people."""
+"""Abilities of a host, tried with real programs; its table for people."""
 
 import io
 import shutil

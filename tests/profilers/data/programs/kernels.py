@@ -1,5 +1,5 @@
-"""What the captures of Triton and torch are of: `kernels.py MODE [OUTPUT]`; MODE is past_end, plain, scopes, flops, trace,
-samples or torch."""
+"""Programs behind the captures of Triton and torch: `kernels.py MODE [OUTPUT]`; MODE is past_end, plain,
+scopes, flops, trace, samples or torch."""
 
 import json
 import sys
