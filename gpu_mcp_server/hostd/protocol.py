@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Set, 
 
 PROTOCOL_VERSION = 1
 
+# Sizes first: a reader refuses too large a frame before it takes it, and attachments travel as bytes, not as JSON.
 HEADER = struct.Struct(">IQ")
 MAX_HEADER_BYTES = 16 << 20
 MAX_ATTACHMENT_BYTES = 1 << 30

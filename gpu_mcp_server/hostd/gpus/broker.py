@@ -108,6 +108,7 @@ class Broker:
         self._close()
 
     def _open(self) -> None:
+        # By way of the folder's descriptor: the name of a socket may have 107 bytes.
         path = "/proc/self/fd/%d/%s" % (self._folder, self._name)
         try:
             os.unlink(path)
@@ -189,6 +190,7 @@ class Broker:
             self._used_at = now
         if now >= self._gone_at:
             self._gone_at = now + GONE_S
+            # The socket was removed or replaced, as by cleaning the folder: no client can find this broker any more.
             if not self._is_there():
                 return False
             self.queue.shares.policy = policy()
@@ -233,6 +235,7 @@ class Broker:
             if not said:
                 raise ValueError
             self._heed(fd, client, json.loads(said.decode("ascii")))
+        # Every login may write here: whatever is wrong with a message ends its own connection and no other.
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             self._drop(fd)
 
@@ -297,6 +300,7 @@ class Broker:
 
     def _serve(self, now: float) -> None:
         for fd, client in list(self._clients.items()):
+            # A client that is stopped, say, would keep the GPU from others without using it.
             if client.granted_at is not None and now - client.granted_at > ANSWER_S:
                 self._drop(fd)
         if not self.queue.waiting:

@@ -254,6 +254,7 @@ def _elect(locks: GpuLocks) -> bool:
 def _start(folder: str, life: int) -> None:
     """Start a broker that belongs to nobody: it outlives this process and is not found among its children."""
     words = own_code.hostd_argv([NAME, folder, str(life)])
+    # A supervisor adopts what those below it lose. It would adopt the broker too, and kill it when its job ends.
     adopts = keeper.is_subreaper()
     keeper.set_subreaper(False)
     try:

@@ -83,10 +83,13 @@ class FairShare:
         credit: Dict[Key, float] = dict.fromkeys(used, 0.0)
         for who, waited_s in waiting:
             for key, _ in whose[who]:
+                # The longest wait, not the sum: a long queue of one's own must buy little.
                 credit[key] = max(credit[key], CREDIT * max(0.0, waited_s))
         for who, gpus, held_s in holding:
             for key in dict(self._keys(who)):
                 if key in used:
+                    # A second more than it held: a grant of this very moment counts too, or one owner would get all
+                    # that is free.
                     used[key] += gpus * (1.0 + held_s)
 
         def score(key: Key, weight: float) -> float:

@@ -91,6 +91,7 @@ class GpuLocks:
             take_folder(self.folder)
         flags = os.O_CLOEXEC | os.O_NOFOLLOW
         for _ in range(3):
+            # flock needs no right to write; only the text does.
             for access in (os.O_RDWR, os.O_RDONLY):
                 try:
                     return _owned(os.open(path, flags | access))
@@ -120,11 +121,13 @@ class GpuLocks:
         left = {name: still_there(before) for name, still_there in STILL_THERE.items()}
         text = dict(owner, mode=mode)
         if alone:
+            # Found free: the holders that the text names came before us. Their processes that still live are left over.
             text["left"] = {name: [*left[name], *STILL_THERE[name](left_over(before))] for name in left}
             if mode != "exclusive" and not _is_locked(fd, fcntl.LOCK_SH):  # under the turn nobody comes in between
                 os.close(fd)
                 return None
         else:
+            # Shared: the present holders wrote the text. They stay in it, and we are added.
             text["left"] = left_over(before)
             text.update({name: [*left[name], *as_list(owner.get(name))] for name in left})
         write_text(fd, text)
@@ -215,6 +218,7 @@ class GpuLocks:
                     return held
                 if time.monotonic() >= deadline or stop():
                     return []
+                # Looked at again and again: flock can wait for one file alone, and not until a deadline.
                 if not turns:
                     turns = self._take_turns(uuids, count)
                 time.sleep(POLL_S)

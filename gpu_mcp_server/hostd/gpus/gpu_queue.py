@@ -175,6 +175,7 @@ class Queue:
         grants: List[Grant] = []
         self.beside = False
         while True:
+            # One at a time: a grant counts against its owner at once, and so changes the order of the rest.
             grant = self._next(now)
             if grant is None:
                 return grants
@@ -198,6 +199,7 @@ class Queue:
                 until = [now + gaps[n] for n in chosen if n in gaps]
                 return Grant(request, tuple(chosen), tuple(notes), min(until) if until else None)
             self._claim(request, open_to, set(free), now)
+            # Sharers that overlap without end would starve it, so the GPUs that it claims are held back.
             if request.is_exclusive or request.count > 1:
                 gap_s = self._soonest_s(request, open_to, now)
                 gaps.update((n, gap_s) for n in request.claim)

@@ -84,6 +84,7 @@ class Children:
             role.kill()
         limit = time.monotonic() + DYING_S
         next_kill = time.monotonic() + REST_S
+        # Keepers are spared at first: they kill what is below them, and hold the locks until nothing of it is left.
         keepers = {role.pid for role in self._roles if not role.ended}
         while not (self.reap() or self._is_vanishing()) and time.monotonic() < limit:
             select.select([wake_read], [], [], max(0.0, next_kill - time.monotonic()))

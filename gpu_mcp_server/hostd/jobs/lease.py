@@ -127,6 +127,8 @@ class Lease:
     def _at_once(self, turn: "_Turn") -> Held:
         """Take what is free where there is no broker, which is started by the first who must wait."""
         locks = self._host.locks
+        # Where there is a broker there may be a queue, which no job may pass. A reservation always asks the broker:
+        # only the broker can ask it to leave.
         if self._spec.purpose == "reserve" or locks.is_taken(NAME) or self._shut():
             return []
         want = self._spec.gpus

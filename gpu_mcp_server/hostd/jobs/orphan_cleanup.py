@@ -58,6 +58,7 @@ def kill_leftovers(private: Dict[str, Any]) -> str:
         if waited > PATIENCE_S:
             return "processes that do not die: %s" % (sorted({*keepers, *inside}) or "not found")
         processes.kill(inside)
+        # Asked first: a keeper that is killed lets the locks go while parts of its sandbox may still live.
         if waited < PATIENCE_S / 2:
             processes.ask_to_end(keepers)
         else:

@@ -236,6 +236,8 @@ class RoleProcess:
             self._frozen = "sigstop"
             if not self.pid or not processes.stop(self.pid):
                 return ""
+            # Unlike a frozen group, a stopped process goes on at any SIGCONT, a timer's too: its run time tells when it
+            # is thawed.
             self._runs = processes.runs_of(self.pid)
         return self._frozen
 

@@ -153,6 +153,7 @@ class Supervisor:
         self.roles[:] = [RoleProcess(p.role, p.trusted) for p in self.spec.processes]
         self.groups = ["%s.%s" % (self.spec.id, r.name) for r in self.roles]
         leader = self.roles[0].name
+        # Noted before it is made: should this process be killed, hostd clears away what the notes name.
         self.folder.update_notes(dict(self.place.cleanup_record(self.host, self.groups), leader=leader))
         self._heed_earlier()
         for role, name in zip(self.roles, self.groups):

@@ -115,6 +115,8 @@ def _own_paths(text: str) -> Dict[str, str]:
 
 def _own_folder(mount: _Mount, path: Optional[str]) -> Optional[str]:
     """Return where our own group is seen below a mount; inside a group of ours, the one that holds them all."""
+    # `/..` means a group above the root of our cgroup namespace, to which no path below this mount leads. Source:
+    # cgroup_namespaces(7).
     if path is None or "/.." in path:
         return None
     root = mount.root.rstrip("/")
@@ -230,6 +232,8 @@ def _candidates_v2(mount: _Mount, own: Dict[str, str], files: CgroupFiles) -> Li
     """Return the groups to try: the top of the tree, then our own and those above it as far as they are ours."""
     found = _top(mount)
     folder = _own_folder(mount, own.get(""))
+    # A group that holds processes cannot hand controllers on, and our own holds us at least. A group above it that is
+    # ours, too, may hold none.
     while folder is not None and folder.startswith(mount.point + "/") and files.writable(folder + "/cgroup.procs"):
         found.append(folder)
         folder = os.path.dirname(folder)
@@ -245,6 +249,7 @@ def _search_v2(mount: _Mount, own: Dict[str, str], files: CgroupFiles) -> Tuple[
             continue
         if hierarchy.limits:
             return hierarchy, ""
+        # Without controllers it still freezes and kills: these need none.
         weaker.append(hierarchy)
     for hierarchy in weaker[1:]:
         try:
@@ -268,6 +273,8 @@ def find_hierarchy(mountinfo: str, own_cgroup: str, files: CgroupFiles) -> Tuple
         The hierarchy if any group can be made, and what is missing for limits on memory and processes, or "".
     """
     mounts, own = _mounts(mountinfo), _own_paths(own_cgroup)
+    # A controller belongs to one hierarchy at a time. So a mount of version 2 beside version 1 has no memory or pids to
+    # offer, and the host counts as version 1.
     if any(m.kind == "cgroup" and m.options & {"memory", "pids"} for m in mounts):
         return _search_v1(mounts, own, files)
     for mount in mounts:

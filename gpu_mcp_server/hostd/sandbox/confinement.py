@@ -209,6 +209,7 @@ class Sandbox:
         options += ["--seccomp", str(guard)]
         if box.info_fd is not None:
             options += ["--info-fd", str(box.info_fd)]
+        # Options go through a descriptor: process 1 keeps bubblewrap's command line, which the job can read.
         listed = descriptors.memory_file("args", b"".join(os.fsencode(o) + b"\0" for o in options))
         odd = ["%s=%s" % each for each in env.items() if not PLAIN_NAME.match(each[0]) or each[0] in OF_SHELL]
         argv = ["/usr/bin/env", "--", *odd, *argv] if odd else argv
@@ -217,6 +218,7 @@ class Sandbox:
     def _bwrap_options(self, env: Dict[str, str], box: SandboxSpec) -> List[str]:
         o = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         o += [] if box.network else ["--unshare-net"]
+        # In a user namespace of its own a job would have all capabilities again. The filter denies that as well.
         o += ["--disable-userns"] if _has_disable_userns(self.bwrap) else []
         o += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
         o += ["--uid", str(INNER_UID), "--gid", str(INNER_UID), "--hostname", "job", "--clearenv"]

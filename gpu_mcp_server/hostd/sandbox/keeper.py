@@ -217,6 +217,7 @@ def _confine(start: Start) -> None:
         landlock.restrict_self(start.rules)
     for fd in start.child_descriptors():
         os.close(fd)
+    # The filter comes last: it denies some of the calls above, setns among them.
     if start.guard:
         seccomp.Filter(start.guard).apply()
 
@@ -224,6 +225,7 @@ def _confine(start: Start) -> None:
 def _drop(start: Start) -> None:
     if start.uid is None:
         return
+    # Groups first: a process that is no longer root cannot change them.
     os.setgroups(list(start.groups))
     os.setresgid(start.uid, start.uid, start.uid)
     os.setresuid(start.uid, start.uid, start.uid)
@@ -276,6 +278,7 @@ def run_under_keeper(start: Callable[[], None], held: Sequence[int], life: int, 
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     for fd in held:
         os.close(fd)
+    # Nothing is held any more when the end is reported: the next job may take the locks at once.
     code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     try:
         os.write(life, END.pack(code, used.ru_utime + used.ru_stime))

@@ -106,7 +106,10 @@ class Ruleset:
         self._files = handled_files(self.version)
         network = 0 if allow_tcp or self.version < 4 else BIND_AND_CONNECT_TCP
         scope = SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS if self.version >= SCOPES else 0
+        # The struct grew with the versions, and an older kernel refuses fields that it does not know (E2BIG).
         size = 24 if self.version >= SCOPES else 16 if self.version >= 4 else 8
+        # Landlock withholds only the rights that a ruleset names here. So all that this kernel knows are named, and
+        # rules give some back.
         attributes = struct.pack("=QQQ", self._files, network, scope)[:size]
         self._fd = int(
             self._syscall(
@@ -119,6 +122,7 @@ class Ruleset:
             for path in read_only:
                 self._add(path, EXECUTE | READ_FILE | READ_DIR)
             for path in read_write:
+                # A device node that a job made here would have this folder's rights, not those of `devices`.
                 self._add(path, self._files & ~(MAKE_CHAR | MAKE_BLOCK | IOCTL_DEV))
             for path in devices:
                 self._add(path, READ_FILE | WRITE_FILE | IOCTL_DEV)
@@ -173,6 +177,7 @@ def restrict_self(descriptor: int) -> None:
     """
     libc, syscall = _calls()
     set_no_new_privs = 38
+    # Without it the kernel refuses callers that lack CAP_SYS_ADMIN: a set-uid program would run in a domain of theirs.
     if libc.prctl(set_no_new_privs, 1, 0, 0, 0) != 0:
         raise _failed("prctl")
     if syscall(ctypes.c_long(RESTRICT_SELF), ctypes.c_int(descriptor), ctypes.c_uint32(0)) != 0:

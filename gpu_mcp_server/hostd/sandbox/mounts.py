@@ -68,6 +68,8 @@ class Mounts:
         if not self._base:
             base = self._find_base(uid)
             _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+            # A new namespace still shares mount events with hostd's: unless made private, our mounts would show on the
+            # host.
             _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make mounts private")
             self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             self._base = base

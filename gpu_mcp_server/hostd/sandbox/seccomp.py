@@ -169,6 +169,7 @@ PASS = _give(ALLOW)
 REFUSE = _give(RET_ERRNO | errno.EPERM)
 UNKNOWN = _give(RET_ERRNO | errno.ENOSYS)
 
+# A kernel without the family answers EAFNOSUPPORT, too, and programs go on without it.
 _SOCKET = _judge(0, JUMP_EQUAL, ALLOWED_FAMILIES, ALLOW, RET_ERRNO | errno.EAFNOSUPPORT)
 JUDGMENTS: Dict[str, Block] = {
     "clone": _judge(0, JUMP_ANY_BIT, (CLONE_NEW,), RET_ERRNO | errno.EPERM, ALLOW),
@@ -236,6 +237,8 @@ def _search(runs: List[Tuple[int, Block]]) -> Block:
         return runs[0][1]
     middle = len(runs) // 2
     left, right = _search(runs[:middle]), _search(runs[middle:])
+    # The kernel runs the filter at every system call, so it searches instead of comparing all numbers. A jump's offset
+    # is one byte: `struct.pack` refuses a left half of more than 255 instructions.
     return ((JUMP_AT_LEAST, len(left), 0, runs[middle][0]), *left, *right)
 
 
@@ -258,7 +261,9 @@ def program(arch: str, profiler: bool = False, shared_ipc: bool = False, shared_
     judgments = {**JUDGMENTS, **SHARED_UID} if shared_uid else JUDGMENTS
     known = {**ALLOWED, **JUDGED}
     answers.update((_numbers(known, arch)[name], block) for name, block in judgments.items())
+    # Last, so that a call that is also in another table is denied.
     answers.update((number, REFUSE) for number in denied_numbers(arch, profiler, shared_ipc).values())
+    # The architecture comes first: a number means another call on another one, and `int 0x80` brings 32-bit numbers.
     begin: Block = (
         (LOAD, 0, 0, ARCH),
         (JUMP_EQUAL, 1, 0, AUDIT_ARCH[arch]),
