@@ -41,6 +41,7 @@ def unpacked(data: bytes) -> bytes:
         return data
     opener = zlib.decompressobj()
     try:
+        # With a limit: the sender may be the candidate, and a small packet can unpack to gigabytes.
         text = opener.decompress(data[1:], MAX_MESSAGE_BYTES)
     except zlib.error:
         raise LinkGarbage("a packet that cannot be unpacked: %r" % data[:40]) from None

@@ -164,6 +164,7 @@ class Player:
 
     def tell(self, do: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
         """Send a request, whose reply `hear` returns; if the player is gone, `hear` tells how."""
+        # Drawn and not counted up: a forked copy of the candidate must not know the number of the next request.
         self.asked, self.sequence = do, int.from_bytes(os.urandom(6), "big")
         self.rounds_asked += do == "go" and bool(fields.get("calls"))
         try:

@@ -302,6 +302,8 @@ class Shared:
         if writable:
             return cls(driver, int(handle.value), size, READ_WRITE), True
         try:
+            # A driver may refuse narrower access than the exporter's. The owner then compares the inputs with its own
+            # copy.
             return cls(driver, int(handle.value), size, READ), True
         except CudaError:
             return cls(driver, int(handle.value), size, READ_WRITE), False

@@ -54,6 +54,7 @@ class GateWords:
         words, place = self.words, offset // 4
         wanted, half = (self.first + number) % WORDS, WORDS // 2
         deadline = time.perf_counter() + limit_s
+        # Without a pause, so that the word is seen within a microsecond of its writing.
         while (words[place] - wanted) % WORDS >= half:
             if time.perf_counter() > deadline:
                 return None

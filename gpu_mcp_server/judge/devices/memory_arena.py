@@ -150,6 +150,7 @@ class PooledBuffers(CudaBuffers):
         if not self.fresh:
             return
         self.fresh = False
+        # Checked and used is this copy: the candidate can change the names at any time.
         found = self.names.copy()
         outside = (found != HERE) & ((found < 0) | (found > self.arena.size - self.sizes) | (found % self.items != 0))
         if outside.any():

@@ -59,7 +59,9 @@ class Region:
         self.fd = os.memfd_create("judge", os.MFD_CLOEXEC | MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, size)
         self.map = mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        # A player that shrank a file would end the owner by SIGBUS at its next look.
         seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+        # Our own mapping is older than this seal and stays writable; no process can make another such one.
         if not writable_by_others:
             seals |= F_SEAL_FUTURE_WRITE
         fcntl.fcntl(self.fd, F_ADD_SEALS, seals)

@@ -176,6 +176,8 @@ class CudaBuffers(Buffers):
         """Copy the inputs to the candidate's, as the last thing before its clock starts."""
         self.fence.arm(self.well.word())
         (to, at), total = (self.given.address, self.staged.address), self.input_layout.total
+        # In two parts, with a look at the GPU between them: work that waits for the first inputs to change is seen
+        # there.
         first = int(look * total) // PIECE * PIECE
         if first:
             self.tools.driver.copy(to, at, first)

@@ -120,6 +120,8 @@ class Owner:
     def judge(self) -> Dict[str, Any]:
         """Judge the candidate at every shape, until one is not correct."""
         say("starting reference and candidate", 0.0)
+        # Published before the candidate runs: the seed that follows with the verdict proves that the owner chose
+        # nothing later.
         print(json.dumps({"commitment": self.commitment}), flush=True)
         CATCHES.goes_on = bool(self.task.get("study"))
         verdict, reason, where = "correct", "", None

@@ -126,6 +126,7 @@ class Players:
         else:
             with self.step("calibrate"):
                 self._calibrate(candidate, reference, device)
+        # Before the candidate is loaded, which must not decide how many calls make a round by what it allocates.
         device.room_bytes = device.free_bytes()
         candidate.thaw()
         with self.step("load candidate"):

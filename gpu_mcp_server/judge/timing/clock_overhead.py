@@ -145,6 +145,7 @@ def separator_s(player: Player, device: Device) -> float:
 def empty_pass(player: Player, device: Device) -> float:
     """Return what a pass takes besides what the player was told to do in it; the player is frozen before and after."""
     begin = time.perf_counter()
+    # Busy, as the owner is before a player's turn in a round: a core that slept takes longer to wake.
     while time.perf_counter() - begin < device.pause_s:
         pass
     device.lead_in()

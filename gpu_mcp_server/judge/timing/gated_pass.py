@@ -81,10 +81,13 @@ class GatedPlayer:
         value = self.words.begin(calls if each else 1)
         player.tell("go", calls=calls, gate=value, each=each)
         player.thaw()
+        # Stopped as soon as the launch has returned, and until `finish`: none of the player's host code runs while the
+        # clock does.
         if player.link.pending(wait_s):
             reply = player.hear(self.timeout_s)
             player.freeze()
             return reply
+        # A call that waits for the device would wait for ever behind a closed gate.
         self.words.open_all()
         reply = player.hear(self.timeout_s)
         self.finish(reply)
@@ -102,6 +105,7 @@ class GatedPlayer:
         """
         words = self.words
         asked = time.perf_counter()
+        # The GPU changes to this process before the clock starts: that takes longer than many a call.
         words.open(FIRST)
         if words.wait(ENTERED, 0, LATE_S) is None:
             raise TimeoutError

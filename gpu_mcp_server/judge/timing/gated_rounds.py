@@ -187,6 +187,7 @@ class GatedRounds:
         reference_s = self._solve(buffers)
         buffers.publish()
         self.look_ahead(buffers, "before the gate was opened")
+        # The inputs were just written, so parts may be in the cache; calls must find them in memory.
         self.device.sweep_cache()
         # A candidate can write the last word itself. The fence looks for the outputs at once, the probe for work that
         # goes on. Which of them comes is drawn in secret.
@@ -221,6 +222,7 @@ class GatedRounds:
     def lay_inputs(self, buffers: Buffers) -> None:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""
         least, most = DECOYS
+        # The number of decoys is drawn, so that no stream of the candidate's can count up to the real inputs.
         for _ in range(least + self.well.word() % (most - least + 1)):
             self.rounds.draw(buffers)
             buffers.publish()

@@ -310,6 +310,7 @@ class Rounds:
     def _wrong(
         self, buffers: Buffers, check: RoundCheck, where: str, reference_s: float, returned: Any, *, twice: bool
     ) -> Judged:
+        # Before the watch below, in which late work may still write.
         untouched = buffers.untouched()
         bad = int(check.wrong.any(axis=1).sum())
         if self._becomes_right(buffers, check, reference_s):
@@ -383,6 +384,7 @@ class Rounds:
         """Watch wrong outputs for a while, the candidate running; say whether they are right in the end."""
         try:
             self.candidate.thaw()
+            # Not by the wall clock: on a busy machine late work would not have run before such a wait is over.
             late = While(max(LATE_S, 4 * reference_s), LATE_AT_MOST_S)
             while late.lasts():
                 if buffers.check().passed:
