@@ -60,6 +60,7 @@ class AllocationServer:
         self._listener = socket.socket(socket.AF_UNIX)
         if os.path.exists(self._path):
             os.unlink(self._path)
+        # Closed to others from its first moment: a chmod after the bind would come too late.
         before = os.umask(0o177)
         self._listener.bind(self._path)
         os.umask(before)
