@@ -216,6 +216,7 @@ class Host:
         folder = self._uids_folder()
         uids = self.job_uids[: min(len(self.job_uids) - 1, int(os.environ.get(FEWER_UIDS, len(self.job_uids))))]
         for number in range(len(uids)):
+            # Supervisors begin at different uids, so that they seldom try each other's.
             uid = uids[(number + os.getpid()) % len(uids)]
             # The first uid's file is called 0, as it was when the range was fixed: old versions keep off, too.
             name = "%d" % (uid - JOB_UIDS[0])

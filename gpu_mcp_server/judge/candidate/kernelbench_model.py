@@ -53,6 +53,7 @@ class ModelFile(PythonFile):
             problem = self.problem
             if problem is None and os.path.exists(PROBLEM):
                 problem = load_file(PROBLEM, "problem")  # it may draw or seed itself
+            # Seeded at the same two places as the reference's model, so that both draw equal weights.
             torch.manual_seed(seed)
             initial: Sequence[Any] = problem.get_init_inputs() if problem else []
             torch.manual_seed(seed)

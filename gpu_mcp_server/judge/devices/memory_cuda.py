@@ -225,6 +225,7 @@ class CudaBuffers(Buffers):
         """Say what was written into the inputs or the guards."""
         words = self.input_layout.total // 8
         arguments = [c_uint64(self.staged.address), c_uint64(self.given.address), c_int64(words)]
+        # Not every driver maps the inputs read-only for the candidate (`Shared.adopt`).
         changed = self.tools.count("count_differing", words, arguments)[0]
         if changed:
             return "changed its inputs: %d words of 8 bytes" % changed

@@ -233,6 +233,7 @@ class Shape:
         if self.strict.owed:
             self._play(buffers)
             self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
+        # The drawn interruptions are among the first rounds; later ones must not be safe from them.
         if len(series.played) > LEAST_ROUNDS:
             self.interruption.play(buffers)
         self.interruption.look(buffers)
