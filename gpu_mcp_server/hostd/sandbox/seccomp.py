@@ -261,11 +261,10 @@ def program(arch: str, profiler: bool = False, shared_ipc: bool = False, shared_
     judgments = {**JUDGMENTS, **SHARED_UID} if shared_uid else JUDGMENTS
     known = {**ALLOWED, **JUDGED}
     answers.update((_numbers(known, arch)[name], block) for name, block in judgments.items())
-    # Last, so that a call that is also in another table is denied.
     answers.update((number, REFUSE) for number in denied_numbers(arch, profiler, shared_ipc).values())
-    # The architecture comes first: a number means another call on another one, and `int 0x80` brings 32-bit numbers.
     begin: Block = (
         (LOAD, 0, 0, ARCH),
+        # First of all: a number means another call on another architecture, and `int 0x80` brings 32-bit numbers.
         (JUMP_EQUAL, 1, 0, AUDIT_ARCH[arch]),
         *_give(KILL_PROCESS),
         (LOAD, 0, 0, NUMBER),
