@@ -45,6 +45,8 @@ class Supervisor:
         self.exits: Dict[str, Dict[str, Any]] = {}
         self.how = ""
         """By what means the last freeze was done."""
+        self.waited_s = 0.0
+        """Time until the answers to all requests so far."""
 
     def freeze(self, role: str) -> None:
         """Return when no thread of `role` can run."""
@@ -84,12 +86,13 @@ class Supervisor:
         return False
 
     def _request(self, do: str, role: str, answer: str) -> Dict[str, Any]:
-        deadline = time.monotonic() + REPLY_S
+        began = time.monotonic()
         try:
             self.link.send({"do": do, "role": role})
             while True:
-                message = self.link.receive(deadline - time.monotonic())
+                message = self.link.receive(began + REPLY_S - time.monotonic())
                 if message.get(answer) is True:
+                    self.waited_s += time.monotonic() - began
                     return message
                 if not self._note(message):
                     if self.exit_of(role, EXIT_EVENT_S) is not None:

@@ -338,7 +338,8 @@ class Owner:
         evidence["start_seconds"] = self.players.steps
         if CATCHES.goes_on:
             evidence["caught"] = CATCHES.caught
-        evidence["seconds"] = self.ledger.report()
+        waited_s = self.players.supervisor.waited_s  # within the other parts: to stop processes and let them go on
+        evidence["seconds"] = {**self.ledger.report(), "supervisor": round(waited_s, 4)}
         if self.ledger.first_calls_s:
             evidence["first_calls_s"] = self.ledger.first_calls_s[:FIRST_CALLS]
         return evidence
