@@ -21,6 +21,8 @@ DOCS = ROOT / "docs"
 LIMITED = [*sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference"), ROOT / "README.md"]
 MAX_WORDS, MAX_SYSTEM_WORDS = 1_500, 1_200
 """Of any page but the reference, and of those that explain the judge and the architecture."""
+MAX_CHANGELOG_LINES, MAX_CHANGELOG_WORDS = 100, 30
+"""Of a version, and of a line."""
 OF_US = (".py", ".c", ".cu", ".cuh", ".cpp", ".ptx", ".md", ".sql", ".toml", ".txt")
 ELSEWHERE = {
     *("config.toml", "problem.toml", "program.toml", "extractor.toml", "reference.py", "reference_torch.py"),  # users'
@@ -105,6 +107,20 @@ def test_a_page_is_short(page: Path):
 
 def test_the_readme_fits_on_three_screens():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_changelog_keeps_its_form():
+    """Keep a Changelog: versions, newest first, each with groups of lines; short enough that a visitor reads it."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    groups = set(re.findall(r"^### (.+)$", text, re.MULTILINE))
+
+    assert versions[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", version) for version in versions[1:])
+    assert groups <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        assert len(part.splitlines()) <= MAX_CHANGELOG_LINES, part.partition("\n")[0]
+        assert max(len(line.split()) for line in part.splitlines()) <= MAX_CHANGELOG_WORDS
 
 
 def test_a_name_that_is_gone_is_told_from_one_that_is_there():

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -88,23 +89,27 @@ def _argument(name: str, one: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def settings_text() -> str:
-    """Return a table of the settings, from their docstrings."""
-    from gpu_mcp_server.settings.host_settings import HOST_KINDS
+    """Return tables of the settings, from their docstrings; hosts' common ones once, then those of each kind."""
+    from gpu_mcp_server.settings.host_settings import HOST_KINDS, CommonHostSettings
     from gpu_mcp_server.settings.server_settings import Settings
     from gpu_mcp_server.settings.team_settings import TeamSettings
 
     blocks = [_table("", Settings), "## A shared server: `[team]`\n\n" + _table("team.", TeamSettings)]
+    common = CommonHostSettings.model_fields
+    blocks.append("## Every host: `[hosts.NAME]`\n\n" + _table("hosts.NAME.", CommonHostSettings))
     for model in dict.fromkeys(HOST_KINDS.values()):
         kind = model.model_fields["kind"].default
-        blocks.append(f'## A host of kind "{kind}": `[hosts.NAME]`\n\n' + _table("hosts.NAME.", model))
+        same = {name for name in common if model.model_fields[name].description == common[name].description}
+        title = f'## A host of kind "{kind}": `[hosts.NAME]`, besides the settings of every host'
+        blocks.append(f"{title}\n\n" + _table("hosts.NAME.", model, without=same))
     return "\n".join(blocks)
 
 
-def _table(prefix: str, model: Any) -> str:
+def _table(prefix: str, model: Any, without: Collection[str] = ()) -> str:
     lines = ["| setting | environment | default | |", "| --- | --- | --- | --- |"]
     for name, field in model.model_fields.items():
-        if name == "team":
-            continue  # a table of its own
+        if name == "team" or name in without:
+            continue  # tables of their own
         key = prefix + name
         variable = "GPU_MCP_" + key.upper().replace(".", "__")
         default = (

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,11 @@ from pathlib import Path
 from gpu_mcp_server.errors import GpuMcpError
 
 BUILD_S = 900.0
-PAGES = ("tests/test_documents.py", "tests/test_deployment.py")
-"""Tests of links, paths that pages name, server.json and what deploys the server."""
+PAGES = (
+    *("tests/test_documents.py", "tests/dev/test_site_links.py", "tests/test_deployment.py"),
+    *("tests/recipes/agents/test_recipe_loader.py", "tests/dev/test_readme_figures.py"),
+)
+"""Tests of links, paths that pages name, server.json, deployment, the plugin, and the age of README's figures."""
 NEEDED = ("README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "pyproject.toml")
 """What an sdist must have at its top."""
 
@@ -36,7 +40,7 @@ def check_release(root: Path, dist: Path) -> list[str]:
     check_versions(root, version)
     passed = [f"version {version}: pyproject.toml, server.json, the plugin and CHANGELOG.md say the same"]
     _run([sys.executable, "-m", "pytest", "-q", *PAGES], root, "links, paths and descriptions of the release")
-    passed.append("links and paths of the pages, server.json, deployment")
+    passed.append("links and paths of the pages, README's figures, server.json, the plugin, deployment")
     shutil.rmtree(dist, ignore_errors=True)
     _run([sys.executable, "-m", "build", "--outdir", str(dist), str(root)], root, "wheel and sdist")
     wheel, sdist = next(dist.glob("*.whl")), next(dist.glob("*.tar.gz"))
@@ -73,10 +77,15 @@ def check_versions(root: Path, version: str) -> None:
         "server.json": server["version"],
         "server.json, packages": server["packages"][0]["version"],
         "agent_recipes/.claude-plugin/plugin.json": plugin["version"],
-        "CHANGELOG.md": version if f"## {version}" in (root / "CHANGELOG.md").read_text(encoding="utf-8") else "none",
+        "CHANGELOG.md": version if _is_dated(root / "CHANGELOG.md", version) else "no section with a date",
     }
     if wrong := {name: said for name, said in found.items() if said != version}:
         raise NotReleasable(f"pyproject.toml says {version}; {wrong}.", hint="Give all the same version.")
+
+
+def _is_dated(changelog: Path, version: str) -> bool:
+    heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
+    return bool(re.search(heading, changelog.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def check_sdist(sdist: Path) -> None:

@@ -94,30 +94,30 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default_factory=default_data_dir)
     """Database and files: /var/lib/gpu-mcp-server for root, otherwise the user's data folder."""
     min_level: Level | None = None
-    """Weakest sandbox that a job may run in. Unset means apptainer over stdio and full over HTTP."""
+    """Weakest sandbox level that jobs may run at; unset: apptainer over stdio, full over HTTP."""
     accept_unconfined: bool = False
-    """I understand that with min_level "unconfined" a job may do whatever my account may do."""
+    """Your consent to min_level "unconfined": a job may then do whatever your account may do."""
     allow_fetch: bool = False
-    """Whether jobs of the kind `fetch` may use the network (pip, git), without any GPU."""
+    """Whether jobs with `fetch` may use the network (pip, git); they get no GPU."""
     toolsets: Annotated[list[str] | None, NoDecode] = None
-    """Toolsets to enable; unset means the default ones. Commas separate in the environment."""
+    """Toolsets to switch on; unset: the default ones. In the environment, separated by commas."""
     read_only: bool = False
     """Offer only tools that change nothing and start nothing."""
     exclude_tools: Annotated[list[str], NoDecode] = []
-    """Tools to leave out. Commas separate in the environment."""
+    """Tools to leave out. In the environment, separated by commas."""
     local_files: bool = True
-    """Whether tools over stdio may read files of this machine for the agent; over HTTP they never do."""
+    """Whether tools over stdio may read files of this machine; over HTTP they never may."""
     index_documentation: bool = True
-    """Whether the server indexes the documentation of what is installed by itself, in the background."""
+    """Whether the server indexes documentation of installed software in the background."""
     compile_cpu_s: float = Field(default=30.0, gt=0)
-    """Processor time that a compile of plain C or C++, or by NVRTC or HIPRTC, may take."""
+    """Seconds of processor time that a compile of plain C or C++, or by NVRTC or HIPRTC, may take."""
     long_compile_cpu_s: float = Field(default=600.0, gt=0)
-    """The same of what may read trees of headers: nvcc, clang for HIP, Triton, extensions of torch, whole programs."""
+    """Seconds of processor time for any other compile: nvcc, clang for HIP, Triton, torch extensions, programs."""
     user: str | None = None
-    """User of the team for whom a server over stdio and the command line work, seeing what they see; over HTTP each
-    shows a token. Unset means no user: everything is visible."""
+    """Team user whose rights the command line and a server over stdio have; unset: everything is visible. Over HTTP a
+    token names the user."""
     default_host: str | None = None
-    """Host of jobs that name none; unset means the first: `local`, unless it is configured after another."""
+    """Host of jobs that name none; unset: `local`, unless the settings list another host before it."""
     hosts: dict[HostName, HostSettings] = {}
     """Machines that jobs can run on. `local` is always among them on Linux."""
 

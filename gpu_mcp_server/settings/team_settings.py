@@ -11,22 +11,22 @@ class TeamSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     public_url: str | None = Field(default=None, pattern=r"^https?://[^/\s]+(/\S*)?$")
-    """Where clients reach the server, such as https://gpu.example.org, when that is not the address it listens on."""
+    """Address at which clients reach the server, such as https://gpu.example.org; unset: the one that it listens on."""
     allowed_hosts: list[str] = []
-    """More names, with port if one is given, that requests may be addressed to; `public_url`'s is among them."""
+    """Further names, with or without port, that a request's Host header may have; `public_url`'s is always allowed."""
     tls_cert: Path | None = None
-    """PEM file with the certificate and its chain; without it a proxy has to do the encryption."""
+    """PEM file with the certificate and its chain; without it a proxy must encrypt."""
     tls_key: Path | None = None
-    """PEM file with its key."""
+    """PEM file with the certificate's key."""
     authorization_servers: list[str] = []
-    """Told to clients in the protected resource's metadata (RFC 9728); our own tokens need none."""
+    """Authorization servers in the protected resource's metadata (RFC 9728); the server's own tokens need none."""
     max_body_mib: int = Field(default=16, ge=1, le=1024)
-    """Largest request."""
+    """Largest request, in MiB."""
     max_connections: int = Field(default=2000, ge=10)
-    """Connections at once; further ones get 503."""
+    """Connections at once; the server answers further ones with 503."""
     trace: bool = False
-    """Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs the extra `telemetry`."""
+    """Send OpenTelemetry spans to OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra `telemetry`."""
     free_disk_mib: int = Field(default=256, ge=0)
-    """Below so much free room in the data folder the server only answers what reads, and says so."""
+    """Free space, in MiB, below which the server answers reading calls alone; the data folder's disk counts."""
     drain_s: float = Field(default=30.0, ge=0, le=3600)
-    """Seconds that running calls have to end after SIGTERM; detached jobs go on in any case."""
+    """Seconds that running calls have to end after SIGTERM; detached jobs keep running."""

@@ -21,12 +21,14 @@ def test_a_version_that_one_file_does_not_say_is_named(tmp_path: Path):
     (tmp_path / "server.json").write_text('{"version": "0.2.0", "packages": [{"version": "0.1.0"}]}')
     (tmp_path / "agent_recipes" / ".claude-plugin").mkdir(parents=True)
     (tmp_path / "agent_recipes" / ".claude-plugin" / "plugin.json").write_text('{"version": "0.2.0"}')
-    (tmp_path / "CHANGELOG.md").write_text("# Changes\n\n## 0.1.0\n")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## [Unreleased]\n\n## [0.2.0]\n\n## [0.1.0] - 2026-11-27\n")
 
     with pytest.raises(NotReleasable) as refused:
         check_release(tmp_path, tmp_path / "dist")
     assert "says 0.2.0" in str(refused.value)
-    assert "'server.json, packages': '0.1.0'" in str(refused.value) and "'CHANGELOG.md': 'none'" in str(refused.value)
+    assert "'server.json, packages': '0.1.0'" in str(
+        refused.value
+    ) and "'CHANGELOG.md': 'no section with a date'" in str(refused.value)
 
 
 def test_an_sdist_without_a_file_that_it_needs_is_refused(tmp_path: Path):

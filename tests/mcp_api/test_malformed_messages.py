@@ -2,20 +2,26 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.server.mcpserver import MCPServer
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
 
 from gpu_mcp_server.mcp_api.malformed_messages import refusal
 from tests.laboratory import Folder
 from tests.web.site import Served, served
 
+PACKAGE = Path(__file__).parents[2] / "gpu_mcp_server"
+PRIVATE = {"_lowlevel_server"}
+"""Names of the SDK that it promises to nobody, and that the server uses all the same."""
 HEAD = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"write_files","arguments":'
 NOT_MESSAGES: dict[str, tuple[bytes, int, Any]] = {
     "half a pair in content": (HEAD + rb'{"files":{"a.c":"x \ud800 y"}}}}', PARSE_ERROR, 7),
@@ -147,3 +153,17 @@ async def test_http_answers_what_is_no_message_and_goes_on(site: Served, name: s
     assert answer.status_code == 400
     assert (answer.json()["error"]["code"], answer.json()["id"]) == (code, number)
     assert (await site.ask("GET", "/healthz")).status_code == 200
+
+
+def test_private_names_of_the_sdk_are_these_and_do_what_they_did():
+    """Pyright refuses any other: it takes a private name only beside the mark that is looked for here."""
+    marked = [
+        line
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "reportPrivateUsage" in line
+    ]
+    inner = MCPServer("any")._lowlevel_server
+
+    assert {name for line in marked for name in re.findall(r"\w\.(_[a-z]\w+)", line)} == PRIVATE
+    assert callable(inner.run) and callable(inner.create_initialization_options)
