@@ -29,6 +29,13 @@ DEFINITIONS, BLOB = "definitions", "blob"
 
 Source: https://github.com/flashinfer-ai/flashinfer-bench, flashinfer_bench/data/trace_set.py.
 """
+SHARED_BLOB = f"data/flashinfer-trace/{BLOB}"
+"""Folder below SOL-ExecBench's checkout in which its tasks share tensors, and as their workloads begin.
+
+Source: https://github.com/NVIDIA/SOL-ExecBench, scripts/download_data.sh (at 8d2237d).
+"""
+MOST_ABOVE = 6
+"""Folders above a task to look in: its own lies in data/SOL-ExecBench/benchmark/SUBSET of that checkout."""
 TYPES = {
     "F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2), "I64": ("int64", 8),
     "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1), "U8": ("uint8", 1), "BOOL": ("bool", 1),
@@ -131,7 +138,8 @@ class StoredTensors:
 def stored_file(folder: Path, path: str) -> Path | None:
     """Return the file that a workload names, `None` where there is none.
 
-    It lies in the definition's folder, or in `blob` of its data set, which is the folder of `definitions`.
+    It lies in the definition's folder, in `blob` of its data set, which is the folder of `definitions`, or in the
+    `data/flashinfer-trace/blob` that the path names, below one of the folders above.
 
     Raises:
         PathRefused: If the path is absolute or holds `..`, or a link leaves these folders.
@@ -146,6 +154,9 @@ def stored_file(folder: Path, path: str) -> Path | None:
     above = next((each for each in (folder, *list(folder.parents)[:2]) if each.name == DEFINITIONS), None)
     if above is not None and plain.startswith(f"{BLOB}/"):
         places.append((above.parent / BLOB, plain.removeprefix(f"{BLOB}/")))
+    if plain.startswith(f"{SHARED_BLOB}/"):
+        shared = plain.removeprefix(f"{SHARED_BLOB}/")
+        places += [(each / SHARED_BLOB, shared) for each in list(folder.parents)[:MOST_ABOVE]]
     for top, below in places:
         try:
             near = (top / below).resolve()

@@ -109,3 +109,21 @@ def test_a_path_that_leaves_the_data_set_is_refused(tmp_path: Path, path: str, s
     (tmp_path / "blob" / "linked").symlink_to(private)
     with pytest.raises(PathRefused, match=says):
         stored_file(task, path)
+
+
+def test_tensors_that_tasks_share_are_found_where_the_suite_downloads_them(tmp_path: Path):
+    checkout = tmp_path / "checkout"
+    task = checkout / "data" / "SOL-ExecBench" / "benchmark" / "FlashInfer-Bench" / "decode"
+    sample = checkout / "tests" / "samples" / "decode"
+    blob = checkout / "data" / "flashinfer-trace" / "blob"
+    for each in (task, sample, blob / "workloads", checkout / "data" / "other"):
+        each.mkdir(parents=True)
+    (blob / "workloads" / "w.safetensors").write_bytes(b"")
+    (checkout / "data" / "other" / "w.safetensors").write_bytes(b"")
+    named = "data/flashinfer-trace/blob/workloads/w.safetensors"
+    assert stored_file(task, named) == stored_file(sample, f"./{named}") == blob / "workloads" / "w.safetensors"
+    assert stored_file(task, "data/other/w.safetensors") is None
+    assert stored_file(task / "1" / "2", named) is None  # too far above
+    (blob / "out.safetensors").symlink_to(checkout / "data" / "other" / "w.safetensors")
+    with pytest.raises(PathRefused, match="link that leaves"):
+        stored_file(task, "data/flashinfer-trace/blob/out.safetensors")
