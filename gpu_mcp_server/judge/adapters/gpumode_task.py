@@ -99,6 +99,8 @@ class GpuModeTask(CaseModule):
         super().__init__(module, task, files)
         if not hasattr(module, "generate_input") and hasattr(module, "generate_inputs"):
             module.generate_input = module.generate_inputs
+        if self.facts.get("functions") and not hasattr(module, "ref_kernel"):
+            module.ref_kernel = joined_functions(module, self.facts["functions"])
         for name in ("generate_input", "ref_kernel"):
             if not callable(getattr(module, name, None)):
                 raise ValueError("reference.py defines no %s" % name)
@@ -176,8 +178,9 @@ class GpuModeTask(CaseModule):
         return Kernel
 
     def candidate_model(self, module: Any) -> Any:
-        """Return a model of `custom_kernel`; tensors that it answers in are copies."""
-        function = getattr(module, "custom_kernel", None)
+        """Return a model of `custom_kernel`, or of the several functions that are asked for; what they answer in is copied."""
+        several: List[Dict[str, Any]] = self.facts.get("functions") or []
+        function = joined_functions(module, several) if several else getattr(module, "custom_kernel", None)
         return self._model_of(function, keep=True) if function is not None else None
 
     def examine(self) -> Dict[str, Any]:
@@ -226,6 +229,21 @@ class GpuModeTask(CaseModule):
             note = "the task's own check decides on every answer that differs from the reference's"
             return dict(said, checker=True, note=said["note"] or note, rtol=0.0, atol=0.0)
         return dict(said, rtol=max(r for r, _ in read), atol=max(a for _, a in read))
+
+
+def joined_functions(module: Any, several: Sequence[Dict[str, Any]]) -> Optional[Callable[[Any], Any]]:
+    """Return the several functions of a task as one that answers with all their answers; None if the module lacks one.
+
+    Each is the module's only one that ends with its name behind an underscore.
+    """
+    found: List[Tuple[Any, List[int]]] = []
+    for each in several:
+        own = [name for name in vars(module) if ("_" + name).endswith("_" + each["name"])]
+        named = [name for name in own if inspect.isroutine(getattr(module, name))]
+        if len(named) != 1:
+            return None
+        found.append((getattr(module, named[0]), list(each["takes"])))
+    return lambda data: tuple([function(*[data[place] for place in takes]) for function, takes in found])
 
 
 def _watched(module: Any, read: List[Tuple[float, float]]) -> Callable[[], None]:

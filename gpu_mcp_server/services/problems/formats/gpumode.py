@@ -6,6 +6,7 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.task_functions import TaskFunctions, functions_of
 from gpu_mcp_server.services.problems.suite_problems import read_yaml, suite_problem
 
 TITLE = "task.yml (GPU MODE reference-kernels)"
@@ -39,22 +40,41 @@ async def problem(source: ProblemSource) -> Problem:
     if any("world_size" in case for case in cases):
         raise BadRequest("The task is of several ranks.", hint=RANKS)
     name = str(task.get("name") or (source.folder.name if source.folder else "") or "GPU MODE task")
-    about = str(task.get("description") or "")
-    return suite_problem(name, reference, kind="gpumode", cases=cases, wish=source.wish, files=texts, description=about)
+    several = await _several(source, task, reference)
+    return suite_problem(
+        name, reference, kind="gpumode", cases=[{**several.fixed, **case} for case in cases], wish=source.wish,
+        files=texts, description=str(task.get("description") or ""), rtol=several.rtol, atol=several.atol,
+        **({"functions": several.functions} if several.functions else {}),
+    )  # fmt: skip
+
+
+async def _several(source: ProblemSource, task: Mapping[str, Any], reference: str) -> TaskFunctions:
+    """Return the functions of a task that asks for several; its evaluation says with which sizes."""
+    main = next((path for name, path in _listed(task) if name == _main_of(task)), None)
+    evaluation = await source.text_near(main) if main is not None and "def ref_kernel" not in reference else ""
+    return functions_of(reference, evaluation)
+
+
+def _main_of(task: Mapping[str, Any]) -> str:
+    return str(cast("Mapping[str, Any]", task.get("config") or {}).get("main") or "eval.py")
+
+
+def _listed(task: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and sources of a task's files."""
+    listed = task.get("files")
+    if not isinstance(listed, list):
+        raise BadRequest("The task lists no files.", hint="Each has a name and a source.")
+    if not all(isinstance(each, dict) for each in cast("list[Any]", listed)):
+        raise BadRequest("A file of the task has no name and source.", hint="Correct `files`.")
+    entries = cast("list[dict[str, Any]]", listed)
+    return [(str(each.get("name")), str(each.get("source"))) for each in entries]
 
 
 async def _texts(source: ProblemSource, task: Mapping[str, Any]) -> dict[str, str]:
     """Return the Python files of a task by the names that it gives them, without submission and evaluation."""
-    listed = task.get("files")
-    if not isinstance(listed, list):
-        raise BadRequest("The task lists no files.", hint="Each has a name and a source.")
-    main = str(cast("Mapping[str, Any]", task.get("config") or {}).get("main") or "eval.py")
+    main = _main_of(task)
     found: dict[str, str] = {}
-    for each in cast("list[Any]", listed):
-        if not isinstance(each, dict):
-            raise BadRequest("A file of the task has no name and source.", hint="Correct `files`.")
-        entry = cast("dict[str, Any]", each)
-        name, path = str(entry.get("name")), str(entry.get("source"))
+    for name, path in _listed(task):
         if path != SUBMISSION and name not in (main, "eval.py") and name.endswith(".py"):
             found[name] = await source.text_near(path)
     return found

@@ -382,3 +382,51 @@ async def test_another_package_adds_a_format_by_an_entry_point(tmp_path: Path, m
         known_formats.cache_clear()
 
     assert found.name == "torch.tanh float32" and "torch.tanh(x)" in found.reference
+
+
+TWO = """
+import torch
+
+ATOL = 1e-5
+RTOL = 1e-4
+
+def reference_forward(x, scale):
+    return (x * scale[:, None]).logsumexp(dim=1)
+
+def reference_backward(x, scale, grad):
+    return torch.softmax(x * scale[:, None], dim=1) * (grad * scale)[:, None]
+
+def generate_inputs(rows, columns, seed=42):
+    torch.manual_seed(seed)
+    x, scale, grad = torch.randn(rows, columns, device="cuda"), torch.rand(rows), torch.randn(rows)
+    return x, scale, grad
+"""
+EVALUATION = "ROWS = 3_2\ndef check(columns):\n    return generate_inputs(ROWS, columns, seed=1)\n"
+PAIR = """
+import torch
+def lse_forward(x, scale):
+    z = x * scale[:, None]
+    top = z.amax(dim=1)
+    return top + (z - top[:, None]).exp().sum(dim=1).log()
+def lse_backward(x, scale, grad):
+    z = (x * scale[:, None] - lse_forward(x, scale)[:, None]).exp()
+    return z * grad[:, None] * scale[:, None]
+"""
+
+
+async def test_a_task_of_two_functions_is_judged_by_both(lab: Lab, tmp_path: Path):
+    """Sizes that only its evaluation has are in the cases; each function is told by the end of its name."""
+    task = TASK.replace('"size": 64, "scale": 2', '"columns": 40').replace('"size": 500, "scale": 3', '"columns": 70')
+    own = gpumode_task(tmp_path, task, TWO)
+    (own / "eval.py").write_text(EVALUATION)
+    (own / "task.yml").write_text(task.replace("files:", 'files:\n  - {"name": "eval.py", "source": "eval.py"}'))
+    problem = await imported(lab, own)
+    assert [shape["columns"] for shape in problem.shapes] == [40, 70]
+    assert (problem.rtol, problem.atol) == (1e-4, 1e-5)
+    assert "[32, columns]" in problem.tensors
+    assert (await judged(lab, problem.problem_id, PAIR)).verdict == "correct"
+    wrong = await judged(lab, problem.problem_id, PAIR.replace("* scale[:, None]\n", "\n"))
+    assert wrong.verdict == "incorrect"
+    assert "output" in wrong.reason
+    lacking = await judged(lab, problem.problem_id, PAIR.replace("lse_backward", "other"))
+    assert lacking.verdict != "correct"
