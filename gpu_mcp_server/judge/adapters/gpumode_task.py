@@ -178,7 +178,10 @@ class GpuModeTask(CaseModule):
         return Kernel
 
     def candidate_model(self, module: Any) -> Any:
-        """Return a model of `custom_kernel`, or of the several functions that are asked for; what they answer in is copied."""
+        """Return a model of `custom_kernel`, or of the several functions that are asked for.
+
+        Tensors that it answers in are copies.
+        """
         several: List[Dict[str, Any]] = self.facts.get("functions") or []
         function = joined_functions(module, several) if several else getattr(module, "custom_kernel", None)
         return self._model_of(function, keep=True) if function is not None else None

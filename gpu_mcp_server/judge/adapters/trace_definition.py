@@ -77,7 +77,7 @@ def _stored(text: str, dtype: str, shape: Sequence[int]) -> Any:
 
 def _drawn(spec: Dict[str, Any], sizes: Dict[str, int]) -> Any:
     dtype = str(spec["dtype"])
-    shape = tuple(size if isinstance(size, int) else int(sizes[size]) for size in spec.get("shape") or ())
+    shape = _shape(spec, sizes)
     if dtype == "bool":
         return torch.randint(0, 2, shape).to(torch.bool)
     if dtype in WHOLE:
@@ -116,7 +116,8 @@ def _handed_model(adapter: TraceDefinition, function: Any) -> Any:
 
 
 def _shape(spec: Dict[str, Any], sizes: Dict[str, int]) -> Tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else int(sizes[size]) for size in spec.get("shape") or ())
+    """Return a tensor's sizes: each a number, also as text, or an axis."""
+    return tuple(int(sizes.get(str(size), size)) for size in spec.get("shape") or ())
 
 
 def _parameters(function: Any) -> int:

@@ -13,6 +13,7 @@ from ..checks.stream_order_rounds import Separation
 from ..checks.strict_precision import Strict
 from ..correctness.own_check import LATE_UNSEEN
 from ..correctness.replay_detector import History
+from ..correctness.suite_rule import SuiteRule
 from ..devices.device import Buffers, Device
 from ..numerics.error_location import ordinal
 from ..numerics.input_views import input_memories
@@ -79,6 +80,7 @@ class Shape:
         self.costs = costs
         history = History(self.outputs, well, task["rtol"], task["atol"])
         self.rounds = Rounds(device, *players, costs, history, float(task["round_timeout_s"]), ledger)
+        self.rounds.suite_rule = SuiteRule.of(task, dims)
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
         self.one_by_one = OneByOne(self.rounds, well)
         self.separation = Separation(self.rounds, well, str(task["candidate"]))

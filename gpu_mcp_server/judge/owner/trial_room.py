@@ -10,6 +10,7 @@ from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness
 from ..checks.trial_setup import Table, named_dims
 from ..correctness.replay_detector import History
+from ..correctness.suite_rule import SuiteRule
 from ..devices.device import Device
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.input_views import input_memories
@@ -75,6 +76,7 @@ class TrialRoom:
         history = History(outputs, self.well, self.task["rtol"], self.task["atol"])
         limit_s = float(self.task["round_timeout_s"])
         rounds = Rounds(self.device, *self.players, self.costs, history, limit_s, self.ledger)
+        rounds.suite_rule = SuiteRule.of(self.task, dims)
         table = Table(rounds, buffers, dims, hidden, larger=larger)
         try:
             rounds.open(buffers, dims, symbols(self.task))

@@ -16,6 +16,10 @@ RESERVED = ("in", "out", "launch", "stream", "int", "float", "double", "for", "d
 """What names no parameter of a launcher."""
 
 
+class EmptyTensor(ValueError):
+    """A tensor has no element: nothing of it can be judged."""
+
+
 def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], Described]) -> Described:
     """Describe a problem's cases, the small ones first, and join them.
 
@@ -31,6 +35,7 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
     cases: List[Dict[str, Any]] = module.cases
     found: Dict[int, Described] = {}
     left: Dict[int, str] = {}
+    empty: Dict[int, str] = {}
     facts: Dict[str, Any] = {}
     for number in sorted(range(1, len(cases) + 1), key=lambda n: _size(cases[n - 1])):
         if most and (in_a_row == MANY_LARGE or ((left or found) and time.monotonic() - begin > LATE_S)):
@@ -42,6 +47,9 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
                 facts = module.examine()
                 module.facts.update(facts.get("facts") or {})
             one = describe(number)
+        except EmptyTensor as error:  # also without the wish: a suite has some beside its other cases
+            empty[number] = str(error)
+            continue
         except (MemoryError, RuntimeError) as error:
             if not most or not found:
                 raise
@@ -52,11 +60,16 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
             in_a_row += 1
             continue
         found[number], in_a_row = one, 0
+    if not found and empty:
+        raise ValueError(next(iter(empty.values())))
     if not found:
         raise ValueError("each of the %d cases takes more than the %d bytes of the wish" % (len(cases), most or 0))
     alike = _most_alike(found)
     others = sorted(set(found) - set(alike))
-    whole = _join(module, facts, alike, len(cases) - len(others))
+    whole = _join(module, facts, alike, len(cases) - len(others) - len(empty))
+    if empty:
+        said = next(iter(empty.values()))
+        whole["notes"].insert(0, "%d cases are left out, as a tensor of theirs is empty: %s" % (len(empty), said))
     if others:
         said = ", ".join(str(cases[number - 1])[:80] for number in others[:3])
         whole["notes"].insert(0, "%d cases have tensors of other types and are left out: %s" % (len(others), said))

@@ -15,7 +15,7 @@ from ..adapters.adapter_choice import adapted_module
 from ..memory.torch_views import tensors_at
 from ..numerics.input_views import input_memories, layouts_at, owners_of
 from ..numerics.tensors import ITEM_BYTES
-from .described_cases import joined_cases
+from .described_cases import EmptyTensor, joined_cases
 from .input_layouts import layouts_of, memory_of
 from .tensor_recorder import Recorder, dtype_of
 
@@ -240,5 +240,5 @@ class ModuleProblem:
                 raise ValueError("%s is %s, which the judge does not compare" % (name, dtype_of(value)))
             distribution = distribution if distribution == "weights" else "made"
         if value.numel() < 1:
-            raise ValueError("%s has no element" % name)
+            raise EmptyTensor("%s has no element" % name)
         return {"name": name, "dtype": dtype_of(value), "shape": list(value.shape), "distribution": distribution}

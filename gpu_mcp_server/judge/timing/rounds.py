@@ -11,6 +11,7 @@ from ..correctness.discrete_ties import Ties
 from ..correctness.own_check import OwnCheck
 from ..correctness.replay_detector import History
 from ..correctness.sampled_errors import judged_by_samples
+from ..correctness.suite_rule import SuiteRule
 from ..devices.device import Buffers, Device, RoundCheck
 from ..inputs.problem_inputs import draw
 from ..numerics.compare import LARGE, compare, describe
@@ -92,6 +93,8 @@ class Rounds:
         """What of a comparison is held against the candidate all the same, by double precision."""
         self.picks: Optional[Callable[[RoundCheck], RoundCheck]] = None
         """Which wrong calls of a round are looked at, where not all are."""
+        self.suite_rule: Optional[SuiteRule] = None
+        """Told beside a wrong answer."""
         self.strides: Any = None
         """What the candidate said of its results' layout in its first call."""
         self.differ = ""
@@ -345,6 +348,7 @@ class Rounds:
         if any(not other.any() for other in others):
             others, which = [], which + "; one more, with other inputs, was right"
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
+        words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
         judged = incorrect("%s (%s)" % (words, which))
         judged.where, judged.answer = grid(buffers.outputs[output], np.flatnonzero(mask)), (call, output)
         return judged

@@ -250,6 +250,10 @@ def degenerate_problem(problem: Problem, degenerate: str) -> Problem:
 def _conditions(problem: Problem) -> list[str]:
     said = [DEGENERATE[problem.degenerate]] if problem.degenerate else []
     said += ["right is what the problem's own check takes"] if problem.adapter.get("checker") else []
+    if any("tolerance" in case for case in problem.cases):
+        said += [
+            "every element within the strictest of its tolerances; a wrong answer's reason has the suite's own rule"
+        ]
     said += problem.constraints
     said += [f"argument {i} of forward is {value!r}" for i, value in problem.constants.items()]
     said += ["the last inputs are weights"] if problem.state else []

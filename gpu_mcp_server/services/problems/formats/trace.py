@@ -23,8 +23,12 @@ DTYPES = (
     "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 KINDS = ("random", "scalar", "custom", "safetensors")
-RTOL, ATOL = 1e-2, 1e-2
+RTOL, ATOL, MATCHED = 1e-2, 1e-2, 0.99
 """Where a workload says nothing else. Source: flashinfer-bench's and SOL-ExecBench's documents, `tolerance`."""
+
+
+RULE = ("max_rtol", "max_atol", "required_matched_ratio", "required_match_ratio", "max_error_cap")
+"""Names of which a workload's tolerance has some."""
 
 
 def recognizes(source: ProblemSource) -> bool:
@@ -128,18 +132,42 @@ async def _cases(
             stored += 1
             continue
         axes = _sizes(definition, cast("Mapping[str, Any]", workload["axes"]))
-        cases.append({"axes": axes, "inputs": plain})
-        tolerances.append(_tolerance(workload))
+        rule = _tolerance(workload)
+        cases.append({"axes": axes, "inputs": plain, **({"tolerance": rule} if rule else {})})
+        tolerances.append((rule["rtol"], rule["atol"]) if rule else (RTOL, ATOL))
     return cases, tolerances, stored
 
 
-def _tolerance(workload: Mapping[str, Any]) -> tuple[float, float]:
-    given = workload.get("tolerance")
-    said: dict[str, Any] = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    values: list[Any] = [said.get("max_rtol", RTOL), said.get("max_atol", ATOL)]
-    if not all(isinstance(each, (int, float)) and math.isfinite(each) and each >= 0 for each in values):
-        raise BadRequest(f"A workload's tolerance is {str(said)[:100]}.", hint="max_rtol and max_atol are numbers.")
-    return float(values[0]), float(values[1])
+def _tolerance(workload: Mapping[str, Any]) -> dict[str, float]:
+    """Return the suite's rule for a workload, of several for its outputs the strictest; empty where it says none."""
+    given: Any = workload.get("tolerance") or workload.get("checks") or []
+    listed: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given]
+    rules = [cast("Mapping[str, Any]", each) for each in listed if isinstance(each, dict)]
+    if not any(name in rule for rule in rules for name in RULE):
+        return {}
+    said = [
+        {"rtol": each.get("max_rtol", RTOL), "atol": each.get("max_atol", ATOL), "matched": _matched(each)}
+        | ({} if each.get("max_error_cap") is None else {"cap": each["max_error_cap"]})
+        for each in rules
+    ]
+    values = [value for rule in said for value in rule.values()]
+    if not all(_is_amount(value) for value in values) or any(rule["matched"] > 1 for rule in said):
+        raise BadRequest(
+            f"A workload's tolerance is {str(given)[:100]}.",
+            hint="max_rtol, max_atol and max_error_cap are numbers of 0 or more, required_matched_ratio is at most 1.",
+        )
+    strict = {name: min(float(rule[name]) for rule in said) for name in ("rtol", "atol")}
+    caps = [float(rule["cap"]) for rule in said if "cap" in rule]
+    return {**strict, "matched": max(float(rule["matched"]) for rule in said), **({"cap": min(caps)} if caps else {})}
+
+
+def _matched(rule: Mapping[str, Any]) -> Any:
+    """Return the share of elements that must match; both spellings are published."""
+    return rule.get("required_matched_ratio", rule.get("required_match_ratio", MATCHED))
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def _sizes(definition: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:

@@ -430,3 +430,45 @@ async def test_a_task_of_two_functions_is_judged_by_both(lab: Lab, tmp_path: Pat
     assert "output" in wrong.reason
     lacking = await judged(lab, problem.problem_id, PAIR.replace("lse_backward", "other"))
     assert lacking.verdict != "correct"
+
+
+@needs_torch
+async def test_a_suites_own_tolerance_at_a_shape_is_told_and_decides_nothing(lab: Lab, tmp_path: Path):
+    """The strictest tolerance holds for all; sizes may be texts, and a case with an empty tensor is left out."""
+    definition = {
+        "axes": {"M": {"type": "var"}},
+        "inputs": {"x": {"shape": ["M", "3"], "dtype": "float32"}},
+        "outputs": {"y": {"shape": ["M", "3"], "dtype": "float32"}},
+        "reference": "def run(x):\n    return x * 2\n",
+    }
+    (tmp_path / "definition.json").write_text(json.dumps(definition))
+    rules = [
+        {"tolerance": {"max_atol": 0.5, "max_rtol": 0.1, "required_match_ratio": 0.9}},
+        {"checks": [{"max_atol": 1e-4, "max_rtol": 1e-3, "required_matched_ratio": 1.0, "max_error_cap": 0.1}]},
+        {},
+    ]
+    sizes = (40, 60, 0)
+    lines = [{"axes": {"M": m}, "inputs": {}, **rule} for m, rule in zip(sizes, rules, strict=True)]
+    (tmp_path / "workload.jsonl").write_text("\n".join(json.dumps(each) for each in lines))
+    info = await imported(lab, tmp_path)
+    assert [shape["m"] for shape in info.shapes] == [40, 60]
+    assert (info.rtol, info.atol) == (1e-3, 1e-4)
+    assert any("1 cases are left out, as a tensor of theirs is empty" in note for note in info.notes)
+    assert any("strictest" in each for each in info.conditions)
+
+    def off(share: float, by: float) -> str:
+        return f"def run(x):\n    y = x * 2\n    y.view(-1)[:int(y.numel() * {share})] += {by}\n    return y\n"
+
+    assert (await judged(lab, info.problem_id, off(0, 0))).verdict == "correct"
+    taken = await judged(lab, info.problem_id, off(0.05, 9))
+    assert taken.verdict == "incorrect"
+    assert "the suite's own rule takes it: 95 % of the elements are within atol 0.5 and rtol 0.1, 90 %" in taken.reason
+    refused = await judged(lab, info.problem_id, off(0.25, 9))
+    assert "the suite's own rule refuses it: 75 % of the elements" in refused.reason
+
+
+@pytest.mark.parametrize("rule", [{"max_atol": -1}, {"max_rtol": "1"}, {"required_match_ratio": 1.5}])
+async def test_a_tolerance_that_is_none_is_refused(tmp_path: Path, rule: dict[str, Any]):
+    trace_folder(tmp_path, more=[{**workload(8, 1), "tolerance": rule}])
+    with pytest.raises(BadRequest, match="A workload's tolerance is"):
+        await read_problem(await source_at(tmp_path))
