@@ -6,16 +6,16 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from gpu_mcp_server.bridge.eras import CAPABILITIES_KEY, INFO_KEY, VERSION_KEY
 from gpu_mcp_server.bridge.file_arguments import FileArguments
 from gpu_mcp_server.bridge.file_push import FilePusher, Pushed
 from gpu_mcp_server.bridge.kept_tokens import kept_token
 from gpu_mcp_server.bridge.project_files import Folders, Selection, select_files
-from gpu_mcp_server.bridge.team_server import PROTOCOL, TeamServer
+from gpu_mcp_server.bridge.team_server import TeamServer
+from gpu_mcp_server.bridge.tool_calls import call_tool
 from gpu_mcp_server.errors import NotFound, PathRefused
 from gpu_mcp_server.services.workspaces.local_files import checked_path
 
@@ -48,25 +48,8 @@ class CommandSession:
             GpuMcpError: If the server is away or refuses it, or a file may not travel.
         """
         key = uuid4().hex
-
-        async def hear(message: dict[str, Any]) -> None:
-            if message["method"] == "notifications/progress":
-                await says(str(message["params"].get("message") or ""))
-
         prepared = await self._files.prepare(tool, arguments, key, says)
-        about = {"name": "gpu-mcp-server", "version": "1"}
-        meta = {VERSION_KEY: PROTOCOL, INFO_KEY: about, CAPABILITIES_KEY: {}, "progressToken": key}
-        params = {"name": prepared.tool, "arguments": prepared.arguments, "_meta": meta}
-        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        try:
-            answer = await self.server.ask(asked, hear, key=key)
-        except BaseException:
-            await self.server.try_once("DELETE", f"/calls/{key}")
-            raise
-        if "result" in answer:
-            return cast("dict[str, Any]", answer["result"])
-        said = answer["error"].get("message", "The server answers with an error.")
-        return {"isError": True, "content": [{"type": "text", "text": said}]}
+        return await call_tool(self.server, prepared.tool, prepared.arguments, key, says)
 
     async def push(self, path: Path, workspace_id: str | None, says: Says) -> Pushed:
         """Put a file or folder that the user named into a workspace, wherever it lies on this machine."""

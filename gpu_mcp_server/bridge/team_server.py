@@ -262,7 +262,7 @@ class TeamServer:
         raise BadRequest(why or f"{self.address} answers {status}.")
 
     def _authorized(self, headers: dict[str, str]) -> dict[str, str]:
-        return {**headers, "Authorization": f"Bearer {self._shown}"}
+        return {**headers, "Authorization": f"Bearer {self._shown}"} if self._shown else headers
 
     def _client(self) -> httpx2.AsyncClient:
         assert self._http is not None, "used outside of `hold_connections`"

@@ -1,46 +1,55 @@
 """The client in three lines: tools as functions over HTTP, with a user's rights."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from gpu_mcp_server.client import connect
-from gpu_mcp_server.errors import ToolCallFailed
+from gpu_mcp_server.client import AsyncClient, Client
+from gpu_mcp_server.errors import GpuMcpError, HostUnavailable, ToolCallFailed
 from tests.laboratory import HONEST, PROBLEM
-from tests.web.site import served
+from tests.web.site import Served, served
+
+SMOKE = {"language": "c", "timing": {"tier": "smoke"}}
+WRONG = HONEST.replace("+ 1", "+ 2")
 
 
-async def test_tools_are_functions_with_a_users_rights_and_threads_share_a_connection():
+def search(site: Served, token: str, other: str) -> tuple[list[str], list[dict[str, object]], str, str]:
+    """Do as a search does: many candidates side by side, one that is no candidate among them."""
+    with Client(site.url, token) as gpu, Client(site.url, other) as stranger:
+        problem = gpu.register_problem(**PROBLEM)["problem_id"]
+        found = gpu.evaluate_many(problem, [HONEST, WRONG, "no C at all", "x" * 3_000_000], at_once=2, **SMOKE)
+        assert isinstance(found[3], GpuMcpError)
+        judged = [one for one in found[:3] if isinstance(one, dict)]
+        with pytest.raises(ToolCallFailed) as unseen:
+            stranger.list_attempts(attempt_id=judged[0]["attempt_id"])
+        with pytest.raises(ToolCallFailed) as unknown:
+            gpu.evaluate("p-000000000000", "def launch(x, y, n):\n    y[:] = x\n")
+        listed = gpu.list_attempts(problem_id=problem, view="recent")["attempts"]
+        return [one["verdict"] or one["status"] for one in judged], listed, str(unseen.value), str(unknown.value)
+
+
+async def test_a_search_judges_side_by_side_with_a_users_rights():
     async with served() as site:
         ada, bob = await site.token("ada"), await site.token("bob")
-
-        def work() -> tuple[dict[str, Any], list[str], str]:
-            def judged(number: int) -> dict[str, Any]:
-                return gpu.evaluate_kernel(source=f"{HONEST}// {number}", **asked)
-
-            with connect(site.url, ada) as gpu:
-                problem = gpu.register_problem(**PROBLEM)["problem_id"]
-                asked = {"problem_id": problem, "language": "c", "timing": {"tier": "smoke"}}
-                with ThreadPoolExecutor(2) as pool:
-                    found = list(pool.map(judged, range(2)))
-                with connect(site.url, bob) as other, pytest.raises(ToolCallFailed) as unseen:
-                    other.list_attempts(attempt_id=found[0]["attempt_id"])
-                listed = gpu.list_attempts(problem_id=problem)
-            return listed, [one["verdict"] for one in found], str(unseen.value)
-
-        listed, verdicts, said = await asyncio.to_thread(work)
-    assert verdicts == ["correct", "correct"] and len(listed["attempts"]) == 2
-    assert "There is no attempt" in said
+        ends, listed, unseen, unknown = await asyncio.to_thread(search, site, ada, bob)
+    assert ends == ["correct", "incorrect", "compile_failed"]
+    assert {one["status"] for one in listed} == {"judged", "compile_failed"}
+    assert "There is no attempt" in unseen
+    assert "p-000000000000" in unknown
 
 
-async def test_without_a_token_nothing_is_opened():
-    async with served() as site:
+async def test_an_evaluation_waits_for_its_verdict_beyond_the_call():
+    async with served(tokens=False) as site, AsyncClient(f"{site.url}/mcp") as gpu:
+        problem = (await gpu.register_problem(**PROBLEM))["problem_id"]
+        found = await gpu.evaluate(problem, HONEST, wait_s=0, **SMOKE)
+    assert (found["status"], found["verdict"], found["problem_id"]) == ("judged", "correct", problem)
 
-        def work() -> None:
-            with connect(site.url):
-                pass
 
-        with pytest.raises(ToolCallFailed, match="opens no session"):
-            await asyncio.to_thread(work)
+async def test_a_refused_token_and_a_server_that_is_away_are_told_apart():
+    async with served() as site, AsyncClient(site.url) as gpu:
+        with pytest.raises(ToolCallFailed, match="token"):
+            await gpu.gpu_status()
+    async with AsyncClient(site.url, "any", away_s=0.0) as gpu:
+        with pytest.raises(HostUnavailable, match="did not answer") as away:
+            await gpu.gpu_status()
+    assert away.value.retryable

@@ -89,7 +89,7 @@ async def source_of(
         path: A file of the workspace, otherwise a local one.
         workspace_id: Workspace of `path`.
         language: c, cpp, cuda, triton, launcher or python; taken from the path's suffix if it is not given, for .py
-            from what the file defines.
+            and a text in Python from what it defines.
         allow_local: Whether local files may be read, as over stdio.
         languages: Those that the caller takes.
 
@@ -252,6 +252,11 @@ def _language(given: str | None, path: str | None, text: str, languages: Sequenc
         named = cast("CandidateLanguage", given)
         return launcher_language(text) if named in ("triton", "launcher") else named
     if path is None:
+        try:
+            if "python" in languages:
+                return python_kind(text)
+        except BadRequest:
+            pass  # it is in C or the like, or nothing that can be judged
         raise BadRequest("The language of a source given as text is not known.", hint=f"Set language to {known}.")
     suffix = PurePosixPath(path).suffix.lower()
     if suffix == ".py":
