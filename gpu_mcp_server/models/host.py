@@ -99,6 +99,8 @@ class HostStatus(Model):
     """GPUs that servers of this user keep between jobs."""
     capabilities: list[Capability] = []
     """Tried once for each driver: counters, sanitizer, memory export, MPI, NCCL ..."""
+    trying: bool = False
+    """That is being tried just now; a later answer has it."""
     jobs_running: int = 0
     job_uids: tuple[int, int] | None = None
     """Free uids for jobs, and all of them; null where jobs run as the account that reaches the host."""
@@ -139,6 +141,7 @@ class LabStatus(ResultModel):
             ]
             if not h.gpus:
                 lines.append("  no GPU" + (f": {h.why_no_gpu}" if h.why_no_gpu else ""))
+            lines += ["  able: being tried; ask again"] if h.trying else []
             if h.capabilities:
                 able = [c.name + (f" {c.found}" if c.found else "") for c in h.capabilities if c.able]
                 lines.append("  able: " + (", ".join(able) or "nothing of what was tried"))

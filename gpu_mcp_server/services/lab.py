@@ -96,6 +96,7 @@ class Lab:
         finally:
             tidying.cancel()
             await asyncio.gather(tidying, return_exceptions=True)
+            await self.status.gpus.close()
             await self.nccl.verifier.close()
             await self.evaluation.runs.close()
             await self.evaluation.baselines.close()

@@ -18,6 +18,8 @@ from gpu_mcp_server.store.database import Database
 PATIENCE_S = 30.0
 TRIAL_S = 60.0
 """Once for each driver."""
+SOON_S = 0.5
+"""So long an answer waits for a trial; it goes on behind the answer."""
 SHOWN = 20
 LAST_TIMES = 20
 
@@ -27,6 +29,13 @@ class StatusService:
 
     def __init__(self, hosts: Hosts, capabilities: Capabilities, db: Database) -> None:
         self._hosts, self._capabilities, self._db = hosts, capabilities, db
+        self._trials: dict[str, asyncio.Task[list[Capability]]] = {}
+
+    async def close(self) -> None:
+        """End trials that are under way."""
+        for trial in self._trials.values():
+            trial.cancel()
+        await asyncio.gather(*self._trials.values(), return_exceptions=True)
 
     async def status(self, host: str | None = None) -> LabStatus:
         """Ask all hosts, or one, at the same time; one that does not answer says why instead.
@@ -38,11 +47,21 @@ class StatusService:
         hosts = await asyncio.gather(*(self._one(n) for n in names))
         return LabStatus(hosts=[*hosts], note=current_user().expiry_warning(datetime.now(UTC)) or None)
 
-    async def _able(self, name: str, probe: HostProbe) -> list[Capability]:
-        """Return what the host can do; where there is a driver, try it when it was not tried with this one."""
+    async def _able(self, name: str, probe: HostProbe) -> list[Capability] | None:
+        """Return what the host can do; where there is a driver, try it when it was not tried with this one.
+
+        None while that is being tried.
+        """
         known = await self._capabilities.known_capabilities(name)
         if known or not probe.gpus or not probe.driver:
             return known
+        trial = self._trials.get(name)
+        if trial is None or trial.done():
+            trial = self._trials[name] = asyncio.create_task(self._tried(name), name=f"capabilities of {name}")
+        await asyncio.wait({trial}, timeout=SOON_S)
+        return trial.result() if trial.done() else None
+
+    async def _tried(self, name: str) -> list[Capability]:
         try:
             async with asyncio.timeout(TRIAL_S):
                 return await self._capabilities.try_all(name)
@@ -66,6 +85,7 @@ class StatusService:
             return HostStatus(host=name, kind=kind, reachable=False, problem=str(error))
         except TimeoutError:
             return HostStatus(host=name, kind=kind, reachable=False, problem=f"no answer within {PATIENCE_S:g} s")
+        able = await self._able(name, probe)
         fields = set(Gpu.model_fields) - {"foreign_processes"}
         gpus = [Gpu(**{k: v for k, v in g.items() if k in fields}, foreign_processes=g["foreign"]) for g in now["gpus"]]
         gpus += [Gpu(**{k: v for k, v in g.items() if k in fields}, shown_only=True) for g in now.get("amd", ())]
@@ -89,7 +109,8 @@ class StatusService:
             devices=probe.devices(),
             gpus=gpus,
             why_no_gpu=(probe.why_no_gpu or None) if not gpus else None,
-            capabilities=await self._able(name, probe),
+            capabilities=able or [],
+            trying=able is None,
             waiting=[_waiting(w) for w in now["pool"]["broker"].get("waiting", [])[:SHOWN]],
             reservations=[ReservationInfo(**r) for r in now["pool"]["reservations"]],
             jobs_running=now["jobs_running"],

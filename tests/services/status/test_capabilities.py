@@ -1,5 +1,6 @@
 """Abilities of a host, tried with real programs; its table for people."""
 
+import asyncio
 import io
 import shutil
 
@@ -26,6 +27,26 @@ async def test_what_was_tried_is_remembered_until_the_driver_changes(monkeypatch
         assert shown.capabilities == tried
         monkeypatch.setattr(module, "FORMAT", 99)
         assert await lab.status.capabilities.known_capabilities("local") == []
+
+
+async def test_an_answer_does_not_wait_for_a_trial_that_goes_on_behind_it(monkeypatch: pytest.MonkeyPatch):
+    async with laboratory() as lab:
+        service, goes_on = lab.status.gpus, asyncio.Event()
+        probe = (await lab.hosts.probe("local")).model_copy(
+            update={"driver": "580.1", "gpus": [{"name": "NVIDIA H100"}]}
+        )
+        tried = [Capability(name="counters", able=True, found="")]
+
+        async def slow(host: str) -> list[Capability]:
+            await goes_on.wait()
+            return tried
+
+        monkeypatch.setattr(service._capabilities, "try_all", slow)
+        assert await service._able("local", probe) is None
+        [trial] = service._trials.values()
+        goes_on.set()
+        await trial
+        assert trial.result() == tried
 
 
 def test_a_host_without_a_driver_says_so_instead_of_breaking():
