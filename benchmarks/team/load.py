@@ -47,7 +47,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Server:
     """`serve --http` as a process of its own, its jobs on another core."""
 
-    def __init__(self, folder: Path, cores: tuple[str, str] | None) -> None:
+    def __init__(self, folder: Path, cores: tuple[str, str] | None, judge_python: str = sys.executable) -> None:
         self.folder = folder
         python = sys.executable
         self.prefix: list[str] = []
@@ -57,7 +57,7 @@ class Server:
             wrapper.write_text(f'#!/bin/sh\nexec taskset -c {cores[1]} {sys.executable} "$@"\n')
             wrapper.chmod(0o755)
             python = str(wrapper)
-        hosts = {"local": {"kind": "local", "python": python, "judge_python": sys.executable}}
+        hosts = {"local": {"kind": "local", "python": python, "judge_python": judge_python}}
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("GPU_MCP_")},
             "GPU_MCP_DATA_DIR": str(folder / "data"), "GPU_MCP_HOSTS": json.dumps(hosts), "HOME": str(folder),
