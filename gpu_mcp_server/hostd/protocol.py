@@ -109,6 +109,9 @@ class GpuRequest:
     """A reservation (purpose `reserve`) ends when it was not used for so long."""
     idle_s: float = 0.0
     """A reservation that was not used for so long is asked to leave when somebody waits."""
+    ahead: bool = False
+    """The job's processes may start while it is next in line. Its trusted role asks its supervisor for its `turn`
+    before anything of the job touches a GPU, and the job is queued until then."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,9 @@ class Supervisor(threading.Thread):
             self.link.send(json.dumps(message).encode())
 
     def answer(self, request: dict[str, Any]) -> None:
+        if request["do"] == "turn":
+            self.say({"turn": True})
+            return
         pid = self.processes[request["role"]].pid
         number = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}[request["do"]]
         at_s = time.monotonic()

@@ -10,7 +10,6 @@ from ..sandbox.confinement import BY_BUBBLEWRAP, SandboxSpec
 from ..sandbox.mounts import Mounts
 from .host_resources import Host
 from .job_workdir import JobWorkdir
-from .lease import Lease
 from .owner_control import ControlLink
 from .role_process import RoleProcess
 
@@ -44,7 +43,7 @@ def start(
     host: Host,
     spec: JobSpec,
     place: JobWorkdir,
-    lease: Lease,
+    view: Tuple[List[str], Dict[str, str]],
     roles: List[RoleProcess],
     held: descriptors.DescriptorHolder,
 ) -> List[ControlLink]:
@@ -54,11 +53,11 @@ def start(
         host: Where.
         spec: What.
         place: Made and laid.
-        lease: Taken.
+        view: Device nodes and environment of the job's GPUs.
         roles: One for each process, in order, each with its keeper.
         held: What the keepers hold open as long as anything of their sandboxes lives.
     """
-    devices, gpu_env = lease.view()
+    devices, gpu_env = view
     mounts = Mounts(host.state)
     sandbox = host.sandbox()
     roots = roots_of(spec)

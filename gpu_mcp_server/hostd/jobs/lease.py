@@ -28,6 +28,8 @@ SHOWN_AND_CLOSED = (
     "level landlock shows the nodes of other AMD GPUs and closes them, so ROCm may find no GPU at all; "
     "a level with namespaces hides them"
 )
+NEAR = 2
+"""Place in line from which on a job that starts ahead of its turn does: the one before it may be over in a moment."""
 SAY_PART = 0.05
 """Words on the queue come again after this part of the time waited so far: each is written down."""
 
@@ -57,6 +59,7 @@ class Lease:
         named: Mapping[str, Sequence[Any]],
         said: Callable[[str], None] = lambda words: None,
         wake: Optional[Callable[[], Sequence[int]]] = None,
+        near: Callable[[], None] = lambda: None,
     ) -> None:
         """Wait for the locks.
 
@@ -66,6 +69,7 @@ class Lease:
                 there is already; the next holder waits until they are gone.
             said: Told in words how the job stands in line.
             wake: Returns descriptors that become readable when `stop()` may say something new.
+            near: Told, again and again, that the job is at the head of the line or next to it.
 
         Raises:
             JobRefused: If they are not to be had in time, or `stop()` says so.
@@ -81,7 +85,7 @@ class Lease:
         self._check(names, count)
         owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, **named}
         turn = _Turn(names, count, owner, time.monotonic() + max(want.wait_s, LEAST_WAIT_S), stop, said)
-        turn.wake = wake
+        turn.wake, turn.near = wake, near
         if not (want.lease and want.count and self._from_reservation(turn)):
             self._locks = self._at_once(turn) or self._in_line(turn)
             if not self._locks:
@@ -179,8 +183,10 @@ class Lease:
         began = time.monotonic()
 
         def said(words: str) -> None:
-            now = time.monotonic()
             place = _position(words)
+            if _number(place) <= NEAR:
+                turn.near()
+            now = time.monotonic()
             moved = place != _position(self._said) and now >= self._moved_at
             if moved or now >= self._say_at:
                 self._said = words
@@ -260,9 +266,17 @@ class Lease:
 
     def view(self) -> Tuple[List[str], Dict[str, str]]:
         """Return device nodes and environment for processes that may use the GPUs."""
-        if not self._uuids:
+        return self._view_of(self.uuids())
+
+    def foreseen_view(self) -> Optional[Tuple[List[str], Dict[str, str]]]:
+        """Return the view that the job will have where no other GPUs fit it; None where that is not known before."""
+        fits = len(self._gpus) == self._spec.gpus.count and not self._spec.gpus.lease
+        return self._view_of(sorted(self._gpus)) if fits else None
+
+    def _view_of(self, uuids: Sequence[str]) -> Tuple[List[str], Dict[str, str]]:
+        if not uuids:
             return [], {"CUDA_VISIBLE_DEVICES": ""}
-        return self._host.gpu_view([self._gpus[u] for u in self.uuids()])
+        return self._host.gpu_view([self._gpus[u] for u in uuids])
 
     def close(self) -> List[str]:
         """Let go: the locks first, then the broker hears of it; return what the record must say of the locks."""
@@ -298,6 +312,7 @@ class _Turn:
         self.names, self.count, self.owner = names, count, owner
         self.deadline, self.stop, self.said = deadline, stop, said
         self.wake: Optional[Callable[[], Sequence[int]]] = None
+        self.near: Callable[[], None] = lambda: None
 
 
 def runtime_class(spec: JobSpec) -> str:

@@ -1,4 +1,4 @@
-"""Serves requests of a trusted role to its supervisor: freeze, thaw or kill another role."""
+"""Serves requests of a trusted role to its supervisor: freeze, thaw or kill another role, and its job's turn."""
 
 import json
 import socket
@@ -39,6 +39,8 @@ class ControlLink:
         self._send(answer)
 
     def _answer(self, what: str, name: str) -> Dict[str, Any]:
+        if what == "turn":  # nothing is answered before the job has its GPUs
+            return {"turn": True}
         role = next((r for r in self._roles if r.name == name and not r.trusted), None)
         if role is None:
             return {"error": "no untrusted role %r" % name}

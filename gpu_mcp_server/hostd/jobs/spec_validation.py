@@ -54,6 +54,8 @@ def validate_spec(spec: JobSpec) -> JobSpec:
     for root in _texts(spec.roots, "roots"):
         _need(root.startswith("/"), "root %r is no absolute path", root)
     _gpus(spec.gpus)
+    asks = any(process.trusted for process in spec.processes)
+    _need(asks or not spec.gpus.ahead, "ahead: no trusted role of job %r asks for its turn", spec.id)
     _limits(spec.limits)
     _text(spec.min_level, "min_level")
     for name in ("network", "detached"):
@@ -183,6 +185,7 @@ def _gpus(gpus: GpuRequest) -> None:
         _need(len(_text(value, name)) <= MAX_LABEL_BYTES, name + " is too long: %r", value)
     _need(_whole(gpus.memory_bytes), "bad memory_bytes of GPUs: %r", gpus.memory_bytes)
     _need(gpus.nvlink in (True, False), "bad nvlink: %r", gpus.nvlink)
+    _need(gpus.ahead in (True, False), "bad ahead: %r", gpus.ahead)
     _need(gpus.foreign in FOREIGN, "bad foreign: %r", gpus.foreign)
     _need(gpus.priority in PRIORITIES, "bad priority: %r", gpus.priority)
     _need(gpus.lease == "" or _named(ID, gpus.lease), "bad lease: %r", gpus.lease)

@@ -25,6 +25,10 @@ from .owner_control import ControlLink
 from .role_process import RoleProcess, identities
 
 DRAIN_S = 1.0
+SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
+"""Environment variable with another such number; for tests."""
+SPARE_CORES = int(os.environ.get(SPARE, 8))
+"""With so many, processes may import while something is timed on a GPU."""
 OTHER_ROLES_KEEP = 65536
 
 
@@ -57,6 +61,8 @@ class Supervisor:
         self.groups: List[str] = []
         self.held = premade.held if premade is not None else descriptors.DescriptorHolder()
         self.premade = premade
+        self.ahead = False
+        """Whether the processes were started while the job was in line."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def main(self) -> None:
@@ -136,9 +142,29 @@ class Supervisor:
         self.stamps = self.place.materialize(self.spec.files)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         named: Dict[str, List[Any]] = {"groups": groups, "sandboxes": self._sandboxes()}
-        self.lease.take(self._heed_woken, named, self._note_queued, self._wakers)
+        self.lease.take(self._heed_woken, named, self._note_queued, self._wakers, self._start_ahead)
         self.notes += self.lease.notes
+        if not self.ahead:
+            self._take_uids()
+
+    def _take_uids(self) -> None:
+        assert self.place is not None
         self.stamps = self.place.wait_for_uids(self.stamps, self._heed_woken, self._wakers, self._note_queued)
+
+    def _start_ahead(self) -> None:
+        """Have the processes import what they need while the job is next in line, if it waits for its turn then."""
+        view = self.lease.foreseen_view() if self.spec.gpus.ahead else None
+        if self.ahead or self.premade is not None or view is None or (os.cpu_count() or 1) < SPARE_CORES:
+            return
+        self.ahead = True
+        self._take_uids()
+        if self.status is None:
+            self._launch(view)
+
+    def _launch(self, view: Tuple[List[str], Dict[str, str]]) -> None:
+        assert self.place is not None
+        self.held.add(self.place.locks)
+        self.links[:] = launch.start(self.host, self.spec, self.place, view, self.roles, self.held)
 
     def _wakers(self) -> List[int]:
         """Return what becomes readable by a signal or a word of the caller."""
@@ -186,8 +212,11 @@ class Supervisor:
             self.held.add(self.lease.descriptors())
             self.links[:] = self.premade.start(self.spec)
         else:
-            self.held.add([*self.place.locks, *self.lease.descriptors()])
-            self.links[:] = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)
+            self.held.add(self.lease.descriptors())
+            if not self.ahead:
+                self._launch(self.lease.view())
+            for role in self.roles:
+                self._note_sandbox(role)
         self.held.close()
         self.folder.update_notes(identities(self.roles))
         self._running()

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from ..gpus.gpu_locks import PROCESSOR
 from ..jobs.host_resources import Host
 from ..jobs.job_folder import JobFolder
+from ..jobs.supervisor import SPARE_CORES
 from ..protocol import BOXED, JobSpec
 from ..sandbox import descriptors
 from .prewarmed_supervisor import PrewarmedSupervisor, adoption_message
@@ -40,8 +41,6 @@ IDLE_S = 600.0
 """After that long without a job they are given up."""
 IDLE = "GPU_MCP_HOSTD_IDLE_S"
 """Environment variable with another such time; for tests."""
-SPARE_CORES = 8
-"""With so many one is made while something is timed on a GPU; while the processor is timed none ever is."""
 
 
 class PrewarmedHandle:
@@ -245,6 +244,6 @@ class PrewarmPool:
 
 
 def needs_quiet(spec: JobSpec) -> bool:
-    """Say whether a job times something that the making of a sandbox would disturb."""
+    """Say whether a job times something that the making of a sandbox would disturb, as the processor always is."""
     alone = spec.gpus.mode == "exclusive" and spec.purpose != "reserve"
     return alone and (not spec.gpus.count or (os.cpu_count() or 1) < SPARE_CORES)

@@ -11,6 +11,8 @@ from .packet_link import Link, LinkClosed, LinkGarbage, LinkTimeout
 
 REPLY_S = 20.0
 """How long the supervisor may take to freeze, thaw or kill."""
+TURN_S = 86400.0
+"""For the job's turn on a GPU: its supervisor ends the job where that takes too long."""
 EXIT_S = 5.0
 """For a process that is killed to end."""
 EXIT_EVENT_S = 2.0
@@ -47,6 +49,11 @@ class Supervisor:
         """By what means the last freeze was done."""
         self.waited_s = 0.0
         """Time until the answers to all requests so far."""
+
+    def wait_turn(self) -> None:
+        """Return when the job's GPUs are its own; it may have been started while it was in line for them."""
+        self._request("turn", "", "turn", TURN_S)
+        self.waited_s = 0.0  # of the job's own time only
 
     def freeze(self, role: str) -> None:
         """Return when no thread of `role` can run."""
@@ -85,12 +92,12 @@ class Supervisor:
             return True
         return False
 
-    def _request(self, do: str, role: str, answer: str) -> Dict[str, Any]:
+    def _request(self, do: str, role: str, answer: str, reply_s: float = REPLY_S) -> Dict[str, Any]:
         began = time.monotonic()
         try:
             self.link.send({"do": do, "role": role})
             while True:
-                message = self.link.receive(began + REPLY_S - time.monotonic())
+                message = self.link.receive(began + reply_s - time.monotonic())
                 if message.get(answer) is True:
                     self.waited_s += time.monotonic() - began
                     return message

@@ -41,6 +41,11 @@ class Ledger:
         self.began = self.mark - since_start_s()
         self.seconds["start"] = self.mark - self.began
 
+    def restart(self) -> None:
+        """Begin anew, as when a job that was started in line has its turn."""
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.began = self.mark = time.perf_counter()
+
     def _settle(self) -> None:
         now = time.perf_counter()
         if self.open:

@@ -242,7 +242,7 @@ def _own(problem: Problem, candidate: BuiltCandidate | None, task: Mapping[str, 
 def _turn(device: str, *, judge: bool) -> GpuRequest:
     """Return what must be held while something is timed: the GPU, or the processor."""
     if device == "cuda":
-        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S)
+        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S, ahead=judge)
     return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
 
 

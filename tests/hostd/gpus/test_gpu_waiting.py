@@ -1,11 +1,13 @@
 """Jobs in sandboxes that wait for GPUs which a file says there are: hostd, broker, locks and reservations together."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,61 @@ async def test_a_job_that_waits_can_be_cancelled(pool):
     done = await pool.lab.wait(waiting)
     assert done.record.status == "cancelled"
     assert eventually(lambda: broker_status(pool.locks)["all_waiting"] == 0)
+
+
+OWNER = """
+import ctypes, json, os, socket, sys, time
+print(time.monotonic(), flush=True)
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode())
+link = socket.socket(fileno=int(os.environ["LINK_SUPERVISOR"]))
+link.send(json.dumps({"do": "turn", "role": ""}).encode())
+print(json.loads(link.recv(4096)), time.monotonic(), os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+"""
+
+
+async def test_processes_start_while_their_job_is_next_in_line_and_have_their_turn_after_that(open_lab, state: Path):
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
+    holder = await pool.start()
+    mark = f"own{os.getpid()}-{time.monotonic_ns() % 10**6}"[:15]
+    roles = (
+        ProcessSpec(argv=("{python}", "-I", "-c", OWNER, mark), role="owner", trusted=True, workspace="owner"),
+        ProcessSpec(argv=("sleep", "60"), role="candidate", workspace="candidate"),
+    )
+    spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
+    await pool.lab.submit(spec)
+    assert eventually(lambda: mark in read_of_all("comm"))
+    assert (await pool.lab.record(spec.id)).state == "queued"
+    freed = time.monotonic()
+    await pool.lab.link.call("cancel", job=holder)
+    done = await pool.lab.wait(spec.id)
+    began, answer = done.text.splitlines()
+    assert (done.record.status, done.record.gpus) == ("ok", ("GPU-0",)), done
+    assert float(began) < freed < float(answer.split()[2])
+    assert "'turn': True" in answer
+    end_broker(pool)
+
+
+async def test_a_job_that_was_started_in_line_can_be_cancelled_there(open_lab, state: Path):
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
+    await pool.start()
+    roles = (ProcessSpec(argv=("sleep", "86399"), role="owner", trusted=True),)
+    spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
+    await pool.lab.submit(spec)
+    there = eventually(lambda: "sleep\x0086399\x00" in read_of_all("cmdline"))
+    await pool.lab.link.call("cancel", job=spec.id)
+    done = await pool.lab.wait(spec.id)
+    end_broker(pool)
+    assert there and done.record.status == "cancelled"
+    assert "sleep\x0086399\x00" not in read_of_all("cmdline")
+
+
+def read_of_all(name: str) -> set[str]:
+    """Return the texts of a file that each process has in /proc."""
+    found = set()
+    for path in Path("/proc").glob(f"[0-9]*/{name}"):
+        with contextlib.suppress(OSError):
+            found.add(path.read_text(errors="replace").rstrip("\n"))
+    return found
 
 
 async def test_a_job_that_waits_too_long_says_who_was_ahead(pool):
