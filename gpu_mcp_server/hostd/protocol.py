@@ -137,6 +137,8 @@ class ProcessSpec:
     """Interpreter of `program` where it is not the one that runs hostd: it finds what is installed for it."""
     profiled: bool = False
     """Whether it may trace its own children, as profilers and checkers do."""
+    counted: bool = False
+    """Whether perf may count and sample its events, as profiles on a processor do."""
 
     def account_name(self) -> str:
         """Return the account, the workspace's own unless one is named."""

@@ -91,6 +91,7 @@ def start(
             mounts=mounts.namespace,
             info_fd=role.info_write,
             profiler=process.profiled,
+            counted=process.counted,
         )
         if uid is not None:
             role.allow_uid(uid)

@@ -41,6 +41,7 @@ def validate_spec(spec: JobSpec) -> JobSpec:
     _need(0 < len(spec.processes) <= MAX_PROCESSES, "%d processes, 1 to 64 are possible", len(spec.processes))
     for process in spec.processes:
         _process(process)
+        _need(not process.counted or spec.purpose == "profile", "only a profile is counted, not a %r", spec.purpose)
     roles = [p.role for p in spec.processes]
     _need(len(set(roles)) == len(roles), "roles are named twice: %r", roles)
     accounts = {(p.workspace, p.account) for p in spec.processes}
@@ -106,6 +107,7 @@ def _process(process: ProcessSpec) -> None:
     _need(bool(_texts(process.argv, "argv")) and bool(process.argv[0]), "no program in argv: %r", process.argv)
     _need(hasattr(process.env, "items"), "env is no mapping: %r", process.env)
     _need(process.profiled in (True, False), "bad profiled %r", process.profiled)
+    _need(process.counted in (True, False), "bad counted %r", process.counted)
     size = len(_text(process.program, "program"))
     _need(size <= MAX_PROGRAM_BYTES, "a program of %d bytes, 100 KiB are possible", size)
     _text(process.python, "python")

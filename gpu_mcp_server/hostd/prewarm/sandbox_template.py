@@ -72,7 +72,8 @@ def template_for(spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[SandboxT
         gpus: All that the host has, if the job wants any.
     """
     limits, first = spec.limits, spec.processes[0]
-    if spec.network or limits.memory_bytes < LEAST_MEMORY_BYTES or any(p.profiled for p in spec.processes):
+    filtered_otherwise = any(p.profiled or p.counted for p in spec.processes)
+    if spec.network or limits.memory_bytes < LEAST_MEMORY_BYTES or filtered_otherwise:
         return None
     roots, sizes = tuple(launch.roots_of(spec)), (limits.tmp_bytes, limits.shm_bytes)
     if len(spec.processes) > 1 or first.python:

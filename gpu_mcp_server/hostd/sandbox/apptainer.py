@@ -68,6 +68,7 @@ class Apptainer:
         life: int,
         network: bool,
         profiler: bool,
+        counted: bool = False,
     ) -> "Tuple[List[str], int]":
         """Return the command of a container for one process, and a descriptor that this must inherit.
 
@@ -82,12 +83,13 @@ class Apptainer:
             life: A pipe; the container ends with it, and inherits it.
             network: Leave it the host's network.
             profiler: Let it trace its own children.
+            counted: Let perf count its events.
         """
         shown = [*shown, *((path, path) for path in SYS if devices and os.path.isdir(path))]
         told = {
             "argv": list(argv), "env": env, "keep": list(keep), "life": life, "rlimits": list(rlimits),
             "shown": [inside for _, inside in shown], "devices": list(devices), "network": network,
-            "profiler": profiler, "sources": self._sources,
+            "profiler": profiler, "counted": counted, "sources": self._sources,
         }  # fmt: skip
         fd = descriptors.memory_file("told", json.dumps(told).encode("ascii"))
         command = [self._program, "--silent", "exec", *OPTIONS, *([] if network else ["--net", "--network", "none"])]

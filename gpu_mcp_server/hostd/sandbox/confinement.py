@@ -88,6 +88,8 @@ class SandboxSpec:
     groups: Sequence[int] = ()
     pids_by_cgroup: bool = False
     profiler: bool = False
+    counted: bool = False
+    """Whether perf may count its events."""
     mark: str = ""
     """What process 1 has in its environment, so that it is found when all that knew it was killed."""
     mounts: Optional[int] = None
@@ -192,7 +194,7 @@ class Sandbox:
         shown = [(os.path.realpath(path), path) for path in system if os.path.exists(path) and path not in links]
         return by.container(
             argv, env, [*shown, *box.roots], box.workdir, box.devices, keep, rlimits(box), life, box.network,
-            box.profiler,
+            box.profiler, box.counted,
         )  # fmt: skip
 
     def _landlock(self, box: SandboxSpec) -> Tuple[landlock.Ruleset, bytes]:
@@ -201,11 +203,14 @@ class Sandbox:
         nodes = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", *box.devices]
         rules = landlock.Ruleset([p for p in read if os.path.exists(p)], [box.workdir], nodes, box.network)
         shared_uid = box.uid is None and not box.network  # the groups of ranks meet at a socket in their workspace
-        return rules, seccomp.program(os.uname().machine, box.profiler, shared_ipc=True, shared_uid=shared_uid)
+        machine = os.uname().machine
+        return rules, seccomp.program(machine, box.profiler, True, shared_uid, box.counted)
 
     def _bwrap_command(self, argv: List[str], env: Dict[str, str], box: SandboxSpec) -> Tuple[List[str], List[int]]:
         options = self._bwrap_options(env, box)
-        guard = descriptors.memory_file("seccomp", seccomp.program(os.uname().machine, box.profiler))
+        guard = descriptors.memory_file(
+            "seccomp", seccomp.program(os.uname().machine, box.profiler, counted=box.counted)
+        )
         options += ["--seccomp", str(guard)]
         if box.info_fd is not None:
             options += ["--info-fd", str(box.info_fd)]

@@ -35,8 +35,8 @@ def main(told: Dict[str, Any]) -> None:
 
     Args:
         told: `argv` and `env` of the job, its `rlimits` (what, soft, hard), `keep` (descriptors that it gets),
-            `life`, `shown` (folders and files of the host), `devices`, `network`, `profiler`, and the `sources` of
-            this module, `landlock` and `seccomp`.
+            `life`, `shown` (folders and files of the host), `devices`, `network`, `profiler`, `counted`, and the
+            `sources` of this module, `landlock` and `seccomp`.
     """
     landlock = _module(told, "landlock")
     wrong = unlike(told, bool(landlock["abi"]()))
@@ -135,7 +135,7 @@ def _start(told: Dict[str, Any], landlock: Dict[str, Any]) -> None:
     for what, soft, hard in told["rlimits"]:
         resource.setrlimit(what, (soft, hard))
     seccomp = _module(told, "seccomp")
-    guard = seccomp["Filter"](seccomp["program"](os.uname().machine, told["profiler"]))
+    guard = seccomp["Filter"](seccomp["program"](os.uname().machine, told["profiler"], counted=told["counted"]))
     if landlock["abi"]():
         nodes = ["/dev/" + name for name in MINIMAL_DEV if name != "shm"] + list(told["devices"])
         rules = landlock["Ruleset"](["/"], WRITABLE, nodes, True)

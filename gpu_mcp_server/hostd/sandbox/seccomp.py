@@ -102,7 +102,7 @@ DENIED = _table("""
     kexec_load 246 104, keyctl 250 219, lookup_dcookie 212 18, lsm_get_self_attr 459 459, lsm_list_modules 461 461,
     lsm_set_self_attr 460 460, migrate_pages 256 238, mount 165 40, mount_setattr 442 442, move_mount 429 429,
     name_to_handle_at 303 264, nfsservctl 180 42, open_by_handle_at 304 265, open_tree 428 428, open_tree_attr 467 467,
-    perf_event_open 298 241, pidfd_getfd 438 438, pivot_root 155 41, process_madvise 440 440, process_vm_writev 311 271,
+    pidfd_getfd 438 438, pivot_root 155 41, process_madvise 440 440, process_vm_writev 311 271,
     quotactl 179 60, quotactl_fd 443 443, reboot 169 142, request_key 249 218, setdomainname 171 162,
     sethostname 170 161, setns 308 268, settimeofday 164 170, swapoff 168 225, swapon 167 224, sysfs 139 -,
     syslog 103 116, umount2 166 39, unshare 272 97, uselib 134 -, userfaultfd 323 282, ustat 136 -, vhangup 153 58,
@@ -115,6 +115,10 @@ when the job ends."""
 
 DENIED_UNLESS_PROFILED = _table("""
     process_vm_readv 310 270, ptrace 101 117
+""")
+
+DENIED_UNLESS_COUNTED = _table("""
+    perf_event_open 298 241
 """)
 
 JUDGED = _table("""
@@ -210,15 +214,19 @@ def _numbers(table: Dict[str, Numbers], arch: str) -> Dict[str, int]:
     return {name: number for name, number in found.items() if number is not None}
 
 
-def denied_numbers(arch: str, profiler: bool = False, shared_ipc: bool = False) -> Dict[str, int]:
+def denied_numbers(
+    arch: str, profiler: bool = False, shared_ipc: bool = False, counted: bool = False
+) -> Dict[str, int]:
     """Return the calls that fail with EPERM whatever their arguments, by name."""
     table = DENIED if profiler else {**DENIED, **DENIED_UNLESS_PROFILED}
+    table = table if counted else {**table, **DENIED_UNLESS_COUNTED}
     return _numbers({**table, **({name: ALLOWED[name] for name in SHARED_IPC} if shared_ipc else {})}, arch)
 
 
-def allowed_numbers(arch: str, profiler: bool = False) -> Dict[str, int]:
+def allowed_numbers(arch: str, profiler: bool = False, counted: bool = False) -> Dict[str, int]:
     """Return the calls that go through whatever their arguments, by name."""
-    return _numbers({**ALLOWED, **DENIED_UNLESS_PROFILED} if profiler else ALLOWED, arch)
+    table = {**ALLOWED, **DENIED_UNLESS_PROFILED} if profiler else ALLOWED
+    return _numbers({**table, **DENIED_UNLESS_COUNTED} if counted else table, arch)
 
 
 def _runs(answers: Dict[int, Block]) -> List[Tuple[int, Block]]:
@@ -243,7 +251,9 @@ def _search(runs: List[Tuple[int, Block]]) -> Block:
 
 
 @functools.lru_cache(maxsize=None)
-def program(arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False) -> bytes:
+def program(
+    arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False, counted: bool = False
+) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
     Args:
@@ -253,15 +263,17 @@ def program(arch: str, profiler: bool = False, shared_ipc: bool = False, shared_
         shared_ipc: The job has no IPC namespace of its own: deny what System V would share.
         shared_uid: Whoever started hostd has the job's uid, and its sockets (D-Bus, tmux, the SSH agent) would take
             the job for that person: deny sockets of AF_UNIX, other than pairs, and limits of other processes.
+        counted: Leave perf_event_open, by which perf counts and samples the job's own processes. The kernel's
+            `perf_event_paranoid` bounds it as it does for every login.
 
     Raises:
         ValueError: If the architecture is another one.
     """
-    answers = dict.fromkeys(allowed_numbers(arch, profiler).values(), PASS)
+    answers = dict.fromkeys(allowed_numbers(arch, profiler, counted).values(), PASS)
     judgments = {**JUDGMENTS, **SHARED_UID} if shared_uid else JUDGMENTS
     known = {**ALLOWED, **JUDGED}
     answers.update((_numbers(known, arch)[name], block) for name, block in judgments.items())
-    answers.update((number, REFUSE) for number in denied_numbers(arch, profiler, shared_ipc).values())
+    answers.update((number, REFUSE) for number in denied_numbers(arch, profiler, shared_ipc, counted).values())
     begin: Block = (
         (LOAD, 0, 0, ARCH),
         # First of all: a number means another call on another architecture, and `int 0x80` brings 32-bit numbers.
@@ -306,10 +318,10 @@ class Filter:
             raise OSError(code, "seccomp: " + os.strerror(code))
 
 
-def install(arch: str, profiler: bool = False) -> None:
+def install(arch: str, profiler: bool = False, counted: bool = False) -> None:
     """Bind the calling thread and what it starts.
 
     Raises:
         OSError: If the kernel refuses.
     """
-    Filter(program(arch, profiler)).apply()
+    Filter(program(arch, profiler, counted=counted)).apply()

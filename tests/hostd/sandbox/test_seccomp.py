@@ -19,7 +19,9 @@ ENOSYS = seccomp.RET_ERRNO | errno.ENOSYS
 EAFNOSUPPORT = seccomp.RET_ERRNO | errno.EAFNOSUPPORT
 ARCHES = ("x86_64", "aarch64")
 COLUMN = {"x86_64": 0, "aarch64": 1}
-TABLES = (seccomp.ALLOWED, seccomp.DENIED, seccomp.DENIED_UNLESS_PROFILED, seccomp.JUDGED)
+TABLES = (
+    seccomp.ALLOWED, seccomp.DENIED, seccomp.DENIED_UNLESS_PROFILED, seccomp.DENIED_UNLESS_COUNTED, seccomp.JUDGED,
+)  # fmt: skip
 X32_BIT = 0x40000000
 NEW_NAMESPACES = {"NEWNS": 17, "NEWCGROUP": 25, "NEWUTS": 26, "NEWIPC": 27, "NEWUSER": 28, "NEWPID": 29, "NEWNET": 30}
 THREAD = 0x3D0F00  # of pthread_create in glibc 2.36
@@ -52,7 +54,8 @@ def family(number):
 if sys.argv[1] != "bwrap":
     seccomp.install(seccomp.architecture(), sys.argv[1] == "profiler")
 column = list(seccomp.AUDIT_ARCH).index(seccomp.architecture())
-tables = (seccomp.ALLOWED, seccomp.DENIED, seccomp.DENIED_UNLESS_PROFILED, seccomp.JUDGED)
+tables = (seccomp.ALLOWED, seccomp.DENIED, seccomp.DENIED_UNLESS_PROFILED, seccomp.DENIED_UNLESS_COUNTED,
+          seccomp.JUDGED)
 known = {numbers[column] for table in tables for numbers in table.values()}
 pid = os.fork()
 if pid == 0:
@@ -151,6 +154,15 @@ def test_a_profiler_may_trace_and_others_may_not(arch):
         assert answers(arch, name) == EPERM
         assert answers(arch, name, profiler=True) == seccomp.ALLOW
     assert answers(arch, "perf_event_open", profiler=True) == EPERM
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_perf_opens_one_call_alone(arch):
+    plain, counted = seccomp.program(arch), seccomp.program(arch, counted=True)
+    audit = seccomp.AUDIT_ARCH[arch]
+    other = [n for n in range(601) if run_filter(plain, audit, n) != run_filter(counted, audit, n)]
+    assert other == [seccomp.DENIED_UNLESS_COUNTED["perf_event_open"][COLUMN[arch]]]
+    assert run_filter(counted, audit, other[0]) == seccomp.ALLOW
 
 
 @pytest.mark.parametrize("arch", ARCHES)
