@@ -2,9 +2,11 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -118,3 +120,30 @@ def test_nginx_reads_the_proxy_example(tmp_path: Path):
     done = subprocess.run([program, "-t", "-c", tmp_path / "conf"], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_the_action_shows_the_table_and_ends_as_the_comparison_does(tmp_path: Path):
+    """Its script runs as GitHub runs it, with our command, on a repository whose change touches no kernel."""
+    yaml = pytest.importorskip("yaml")
+    action = yaml.safe_load((DEPLOY / "kernel-ci" / "action.yml").read_text())
+    (step,) = action["runs"]["steps"]
+    assert "${{" not in step["run"]  # nothing of a pull request is part of the script
+
+    command = tmp_path / "bin" / "gpu-mcp-server"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpu_mcp_server "$@"\n')
+    command.chmod(0o755)
+    who = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    path = f"{command.parent}:{os.environ['PATH']}"
+    python_path = os.pathsep.join([str(ROOT), str(ROOT / "toolsets")])
+    given = {**who, "PATH": path, "PYTHONPATH": python_path, "GIT_CONFIG_GLOBAL": os.devnull, "HOME": str(tmp_path)}
+    given |= {"GPU_MCP_DATA_DIR": str(tmp_path / "data"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    given |= {"BASE": "", "TARGET": "main", "HEAD": "change", "HOST": "", "TURNS": "3"}
+    make = "git init -qb main . && git commit -qm 1 --allow-empty && git switch -qc change && git commit -qm 2 --allow-empty"
+    subprocess.run(["bash", "-ec", make], cwd=tmp_path, env=given, check=True, capture_output=True)
+    done = subprocess.run(["bash", "-ec", step["run"]], cwd=tmp_path, env=given, capture_output=True, text=True)
+    assert (done.returncode, "no kernel is touched" in (tmp_path / "summary").read_text()) == (0, True), done.stderr
+    failed = subprocess.run(
+        ["bash", "-ec", step["run"]], cwd=tmp_path, env={**given, "BASE": "none"}, capture_output=True, text=True
+    )
+    assert failed.returncode == 2 and "no folder or git revision 'none'" in failed.stderr

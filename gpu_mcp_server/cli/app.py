@@ -119,7 +119,7 @@ PANELS: dict[str, tuple[Command | tuple[str, typer.Typer], ...]] = {
     "Start": (init.init, client_config.client_config, doctor.doctor, demo, selftest.selftest, serve.serve),
     "Work": (
         *(status.status, files.push, files.pull, ("artifact", files.artifact_app), jobs.jobs, jobs.logs, jobs.cancel),
-        *(history.history, implementations.implementations, audit.audit, call.call),
+        *(history.history, implementations.implementations, implementations.compare, audit.audit, call.call),
         *(("docs", docs.app), ("recipe", recipe.app), ("nccl", nccl.app)),
     ),
     "Hosts and settings": (

@@ -1,4 +1,4 @@
-"""`implementations`: known candidates that come with a problem, listed, added, replaced and removed."""
+"""`implementations` and `compare`: known candidates that come with a problem, and those that a change touches."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,7 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, print_result
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.comparison import KernelChanges
 
 
 def implementations(
@@ -36,3 +37,36 @@ def implementations(
     arguments |= {"language": language} if language else {}
     answer = in_process_client.answer_of("set_implementation", arguments, as_json=as_json)
     print_result(answer.data, answer.text, as_json=as_json)
+
+
+def compare(
+    base: Annotated[str, typer.Argument(help="Folder or git revision before the change.")],
+    head: Annotated[str, typer.Argument(help="Folder or git revision with the change.")] = ".",
+    turns: Annotated[int, typer.Option(help="Judgements of each side of a kernel.", min=3, max=31)] = 8,
+    host: Annotated[str | None, typer.Option(help="Host to run on; the default host if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge the kernels that a change touches against those before it; exit code 1 if one is slower, wrong or refused.
+
+    Kernels are the implementations that problem.toml files name. Prints a table in Markdown for a pull request.
+    """
+
+    async def work() -> KernelChanges:
+        from gpu_mcp_server.recipes.kernel_comparison import compare_kernels
+
+        line = in_process_client.ProgressLine()
+
+        async def told(message: str) -> None:
+            await line(0.0, None, message)
+
+        async with in_process_client.laboratory() as lab:
+            try:
+                return await compare_kernels(lab, base, head, tell=told, turns=turns, host=host)
+            finally:
+                line.end()
+
+    announce(f"comparing {base} and {head}")
+    found = in_process_client.run(work)
+    print_result(found.model_dump(mode="json"), found.summary(), as_json=as_json, verbatim=True)
+    if found.fails():
+        raise typer.Exit(1)

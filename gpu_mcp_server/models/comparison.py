@@ -1,6 +1,6 @@
-"""Many candidates judged in one call, as one table."""
+"""Many candidates judged in one call, and the kernels of two revisions, each as one table."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -102,3 +102,85 @@ class Comparison(ResultModel):
         lines += [] if self.complete else [f"not complete: {', '.join(left) or 'the reasons say why'}"]
         lines += [f"note: {self.note}"] if self.note else []
         return join_lines([*lines, f"batch {self.batch_id} on {self.host}, {self.seconds:.1f} s"])
+
+
+ChangeStatus = Literal["slower", "wrong", "refused", "faster", "same", "unknown", "new", "removed"]
+"""wrong: not correct after the change. refused: it could not be judged. same: a change of 3 % is excluded. unknown: it
+is not. new: correct, and there is nothing to compare it with."""
+FAILING: tuple[ChangeStatus, ...] = ("slower", "wrong", "refused")
+"""Statuses with which `compare` ends with exit code 1."""
+_MARKS = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]()#+!|~>@"} | {"<": "&lt;", "\n": " "})
+
+
+class KernelChange(Model):
+    """A kernel before and after a change."""
+
+    name: str
+    """Folder of its `problem.toml`, and the implementation's name in it."""
+    status: ChangeStatus
+    speed: float | None = None
+    """Time before over time after, mean of the turns' ratios: below 1 the kernel became slower."""
+    low: float | None = None
+    high: float | None = None
+    """Ends of its 99 % interval."""
+    turns: int = 0
+    """Pairs of judgements that count."""
+    log_ratios: list[float] = []
+    """Of each pair the logarithm of time before over time after."""
+    base_us: float | None = None
+    """Middle of the turns' times before; of several shapes the geometric mean, of recorded calls their sum."""
+    head_us: float | None = None
+    device: str | None = None
+    base_attempts: list[str] = []
+    head_attempts: list[str] = []
+    note: str = ""
+
+    def row_text(self) -> str:
+        """Return a row of a Markdown table; texts of the change's author cannot format it."""
+        speed = "-" if self.speed is None else f"{self.speed:.3f}"
+        speed += f" ({self.low:.3f} to {self.high:.3f})" if self.low is not None and self.high is not None else ""
+        times = [format_time(us / 1e6) if us is not None else "-" for us in (self.base_us, self.head_us)]
+        evidence = ", ".join(filter(None, (*self.base_attempts[:1], *self.head_attempts[:1]))) or "-"
+        cells = [_plain(self.name), f"**{self.status}**", speed, *times, evidence, _plain(self.note)]
+        return f"| {' | '.join(cells)} |"
+
+
+class KernelChanges(ResultModel):
+    """Result of `compare`: the kernels that a change touches, against those before it."""
+
+    base: str
+    head: str
+    rows: list[KernelChange]
+    untouched: int
+    """Kernels that are the same in both."""
+    turns: int
+    host: str
+    seconds: float
+
+    def fails(self) -> bool:
+        """Return whether a kernel became slower or wrong, or could not be judged."""
+        return any(row.status in FAILING for row in self.rows)
+
+    def summary(self) -> str:
+        """Return a table as Markdown, for a pull request."""
+        counts = {status: sum(row.status == status for row in self.rows) for status in get_args(ChangeStatus)}
+        said = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no kernel is touched"
+        lines = [f"### Kernels: {said}", ""]
+        if self.rows:
+            lines += ["| kernel | | speed, base = 1 (99 %) | base | head | first attempts | note |"]
+            lines += ["| --- | --- | --- | --- | --- | --- | --- |", *(row.row_text() for row in self.rows), ""]
+        devices = ", ".join(sorted({row.device for row in self.rows if row.device}))
+        lines += [f"{self.untouched} kernels are unchanged. Base `{_code(self.base)}`, head `{_code(self.head)}`."]
+        if devices:
+            lines += [f"Judged on {_plain(devices)}, host {_plain(self.host)}, up to {self.turns} turns each, "
+                      f"{self.seconds:.0f} s."]  # fmt: skip
+        return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Return a text that Markdown shows as it is, on one line."""
+    return " ".join(text.split())[:300].translate(_MARKS)
+
+
+def _code(text: str) -> str:
+    return " ".join(text.replace("`", "'").split())[:100]

@@ -1,4 +1,4 @@
-"""Differences of pairs with their 95 % intervals."""
+"""Differences of pairs with their intervals."""
 
 import math
 import statistics
@@ -16,17 +16,28 @@ Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2, critical val
 """
 
 
-def mean_of_differences(differences: Sequence[float]) -> PairedDifference:
+T99 = (
+    63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947, 2.921,
+    2.898, 2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
+)  # fmt: skip
+"""Quantile 0.995 of the same, by the same source."""
+
+
+def mean_of_differences(differences: Sequence[float], quantiles: Sequence[float] = T95) -> PairedDifference:
     """Return the mean of independent differences with Student's interval; without ends for fewer than two.
 
     Beyond 31 differences the quantile of 30 degrees of freedom is used, which is a little too wide.
+
+    Args:
+        differences: Each of one pair.
+        quantiles: T95 or T99.
     """
     if not differences:
         return PairedDifference(of=0)
     mean = statistics.fmean(differences)
     if len(differences) == 1:
         return PairedDifference(of=1, mean=mean)
-    t = T95[min(len(differences) - 1, len(T95)) - 1]
+    t = quantiles[min(len(differences) - 1, len(quantiles)) - 1]
     half = t * statistics.stdev(differences) / math.sqrt(len(differences))
     return PairedDifference(of=len(differences), mean=mean, low=mean - half, high=mean + half)
 

@@ -1,0 +1,126 @@
+"""Kernels of two trees: which a change touches, what turns of judging say, and what the command prints."""
+
+import math
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.models.comparison import KernelChange, KernelChanges
+from gpu_mcp_server.recipes.headless_runs import silent
+from gpu_mcp_server.recipes.kernel_comparison import compare_kernels, decide
+from gpu_mcp_server.recipes.kernel_revisions import open_tree, read_tree
+from tests.laboratory import laboratory
+
+PROBLEM = r"""
+name = "twice plus one"
+reference = "def reference(x):\n    return 2 * x + 1\n"
+rtol = 1e-5
+atol = 1e-6
+inputs = [{ name = "x", dtype = "float32", shape = ["n"] }]
+outputs = [{ name = "y", dtype = "float32", shape = ["n"] }]
+shapes = [{ n = 1000 }]
+trials = { fixed_shapes = true, distributions = "declared" }
+[implementations]
+"""
+KERNEL = """#include <stdint.h>
+int launch(const float *x, float *y, int64_t n) {
+    for (int k = 0; k < REPEATS; k++) {
+        for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + 1;
+        __asm__ volatile("" ::: "memory");
+    }
+    return 0;
+}
+"""
+
+
+def write(root: Path, folder: str, problem: str = PROBLEM, **kernels: str) -> None:
+    """Write a problem with kernels in C, each in a file of its own."""
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    named = "".join(f'{name} = {{ language = "c", path = "{name}.c" }}\n' for name in kernels)
+    (root / folder / "problem.toml").write_text(problem + named)
+    for name, text in kernels.items():
+        (root / folder / f"{name}.c").write_text(text)
+
+
+def git(repository: Path, *arguments: str) -> None:
+    who = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    nobody = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
+    subprocess.run(["git", "-C", repository, *arguments], check=True, capture_output=True, env={**who, **nobody})
+
+
+@pytest.mark.parametrize(
+    ("ratios", "status"),
+    [
+        ([0.970, 0.972, 0.969, 0.971, 0.968, 0.970], "slower"),
+        ([1.050, 1.048, 1.052, 1.051, 1.049, 1.050], "faster"),
+        ([1.002, 0.998, 1.004, 0.997, 1.001, 0.999], "same"),
+        ([0.995, 0.995, 0.995, 0.995, 0.995, 0.9951], "same"),  # sure, and too little to tell
+        ([0.97, 1.05, 0.92, 1.03, 0.98, 1.01], "unknown"),  # a change of 3 % is not excluded
+        ([0.97], "unknown"),
+        ([], "unknown"),
+    ],
+)
+def test_pairs_of_turns_decide(ratios: list[float], status: str):
+    assert decide([math.log(ratio) for ratio in ratios]) == status
+
+
+def repository(folder: Path) -> None:
+    """Make a repository of two commits at which kernels became slower and wrong, one stayed, others came and went."""
+    quick, slow = KERNEL.replace("REPEATS", "1"), KERNEL.replace("REPEATS", "40")
+    write(folder, "a", slower=quick, wrong=quick, kept=quick, gone=quick)
+    git(folder, "init", "-q", ".")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "before")
+    write(folder, "a", slower=slow, wrong=quick.replace("+ 1;", "+ 2;"), kept=quick)
+    write(folder, "b", "name = 3\n")
+    write(folder, "c", added=quick)
+    (folder / "elsewhere").symlink_to("/etc")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "after")
+
+
+@pytest.mark.timeout(900)
+async def test_kernels_that_a_change_touches_are_judged_against_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    repository(tmp_path)
+    (tmp_path / "a" / "slower.c").write_text("not what the revision has")
+    monkeypatch.chdir(tmp_path)
+    async with laboratory() as lab:
+        found = await compare_kernels(lab, "HEAD~1", "HEAD", tell=silent, turns=3)
+        attempts = await lab.store.experience.list("best")
+
+    rows = {row.name: row for row in found.rows}
+    assert set(rows) == {"a:slower", "a:wrong", "a:gone", "b:*", "c:added"} and found.untouched == 1
+    slower = rows["a:slower"]
+    assert slower.speed is not None and slower.high is not None and slower.speed < 0.5
+    # on a busy machine three turns may leave the interval wide, and then the row says so
+    assert slower.status == ("slower" if slower.high < 1 else "unknown")
+    assert len(slower.base_attempts) == len(slower.head_attempts) == slower.turns == 3
+    assert rows["a:wrong"].status == "wrong" and "of 1000 elements are wrong" in rows["a:wrong"].note
+    assert (rows["c:added"].status, rows["c:added"].base_attempts, rows["a:gone"].status) == ("new", [], "removed")
+    assert rows["b:*"].status == "refused" and "problem.toml" in rows["b:*"].note
+    assert found.fails() and not attempts.attempts  # no ranking holds a turn
+
+
+async def test_a_tree_that_is_none_is_said(tmp_path: Path):
+    for name in ("no-such-revision", "--output=x"):
+        with pytest.raises(NotFound, match="folder or git revision"):
+            async with open_tree(name, tmp_path):
+                pass
+    write(tmp_path, "a", one="x")
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "problem.toml").symlink_to(tmp_path / "a" / "problem.toml")
+    assert set(await read_tree(tmp_path)) == {"a"}
+
+
+def test_what_the_change_s_author_wrote_formats_no_table():
+    row = KernelChange(name="a:*x* | y", status="wrong", note="[see](https://example.org) <img src=x>\n@team")
+    text = KernelChanges(base="b`c", head=".", rows=[row], untouched=0, turns=3, host="h", seconds=1.0).summary()
+
+    (line,) = [line for line in text.splitlines() if "wrong**" in line]
+    assert r"a:\*x\* \| y" in line and r"\[see\]\(https" in line and "<img" not in line and r"\@team" in line
+    assert "`b'c`" in text
