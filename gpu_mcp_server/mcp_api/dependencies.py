@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.profiles.profile_queries import Profiles
     from gpu_mcp_server.services.profiles.profiler import Profiler
     from gpu_mcp_server.services.programs.hotspot_finder import HotspotFinder
+    from gpu_mcp_server.services.programs.kernel_dispatch import KernelDispatch
     from gpu_mcp_server.services.programs.overlay_builder import OverlayBuilder
     from gpu_mcp_server.services.programs.problem_capture import ProblemCapture
     from gpu_mcp_server.services.programs.program_verifier import ProgramVerifier
@@ -45,6 +46,7 @@ else:  # services bring asyncssh and the store; `tools/list` must not wait for t
     Lab = BatchJobs = ExperienceSearch = NcclVerifier = GpuScheduler = Porter = Profiler = Profiles = Problems = (
         Projects
     ) = Registry = CommandRunner = Any
+    KernelDispatch = Any
     Collectives = HotspotFinder = OverlayBuilder = ProblemCapture = ProgramVerifier = SharingService = Workspaces = Any
 
 
@@ -75,6 +77,7 @@ ProfilesDep = Annotated[Profiles, _service(lambda lab: lab.profiles.queries)]
 HotspotsDep = Annotated[HotspotFinder, _service(lambda lab: lab.programs.hotspots)]
 OverlaysDep = Annotated[OverlayBuilder, _service(lambda lab: lab.programs.overlays)]
 ProgramVerifierDep = Annotated[ProgramVerifier, _service(lambda lab: lab.programs.verifier)]
+DispatchDep = Annotated[KernelDispatch, _service(lambda lab: lab.programs.dispatch)]
 CaptureDep = Annotated[ProblemCapture, _service(lambda lab: lab.programs.capture)]
 CollectivesDep = Annotated[Collectives, _service(lambda lab: lab.nccl.collectives)]
 CompilerDep = Annotated[Compiler, _service(lambda lab: lab.builds.compiler)]

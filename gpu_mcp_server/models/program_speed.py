@@ -5,7 +5,9 @@ from typing import Literal
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.evaluation import format_range
 from gpu_mcp_server.models.problem import ProblemInfo
+from gpu_mcp_server.text_safety import join_lines
 from gpu_mcp_server.time_format import format_duration
 
 SHOWN_SHAPES, SHOWN_MODULES = 2, 2
@@ -316,3 +318,66 @@ class VerifyReport(ResultModel):
             "same": "no gain is shown: the interval holds 1",
         }
         return f"{kernel}{whole}: {words.get(self.status, self.status)}"
+
+
+class DispatchRow(Model):
+    """A shape, and the candidates that answer it."""
+
+    dims: dict[str, int]
+    best: str
+    """Attempt with the shortest time of all."""
+    taken: str
+    """Attempt of the chosen set that answers here."""
+    best_us: float
+    taken_us: float
+    single_us: float
+    """Time of the candidate that is best over all shapes."""
+
+
+class DispatchReport(ResultModel):
+    """Result of make_dispatcher: the smallest set of candidates within 2 % of the best, and one that dispatches."""
+
+    status: str
+    """single (one candidate is within 2 % of the best at all shapes: no dispatcher), correct, incorrect, cheat,
+    compile_failed, running: the dispatcher's own verdict."""
+    problem_id: str
+    candidates: int
+    """Judged candidates that were compared."""
+    chosen: list[str]
+    best_single: str
+    single_over_best: float
+    """Time of the best single candidate over that of the best at each shape."""
+    set_over_best: float
+    """Time of the chosen set over that of the best at each shape, at most 1.02."""
+    rows: list[DispatchRow]
+    reason: str = ""
+    attempt_id: str | None = None
+    """The dispatcher, judged like every candidate, at hidden shapes too."""
+    job_id: str | None = None
+    speedup: float | None = None
+    speedup_range: tuple[float, float] | None = None
+    covers: str = ""
+    source: str | None = None
+    """Artifact: the dispatcher's code."""
+    notes: list[str] = []
+
+    def summary(self) -> str:
+        """Return the choice, the dispatcher's verdict, then the shapes."""
+        alone = f"the best one alone, {self.best_single}, takes {self.single_over_best:.3f} of the best at each shape"
+        lines = [f"{self.candidates} judged candidates of {self.problem_id}; {alone}"]
+        if self.status == "single":
+            lines.append("no dispatcher is needed: one candidate is within 2 % of the best at all shapes")
+        else:
+            lines.append(f"smallest set within 2 %: {', '.join(self.chosen)}, takes {self.set_over_best:.3f}")
+            speed = f", speed-up {self.speedup:.3g}{format_range(self.speedup_range)}" if self.speedup else ""
+            covers = f" for {self.covers}" if self.covers else ""
+            lines.append(f"dispatcher {self.attempt_id}: {self.status}{covers}{speed}")
+            lines += [self.reason] if self.reason else []
+        for row in self.rows:
+            dims = ", ".join(f"{name}={size}" for name, size in row.dims.items()) or "the only shape"
+            times = [format_duration(us / 1e6) for us in (row.taken_us, row.best_us, row.single_us)]
+            lines.append(f"  {dims}: {row.taken} {times[0]} (best of all {times[1]}, best single {times[2]})")
+        lines += [f"code: read_artifact {self.source}"] if self.source else []
+        lines += [f"job {self.job_id}: job_status with wait_s has the verdict later"] if self.job_id else []
+        lines += [f"note: {note}" for note in self.notes]
+        return join_lines(lines)

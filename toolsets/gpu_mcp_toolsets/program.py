@@ -4,13 +4,21 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.mcp_api.dependencies import CaptureDep, HotspotsDep, OverlaysDep, ProgramVerifierDep, ProgressDep
+from gpu_mcp_server.mcp_api.dependencies import (
+    CaptureDep,
+    DispatchDep,
+    HotspotsDep,
+    OverlaysDep,
+    ProgramVerifierDep,
+    ProgressDep,
+)
 from gpu_mcp_server.mcp_api.schemas import brief_schema
 from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.program_speed import (
     ApplyReport,
     CaptureOptions,
     CaptureReport,
+    DispatchReport,
     HotspotOptions,
     HotspotReport,
     VerifyOptions,
@@ -20,7 +28,7 @@ from gpu_mcp_server.models.program_speed import (
 TOOLSET = Toolset(
     id="program",
     title="Whole programs",
-    instructions="find_hotspots, capture_problem, apply_attempt, verify_in_place.",
+    instructions="find_hotspots, capture_problem, make_dispatcher, apply_attempt, verify_in_place.",
     default=False,
 )
 
@@ -84,6 +92,22 @@ async def capture_problem(
     Its code is the reference. The judge varies inputs; with indices or masks it confirms no time.
     """
     return await capture.capture(command, target, workspace_id, host, options, progress=progress)
+
+
+@TOOLSET.tool("Make a dispatcher", effect="runs")
+async def make_dispatcher(
+    dispatch: DispatchDep,
+    progress: ProgressDep,
+    problem_id: Annotated[str, Field(description="Problem with several shapes.")],
+    attempt_ids: Annotated[
+        list[str] | None, Field(description="Correct attempts to choose from; all if absent.", max_length=64)
+    ] = None,
+) -> DispatchReport:
+    """Choose the fewest judged candidates within 2 % of the best at all shapes, and judge a dispatcher.
+
+    Uses the times on record. The dispatcher is code in the candidates' language, judged at hidden shapes too.
+    """
+    return await dispatch.make(problem_id, attempt_ids or (), progress=progress)
 
 
 @TOOLSET.tool("Put a kernel into a program", effect="changes")

@@ -9,6 +9,7 @@ from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.profiles.profile_services import ProfileServices
 from gpu_mcp_server.services.programs.hotspot_finder import HotspotFinder
+from gpu_mcp_server.services.programs.kernel_dispatch import KernelDispatch
 from gpu_mcp_server.services.programs.overlay_builder import OverlayBuilder
 from gpu_mcp_server.services.programs.problem_capture import ProblemCapture
 from gpu_mcp_server.services.programs.program_verifier import ProgramVerifier
@@ -25,6 +26,7 @@ class ProgramServices:
     capture: ProblemCapture
     overlays: OverlayBuilder
     verifier: ProgramVerifier
+    dispatch: KernelDispatch
 
     @classmethod
     def create(
@@ -37,6 +39,7 @@ class ProgramServices:
             ProblemCapture(tools, targets, evaluation.registry),
             OverlayBuilder(store, builds.compiler),
             ProgramVerifier(tools, targets),
+            KernelDispatch(store, evaluation.evaluator),
         )
 
     def settlers(self) -> dict[str, Settler]:
