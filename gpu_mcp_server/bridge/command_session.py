@@ -56,6 +56,14 @@ class CommandSession:
         chosen = await asyncio.to_thread(_select_named, path)
         return await self._pusher.push(chosen, says, key=uuid4().hex, workspace_id=workspace_id)
 
+    async def push_named(self, tool: str, path: Path, says: Says) -> tuple[str, str]:
+        """Send a file that the user named with what a tool would need of its folder.
+
+        Returns:
+            The workspace, and the file's path in it; empty for a whole folder.
+        """
+        return await FileArguments(Folders(path.parent), self._pusher).push_named(tool, str(path), says)
+
     async def whole(self, artifact_id: str) -> bytes:
         """Return the content of an artifact."""
         return await self.server.fetch(f"/data/artifacts/{quote(artifact_id, safe='')}")

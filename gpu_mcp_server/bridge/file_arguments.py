@@ -66,6 +66,11 @@ class FileArguments:
             case _:
                 return PreparedCall(tool, given)
 
+    async def push_named(self, tool: str, path: str, says: Says) -> tuple[str, str]:
+        """Send what a path of a tool's call stands for; return the workspace, and the path in it."""
+        chosen, below = self._chosen(tool, {"path": path})
+        return (await self._pusher.push(chosen, says)).workspace_id, below
+
     async def _one(self, tool: str, given: Arguments, says: Says) -> tuple[Arguments, str]:
         chosen, path = self._chosen(tool, given)
         pushed = await self._pusher.push(chosen, says)

@@ -77,8 +77,9 @@ class Selection:
 class Folders:
     """The folders below which files may be read: where the client was started, and those that it declares."""
 
-    def __init__(self, started_in: Path) -> None:
-        self.started_in = started_in.resolve()
+    def __init__(self, started_in: Path, *, closed: bool = False) -> None:
+        """Keep them; `closed` reads none, whatever the client declares."""
+        self.started_in, self._closed = started_in.resolve(), closed
         self._declared: list[Path] = []
 
     def declare(self, roots: Sequence[Path]) -> None:
@@ -92,6 +93,8 @@ class Folders:
             NotFound: If there is nothing.
             PathRefused: If it is outside of all folders, or a secret.
         """
+        if self._closed:
+            raise PathRefused("This client has no local files.", hint="Give the text as source or files.")
         try:
             path = (self.started_in / Path(text).expanduser()).resolve(strict=True)
         except (FileNotFoundError, NotADirectoryError):

@@ -28,16 +28,19 @@ logger = logging.getLogger(__name__)
 class StdioBridge:
     """Serves one client."""
 
-    def __init__(self, server: TeamServer, started_in: Path, write: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, server: TeamServer, started_in: Path, write: Callable[[bytes], None], *, local_files: bool = True
+    ) -> None:
         """Keep both ends.
 
         Args:
             server: The team's.
             started_in: The folder whose files may travel.
             write: Gives the client a line.
+            local_files: Whether any file may travel.
         """
         self._server, self._write = server, write
-        self._files = FileArguments(Folders(started_in), FilePusher(server))
+        self._files = FileArguments(Folders(started_in, closed=not local_files), FilePusher(server))
         self._handshake: Handshake | None = None
         self._running: dict[int | str, asyncio.Task[None]] = {}
         self._progress: dict[int | str, float] = {}

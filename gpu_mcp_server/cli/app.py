@@ -41,7 +41,7 @@ OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel
 """Commands that offer tools, or call one: those that options before the command are for."""
 REMOTE = (
     "call", "status", "history", "run", "push", "pull", "jobs", "logs", "cancel", "artifact", "token", "user", "hosts",
-    "whoami",
+    "whoami", "recipe",
 )  # fmt: skip
 """Commands that act on the team's server after `login`, unless --local says otherwise; all others on this machine."""
 

@@ -28,8 +28,10 @@ def serve_at_once(url: str, *, as_json: bool = False) -> None:
     from gpu_mcp_server.bridge.kept_tokens import address_of, kept_token
     from gpu_mcp_server.bridge.stdio_bridge import StdioBridge
     from gpu_mcp_server.bridge.team_server import TeamServer
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     try:
+        local_files = load_settings().local_files
         address = address_of(url)
         kept_token(address)
     except GpuMcpError as error:
@@ -40,7 +42,7 @@ def serve_at_once(url: str, *, as_json: bool = False) -> None:
     writer.start()
     server = TeamServer(address, lambda: kept_token(address))
     try:
-        asyncio.run(StdioBridge(server, Path.cwd(), written.put).run(_lines()))
+        asyncio.run(StdioBridge(server, Path.cwd(), written.put, local_files=local_files).run(_lines()))
     except KeyboardInterrupt:
         sys.exit(130)
     finally:

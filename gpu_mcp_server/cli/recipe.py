@@ -1,7 +1,8 @@
-"""`recipe`: headless runs, begun and resumed."""
+"""`recipe`: headless runs, begun and resumed; of who is logged in at the server, with the agent on this machine."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,9 @@ from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.models.suite import CandidateReport, PlanComparison, RepeatReport, SuiteReport
 
 if TYPE_CHECKING:
+    from gpu_mcp_server.bridge.remote_runs import RemoteRuns
     from gpu_mcp_server.recipes.headless_runs import Runs
+    from gpu_mcp_server.services.lab import Lab
 
 app = typer.Typer(help="Run agents headless, resume runs after any kill, show them.", no_args_is_help=True)
 
@@ -51,6 +54,30 @@ class ProgressView:
         self._line.end()
 
 
+@asynccontextmanager
+async def chosen_runs() -> "AsyncGenerator[tuple[Lab, Runs | RemoteRuns]]":
+    """Open this machine's laboratory, and the runs of the team's server that the user is logged in to, or its own."""
+    address = in_process_client.remote_address()
+    async with in_process_client.laboratory() as lab:
+        if address is None:
+            from gpu_mcp_server.recipes.headless_runs import Runs
+
+            yield lab, Runs(lab)
+            return
+        from gpu_mcp_server.bridge.command_session import CommandSession
+        from gpu_mcp_server.bridge.remote_runs import RemoteRuns
+
+        typer.echo(f"runs are judged at {address}; --local means this machine", err=True)
+        async with CommandSession.open(address) as session:
+            yield lab, RemoteRuns(session, lab)
+
+
+def refuse_elsewhere(what: str) -> None:
+    """Refuse a command that a team's server does not do, of a user who is logged in to one."""
+    if address := in_process_client.remote_address():
+        raise BadRequest(f"{what} works on this machine, and you are logged in to {address}.", hint="Say --local.")
+
+
 @app.command()
 def run(
     plan: Annotated[Path, typer.Argument(help="TOML of the run; docs/reference/plan.md has its keys.")],
@@ -64,11 +91,9 @@ def run(
     chosen = read_plan(plan)
 
     async def work() -> RunState:
-        from gpu_mcp_server.recipes.headless_runs import Runs
-
-        async with in_process_client.laboratory() as lab:
-            runs = Runs(lab)
-            begun = runs.create(chosen, run_id)
+        async with chosen_runs() as (_, runs):
+            runs.check_agent(chosen)
+            begun = await runs.begin(chosen, run_id)
             typer.echo(f"run {begun}", err=True)
             return await _went(runs, begun, jobs)
 
@@ -80,10 +105,8 @@ def resume(run_id: RunId, jobs: Jobs = 1, as_json: Json = False) -> None:
     """Go on with a run that was killed or broken off."""
 
     async def work() -> RunState:
-        from gpu_mcp_server.recipes.headless_runs import Runs
-
-        async with in_process_client.laboratory() as lab:
-            return await _went(Runs(lab), run_id, jobs)
+        async with chosen_runs() as (_, runs):
+            return await _went(runs, run_id, jobs)
 
     _said(in_process_client.run(work), as_json=as_json)
 
@@ -95,8 +118,8 @@ def show(run_id: RunId, as_json: Json = False) -> None:
     async def work() -> RunState:
         from gpu_mcp_server.recipes.headless_runs import Runs
 
-        async with in_process_client.laboratory() as lab:
-            return Runs(lab).state(run_id)
+        async with chosen_runs() as (_, runs):
+            return runs.state(run_id) if isinstance(runs, Runs) else await runs.state(run_id)
 
     announce(f"reading run {run_id}")
     _said(in_process_client.run(work), as_json=as_json)
@@ -109,9 +132,10 @@ def list_runs(as_json: Json = False) -> None:
     async def work() -> list[RunState]:
         from gpu_mcp_server.recipes.headless_runs import Runs
 
-        async with in_process_client.laboratory() as lab:
-            runs = Runs(lab)
-            return [runs.state(run_id) for run_id in runs.ids()]
+        async with chosen_runs() as (_, runs):
+            if isinstance(runs, Runs):
+                return [runs.state(run_id) for run_id in runs.ids()]
+            return await runs.states()
 
     announce("reading runs")
     states = in_process_client.run(work)
@@ -140,10 +164,10 @@ def repeat(
     async def work() -> RepeatReport:
         from gpu_mcp_server.recipes.suites import Suites
 
-        async with in_process_client.laboratory() as lab:
+        async with chosen_runs() as (lab, runs):
             live = ProgressView()
             try:
-                return await Suites(lab).repeat(chosen, times, name or chosen.name, live)
+                return await Suites(lab, runs).repeat(chosen, times, name or chosen.name, live)
             finally:
                 live.end()
 
@@ -174,10 +198,10 @@ def compare(
         from gpu_mcp_server.recipes.plan_comparison import compare_plans
 
         chosen = name or f"{a.stem}-{b.stem}"
-        async with in_process_client.laboratory() as lab:
+        async with chosen_runs() as (lab, runs):
             live = ProgressView()
             try:
-                return await compare_plans(lab, plans, chosen, problems, times=times, tell=live, jobs=jobs)
+                return await compare_plans(lab, plans, chosen, problems, times=times, tell=live, jobs=jobs, runs=runs)
             finally:
                 live.end()
 
@@ -195,10 +219,11 @@ def report(
     path = out or Path(f"{run_id}.html")
 
     async def work() -> str:
+        from gpu_mcp_server.recipes.headless_runs import Runs
         from gpu_mcp_server.recipes.reports import run_report as reports
 
-        async with in_process_client.laboratory() as lab:
-            return await reports.report(lab, run_id)
+        async with chosen_runs() as (lab, runs):
+            return await reports.report(lab, run_id) if isinstance(runs, Runs) else await runs.report(run_id)
 
     announce(f"writing run {run_id} to {path}")
     text = in_process_client.run(work)
@@ -264,6 +289,7 @@ def hip(
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
     from gpu_mcp_server.recipes.suites import hip_problems
 
+    refuse_elsewhere("`recipe suite hip`")
     chosen = read_plan(plan)
 
     async def work() -> SuiteReport:
@@ -306,6 +332,7 @@ def folder(
     tasks = suite_tasks(root.expanduser().absolute())
     suite = name or root.expanduser().absolute().name
     if candidates is not None:
+        refuse_elsewhere("`recipe suite folder --candidates`")
         timing, overrides = TimingOptions.model_validate({"tier": tier}), ImportOverrides(max_bytes=max_bytes)
         answers = candidates.expanduser().absolute()
         judged = in_process_client.run(
@@ -344,15 +371,15 @@ async def _judged_answers(
 async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path], jobs: int) -> SuiteReport:
     from gpu_mcp_server.recipes.suites import Suites
 
-    async with in_process_client.laboratory() as lab:
+    async with chosen_runs() as (lab, runs):
         live = ProgressView()
         try:
-            return await Suites(lab).over(plan, name, problems, live, jobs)
+            return await Suites(lab, runs).over(plan, name, problems, live, jobs)
         finally:
             live.end()
 
 
-async def _went(runs: "Runs", run_id: str, jobs: int) -> RunState:
+async def _went(runs: "Runs | RemoteRuns", run_id: str, jobs: int) -> RunState:
     live = ProgressView()
     try:
         return await runs.go(run_id, live, jobs)

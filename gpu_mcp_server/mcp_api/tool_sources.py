@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.build import CandidateLanguage, Language
+from gpu_mcp_server.services.workspaces.local_files import IN_WORKSPACE
 
 if TYPE_CHECKING:
     from gpu_mcp_server.models.comparison import CandidateSpec
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 REFERENCE_LIMIT_BYTES = 1 << 20
 ANY_LANGUAGE = get_args(CandidateLanguage)
-IN_WORKSPACE = "workspace:"
 
 
 class SourceResolver:

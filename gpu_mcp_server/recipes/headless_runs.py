@@ -3,7 +3,8 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,8 +12,8 @@ from typing import Any, cast
 from gpu_mcp_server.errors import NotFound, ProblemRefused
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.models.recipe import RunCost, RunState, RunStep, Verdict
-from gpu_mcp_server.models.run_plan import UNJUDGED, Mode, RunPlan
-from gpu_mcp_server.recipes.agents.agent_jobs import Agents
+from gpu_mcp_server.models.run_plan import UNJUDGED, AgentCommand, Mode, RunPlan
+from gpu_mcp_server.recipes.agents.agent_jobs import AgentCalls, Agents
 from gpu_mcp_server.recipes.modes.agent_mode import sessions
 from gpu_mcp_server.recipes.modes.nccl_mode import nccl
 from gpu_mcp_server.recipes.modes.population import population
@@ -28,6 +29,7 @@ from gpu_mcp_server.recipes.run.run_memory import recall
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.detect import source_at
+from gpu_mcp_server.services.workspaces.local_files import IN_WORKSPACE, checked_path
 
 MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
     "structured": structured, "population": population, "agent": sessions, "nccl": nccl,
@@ -50,8 +52,17 @@ async def silent(message: str) -> None:
 class Runs:
     """The runs of one data folder: `recipes/RUN_ID/` with plan.json, journal.jsonl, handoffs, best source."""
 
-    def __init__(self, lab: Lab) -> None:
+    elsewhere = False
+
+    def __init__(self, lab: Lab, agents: Callable[[AgentCommand], AgentCalls] | None = None) -> None:
+        """Keep where they are.
+
+        Args:
+            lab: That judges.
+            agents: Makes the calls of a run's agent; without it the agent runs in a sandbox of this machine.
+        """
         self._lab = lab
+        self._agents: Callable[[AgentCommand], AgentCalls] = agents or (lambda command: Agents(lab, command))
         self._root = lab.settings.data_dir / "recipes"
 
     def create(self, plan: RunPlan, run_id: str | None = None) -> str:
@@ -73,6 +84,31 @@ class Runs:
             NotFound: If there is no such run.
         """
         return RunPlan.model_validate_json((self.folder(run_id) / PLAN_FILE).read_text(encoding="utf-8"))
+
+    def check_agent(self, plan: RunPlan) -> None:
+        """Refuse an agent that cannot be called, before anything is begun; mode tune calls none.
+
+        Raises:
+            BadRequest: If it cannot.
+        """
+        if plan.mode != "tune":
+            self._agents(plan.agent).check()
+
+    async def begin(self, plan: RunPlan, run_id: str | None = None) -> str:
+        """Note a new run; see `create`."""
+        return self.create(plan, run_id)
+
+    async def look(self, run_id: str) -> RunState | None:
+        """Return a run that anything was done of; None of any other."""
+        return self.state(run_id) if self.begun(run_id) else None
+
+    async def read_journal(self, run_id: str) -> list[dict[str, Any]]:
+        """Return what a run's journal says so far."""
+        return self.journal(run_id)
+
+    async def read_artifact(self, artifact_id: str) -> bytes:
+        """Return what a run left."""
+        return await self._lab.store.artifacts.read(artifact_id)
 
     async def gpu_seconds(self, run_id: str) -> float:
         """Return the seconds times GPUs of the jobs that judged and profiled a run's candidates so far."""
@@ -121,12 +157,13 @@ class Runs:
             return await self._go(run_id, tell, jobs)
 
     async def _go(self, run_id: str, tell: Tell, jobs: int) -> RunState:
-        plan, folder = self.plan(run_id), self.folder(run_id)
+        noted, folder = self.plan(run_id), self.folder(run_id)
         with Journal(folder) as journal:
-            if journal.done(END) is None:
-                agents = Agents(self._lab, plan.agent)
-                if plan.mode != "tune":
-                    agents.check()
+            if journal.done(END) is not None:
+                return self.state(run_id)
+            async with self._laid_out(noted) as plan:
+                agents = self._agents(plan.agent)
+                self.check_agent(plan)
                 try:
                     judged = plan.mode not in UNJUDGED
                     problem = await self._problem(plan, folder, journal, tell) if judged else None
@@ -141,6 +178,17 @@ class Runs:
                 kept = await self._keep_best(ground)
                 journal.finish(END, stopped=ending.stopped, why=ending.why, **kept)
         return self.state(run_id)
+
+    @asynccontextmanager
+    async def _laid_out(self, plan: RunPlan) -> AsyncGenerator[RunPlan]:
+        """Give the plan with its problem as a path of this machine, where it lies in a workspace."""
+        if not plan.problem.startswith(IN_WORKSPACE):
+            yield plan
+            return
+        workspace_id, _, below = plan.problem.removeprefix(IN_WORKSPACE).partition("/")
+        async with self._lab.store.workspaces.laid_out(workspace_id) as folder:
+            path = folder / checked_path(below) if below else folder
+            yield plan.model_copy(update={"problem": str(path)})
 
     async def _problem(self, plan: RunPlan, folder: Path, journal: Journal, tell: Tell) -> Problem:
         if plan.tier == "compile":

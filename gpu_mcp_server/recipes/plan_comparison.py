@@ -14,7 +14,7 @@ from gpu_mcp_server.recipes.headless_runs import silent
 from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
 from gpu_mcp_server.recipes.run.paired_statistics import difference_of_shares, mean_of_differences
 from gpu_mcp_server.recipes.run.run_context import Tell
-from gpu_mcp_server.recipes.suites import Suites, row_of, run_id_of
+from gpu_mcp_server.recipes.suites import RunKeeper, Suites, row_of, run_id_of
 from gpu_mcp_server.services.lab import Lab
 
 UNCOMPARED = ("name", "problem", "fresh")
@@ -60,6 +60,7 @@ async def compare_plans(
     times: int = 1,
     tell: Tell = silent,
     jobs: int = 1,
+    runs: RunKeeper | None = None,
 ) -> PlanComparison:
     """Run both plans `times` on each problem, in turn, none remembering another; the same call goes on after a kill.
 
@@ -67,7 +68,7 @@ async def compare_plans(
         BadRequest: If the plans differ in nothing or in more than one thing, or a run cannot go on.
     """
     changed = changed_keys(*plans)
-    suites = Suites(lab)
+    suites = Suites(lab, runs)
     rows: dict[tuple[str, int, int], SuiteRow] = {}
 
     async def one(problem: str, number: int, side: int) -> None:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from gpu_mcp_server.errors import BadRequest, HostError, NotFound
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan, SuiteBudget
 from gpu_mcp_server.models.suite import PlanComparison, Proportion, RepeatReport, SuiteReport, SuiteRow
-from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.headless_runs import Runs, silent
 from gpu_mcp_server.recipes.reports.step_variance import variance_by_step
 from gpu_mcp_server.recipes.reports.suite_page import page_of
@@ -74,11 +74,52 @@ async def hip_problems(instructions: Path, chosen: Sequence[str] = ()) -> dict[s
     return {name: source.folder / f"{source.name}#{name}" for name in names if not chosen or name in chosen}
 
 
+class RunKeeper(Protocol):
+    """Runs of this machine, or of a team's server."""
+
+    elsewhere: bool
+    """Whether a team's server judges."""
+
+    def check_agent(self, plan: RunPlan) -> None:
+        """Refuse an agent that cannot be called."""
+        ...
+
+    async def begin(self, plan: RunPlan, run_id: str | None = None) -> str:
+        """Note a new run, or one of this name."""
+        ...
+
+    async def look(self, run_id: str) -> RunState | None:
+        """Return a run that anything was done of."""
+        ...
+
+    async def go(self, run_id: str, tell: Tell = silent, jobs: int = 1) -> RunState:
+        """Run it, or go on where it stopped."""
+        ...
+
+    async def gpu_seconds(self, run_id: str) -> float:
+        """Return what its jobs took of GPUs."""
+        ...
+
+    async def read_journal(self, run_id: str) -> list[dict[str, Any]]:
+        """Return its journal."""
+        ...
+
+    async def read_artifact(self, artifact_id: str) -> bytes:
+        """Return what a run left."""
+        ...
+
+
 class Suites:
     """Runs a plan over many problems, or many times."""
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab, self._runs = lab, Runs(lab)
+    def __init__(self, lab: Lab, runs: RunKeeper | None = None) -> None:
+        """Keep where reports go, and who runs.
+
+        Args:
+            lab: Of this machine, for reports.
+            runs: Of this machine if absent.
+        """
+        self._lab, self._runs = lab, runs or Runs(lab)
 
     async def over(
         self, plan: RunPlan, suite: str, problems: Mapping[str, Path], tell: Tell = silent, jobs: int = 1
@@ -90,8 +131,7 @@ class Suites:
         Raises:
             HostError, BadRequest: If a run cannot go on; the others are broken off, and the same command continues.
         """
-        if plan.mode != "tune":
-            Agents(self._lab, plan.agent).check()
+        self._runs.check_agent(plan)
         states: dict[str, RunState] = {}
         ended = ""
 
@@ -102,7 +142,7 @@ class Suites:
         async def one(name: str, path: Path) -> None:
             nonlocal ended
             run_id = run_id_of(suite, name)
-            if not self._runs.begun(run_id):
+            if await self._runs.look(run_id) is None:
                 ended = ended or await self._spent(plan.suite, [run_id_of(suite, other) for other in problems])
                 if ended:
                     return
@@ -120,24 +160,26 @@ class Suites:
 
     async def _spent(self, budget: SuiteBudget, run_ids: Sequence[str]) -> str:
         """Say which part of a suite's budget its runs have used up, those that go on included; empty if none."""
-        begun = [run_id for run_id in run_ids if self._runs.begun(run_id)]
-        spent = [self._runs.state(run_id).spent for run_id in begun]
+        limits = budget.model_dump(exclude_none=True)
+        if not limits:
+            return ""
+        begun = {run_id: state for run_id in run_ids if (state := await self._runs.look(run_id)) is not None}
+        spent = [state.spent for state in begun.values()]
         gpu_s = [await self._runs.gpu_seconds(run_id) for run_id in begun] if budget.gpu_s is not None else []
         used = {
             "agent_calls": sum(one.agent_calls for one in spent), "tokens": sum(one.tokens or 0 for one in spent),
             "cost_usd": sum(one.cost_usd or 0 for one in spent), "gpu_s": sum(gpu_s),
         }  # fmt: skip
-        limits = budget.model_dump(exclude_none=True)
         over = [name for name, limit in limits.items() if used[name] >= limit]
         return "; ".join(f"{used[name]:g} of suite.{name} {limits[name]:g} are spent" for name in over)
 
     async def run_problem(self, plan: RunPlan, run_id: str, path: Path | str, tell: Tell) -> RunState:
         """Run one problem; what is no problem is a row that is refused, and is tried again by the next call."""
         try:
-            run_id = self._runs.create(await self._fitted(plan, path), run_id)
+            run_id = await self._runs.begin(await self._fitted(plan, path), run_id)
             return await self._runs.go(run_id, tell)
         except (BadRequest, NotFound) as error:
-            if self._runs.begun(run_id):
+            if await self._runs.look(run_id) is not None:
                 raise
             return RunState(
                 run_id=run_id, name=plan.name, mode=plan.mode, state="unfinished", stopped="refused",
@@ -150,7 +192,7 @@ class Suites:
         A HIP task is judged where a host has an AMD GPU and the task an extractor; otherwise it is of tier compile.
         """
         plan = plan.model_copy(update={"problem": str(path)})
-        if isinstance(path, str):
+        if isinstance(path, str) or self._runs.elsewhere:
             return plan
         source = await source_at(path)
         if not geak.recognizes(source) or not geak.wants_hip(await geak.project(source)):
@@ -174,11 +216,11 @@ class Suites:
         rows: list[SuiteRow] = []
         sources: list[str] = []
         for number in range(1, times + 1):
-            run_id = self._runs.create(plan, run_id_of(name, str(number)))
+            run_id = await self._runs.begin(plan, run_id_of(name, str(number)))
             state = await self._runs.go(run_id, tell)
             rows.append(row_of(str(number), state))
             if state.best_source_artifact_id is not None:
-                sources.append((await self._lab.store.artifacts.read(state.best_source_artifact_id)).decode())
+                sources.append((await self._runs.read_artifact(state.best_source_artifact_id)).decode())
         report = RepeatReport(
             name=name,
             rows=rows,
@@ -187,7 +229,8 @@ class Suites:
             speedups=sorted(row.speedup for row in rows if row.speedup is not None),
             difference=mean_difference(sources),
             steps=variance_by_step(
-                [self._runs.journal(row.run_id) for row in rows], [await self._answers(row.run_id) for row in rows]
+                [await self._runs.read_journal(row.run_id) for row in rows],
+                [await self._answers(row.run_id) for row in rows],
             ),
         )
         self.write_report(name, report)
@@ -195,9 +238,9 @@ class Suites:
 
     async def _answers(self, run_id: str) -> dict[str, str]:
         """Return what the agent answered by step: its hand-off, else its words."""
-        done = [entry for entry in self._runs.journal(run_id) if entry["event"] == "done"]
+        done = [entry for entry in await self._runs.read_journal(run_id) if entry["event"] == "done"]
         kept = {entry["step"]: entry.get("handoff_artifact_id") or entry.get("text_artifact_id") for entry in done}
-        read = self._lab.store.artifacts.read
+        read = self._runs.read_artifact
         return {step: (await read(artifact)).decode() for step, artifact in kept.items() if artifact}
 
     def write_report(self, name: str, report: SuiteReport | RepeatReport | PlanComparison) -> None:

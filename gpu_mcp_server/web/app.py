@@ -39,6 +39,7 @@ from gpu_mcp_server.web.limits import (
 )
 from gpu_mcp_server.web.merge_routes import merging_routes
 from gpu_mcp_server.web.metrics import CountRequestsMiddleware, Metrics
+from gpu_mcp_server.web.recipe_routes import RecipeRoutes
 from gpu_mcp_server.web.request_context import RequestContextMiddleware
 from gpu_mcp_server.web.upload_routes import upload_routes
 
@@ -80,7 +81,7 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     server.middleware.append(
         RequestContextMiddleware(team.audit, metrics, server.offers, partial(refuse_when_full, settings))
     )
-    calls = RetriedCalls(server.app, server.offers)
+    calls, recipes = RetriedCalls(server.app, server.offers), RecipeRoutes(server.app)
     server.middleware.append(calls)
     mcp = server.streamable_http_app(
         streamable_http_path=MCP_PATH,
@@ -111,13 +112,14 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
                 try:
                     yield
                 finally:
+                    await recipes.close()
                     await calls.close()
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
 
     figures = Route("/metrics", metrics.page)
-    files = [*merging_routes(), *upload_routes(), *download_routes(), *admin_routes()]
+    files = [*merging_routes(), *upload_routes(), *download_routes(), *admin_routes(), *recipes.routes()]
     paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *files, calls.route(), *dashboard_routes()]
     app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
     draining = ShutdownMiddleware(app)

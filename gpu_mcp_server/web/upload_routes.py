@@ -50,7 +50,7 @@ def upload_routes() -> list[BaseRoute]:
 async def _place(request: Request) -> Response:
     site, body = request.app.state.site, await request.body()
     try:
-        _check(request)
+        require_work(request)
         asked = PushedFiles.model_validate_json(body)
         files = [FileRef(f.path, f.sha256, f.size, 0o755 if f.executable else 0o644) for f in asked.files]
         uploads = (await site.lab()).store.uploads
@@ -76,7 +76,7 @@ async def _place(request: Request) -> Response:
 async def _take_pack(request: Request) -> Response:
     body = await request.body()
     try:
-        _check(request)
+        require_work(request)
         kept = await (await request.app.state.site.lab()).store.uploads.take_pack(body)
     except GpuMcpError as error:
         return refusal_of(error)
@@ -86,7 +86,7 @@ async def _take_pack(request: Request) -> Response:
 async def _take_part(request: Request) -> Response:
     body, sha256 = await request.body(), request.path_params["sha256"]
     try:
-        _check(request)
+        require_work(request)
         size, offset = (number_of(request, name) for name in ("size", "offset"))
         received = await (await request.app.state.site.lab()).store.uploads.take_part(sha256, size, offset, body)
     except GpuMcpError as error:
@@ -106,7 +106,13 @@ def number_of(request: Request, name: str) -> int:
     return int(said)
 
 
-def _check(request: Request) -> None:
+def require_work(request: Request) -> None:
+    """Let users with the scope `run` go on, while there is room.
+
+    Raises:
+        BadRequest: If they have another scope.
+        DiskFull: If there is none.
+    """
     user: User = request.state.user
     if not user.may("run"):
         raise BadRequest("It takes the scope 'run'.", hint="Ask for another token.")

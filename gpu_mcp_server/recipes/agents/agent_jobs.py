@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from gpu_mcp_server.errors import BadRequest, HostError, NotFound
 from gpu_mcp_server.hostd.protocol import LEVELS, JobRecord, JobSpec, Limits, ProcessSpec
@@ -54,11 +55,30 @@ class Answer:
     """That these calls put before its model."""
 
 
-class Agents:
-    """Calls the agent of a run."""
+class AgentCalls(Protocol):
+    """Calls of a run's agent, which is on this machine or on its user's."""
 
-    def __init__(self, lab: Lab, command: AgentCommand) -> None:
-        self._lab, self._command = lab, command
+    def check(self) -> None:
+        """Refuse an agent that cannot be called, before anything is begun."""
+        ...
+
+    async def call(self, job_id: str, step: str, prompt: str, on_call: OnCall | None = None) -> Answer:
+        """Call it once and wait; see `Agents.call`."""
+        ...
+
+
+class Agents:
+    """Calls the agent of a run in a sandbox of this machine."""
+
+    def __init__(self, lab: Lab, command: AgentCommand, server: str = "") -> None:
+        """Keep what is called.
+
+        Args:
+            lab: Of this machine.
+            command: How the agent is called.
+            server: Address of the team's server whose tools it gets; empty for those of this machine.
+        """
+        self._lab, self._command, self._server = lab, command, server
 
     def check(self) -> None:
         """Refuse a template that cannot be used here, before anything is begun.
@@ -100,7 +120,7 @@ class Agents:
         jobs, command = self._lab.jobs.runner, self._command.for_step(step)
         address = Address.of(command.address) if command.address else None
         meter = Meter(command.turns)
-        tools = Tools(self._lab.settings, command.toolsets, meter, on_call) if on_call else None
+        tools = Tools(self._lab.settings, command.toolsets, meter, on_call, self._server) if on_call else None
         leans = address is not None or tools is not None
         orphan = False
         async with AsyncExitStack() as stack:

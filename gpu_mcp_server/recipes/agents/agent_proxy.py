@@ -82,9 +82,13 @@ class Tools:
     toolsets: Sequence[str]
     meter: Meter
     on_call: OnCall
+    server: str = ""
+    """Address of the team's server whose tools they are; empty for those of this machine."""
 
     def command(self) -> list[str]:
         """Return what serves one connection."""
+        if self.server:
+            return [sys.executable, "-m", "gpu_mcp_server", "connect", self.server]
         return [sys.executable, "-m", "gpu_mcp_server", "--toolsets", ",".join(self.toolsets)]
 
     def environment(self) -> Mapping[str, str]:

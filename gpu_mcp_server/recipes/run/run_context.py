@@ -13,7 +13,7 @@ from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import Candidate, StopReason, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.recipes.agents.agent_jobs import Agents, Answer, Interrupted
+from gpu_mcp_server.recipes.agents.agent_jobs import AgentCalls, Answer, Interrupted
 from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES, compiled, source_for
 from gpu_mcp_server.recipes.run.confirmation_step import confirmed_verdict, is_provisional
@@ -51,7 +51,7 @@ class Ground:
     folder: Path
     journal: Journal
     tell: Tell
-    agents: Agents
+    agents: AgentCalls
     wall_s: float = 0.0
     agent_calls: int = 0
     asking: int = 0

@@ -12,6 +12,8 @@ MAX_PATH_BYTES = 512
 MAX_PART_BYTES = 255
 MAX_LOCAL_FILES = 2000
 MAX_LOCAL_BYTES = 64 << 20
+IN_WORKSPACE = "workspace:"
+"""Begins the path of a problem that lies in a workspace: workspace:ID/PATH."""
 
 
 @dataclass(frozen=True)
