@@ -54,7 +54,7 @@ def test_a_host_that_does_not_answer_is_not_kept_and_the_error_names_the_way_the
     done = run("hosts", "add", "box", f"ada@127.0.0.1:{closed_port}")
 
     assert done.returncode == 1
-    assert "box was not kept" in done.stdout
+    assert "box was not saved" in done.stdout
     assert f"'box' (ada@127.0.0.1:{closed_port}) cannot be reached" in done.stdout
     assert f"ssh -p {closed_port} -l ada 127.0.0.1 echo ok" in done.stdout
     assert done.stderr == ""  # what it does meanwhile is said at a terminal alone

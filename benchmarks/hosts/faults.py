@@ -319,11 +319,20 @@ def _untrue(number: int, said: dict[str, object]) -> list[str]:
 
 
 def report(counted: Counter[str], ended: Counter[str], wrong: list[str], about: list[str], command: str) -> str:
-    lines = ["# Random faults", "", *about, f"`{command}`", "", "| fault | times |", "| --- | --- |"]
+    lines = [
+        "# Random faults",
+        "",
+        f"Command: `{command}`. {about[0]}",
+        *about[1:],
+        "",
+        "| fault | times |",
+        "| --- | --- |",
+    ]
     lines += [f"| {name} | {count} |" for name, count in sorted(counted.items())]
-    lines += ["", "| how jobs ended | jobs |", "| --- | --- |"]
+    lines += ["", "| outcome | jobs |", "| --- | --- |"]
     lines += [f"| {status} | {count} |" for status, count in sorted(ended.items())]
-    lines += ["", f"Records that are missing, doubled or untrue, and things left behind: {len(wrong)}.", ""]
+    lines += ["", "## What it shows", ""]
+    lines += [f"- Records that are missing, doubled or untrue, and things left behind: {len(wrong)}."]
     return "\n".join([*lines, *(f"- {one}" for one in wrong[:40]), ""])
 
 
@@ -346,8 +355,8 @@ async def main() -> int:
         ended, wrong = judged(host, given.jobs)
         errors = Counter(str(line["error"]) for line in Journal(folder / "errors").lines())
         about = [
-            f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, "
-            f"Python {platform.python_version()}, load {load:.1f} before the start (shared machine).",
+            f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+            f"load {load:.1f} before the start (shared machine), {datetime.now(UTC):%Y-%m-%d}.",
             f"{given.jobs} jobs, {sum(counted.values())} faults, seed {given.seed}, {time.monotonic() - began:.0f} s; "
             f"what the server met meanwhile: {dict(errors) or 'nothing'}.",
         ]

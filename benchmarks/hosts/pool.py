@@ -186,10 +186,10 @@ def main() -> None:
         [
             "# The pool's broker",
             "",
-            f"{datetime.now(UTC):%Y-%m-%d}, {machine}, load {load:.1f} before the start (shared machine).",
-            f"`{' '.join(['python', 'benchmarks/hosts/pool.py', *sys.argv[1:]])}`",
+            f"Command: `{' '.join(['python', 'benchmarks/hosts/pool.py', *sys.argv[1:]])}`. {machine}, "
+            f"load {load:.1f} before the start (shared machine), {datetime.now(UTC):%Y-%m-%d}.",
             "",
-            "| what | median ms | p99 ms | max ms | n | goal |",
+            "| step | median ms | p99 ms | max ms | n | goal |",
             "| --- | --- | --- | --- | --- | --- |",
             row("lease by the lock alone (no broker runs)", acquired["lock"], "yardstick"),
             row("lease through the broker, connection included", acquired["broker"], "<= 1 ms"),
@@ -199,9 +199,13 @@ def main() -> None:
             row("alone against these", waited, "<= one share"),
             "",
             f"{options.clients} clients on 3 GPUs (exclusive of 1 or 2, shared; 0 to 20 ms each), "
-            f"clients and brokers killed at random for {options.seconds:.0f} s, then nobody until all were served:",
+            f"under random kills of clients and brokers for {options.seconds:.0f} s:",
             "",
-            *[f"- {key}: {f'{value:.3f}' if isinstance(value, float) else value}" for key, value in seen.items()],
+            "| count | |",
+            "| --- | --- |",
+            *[f"| {key} | {f'{value:.3f}' if isinstance(value, float) else value} |" for key, value in seen.items()],
+            "",
+            "## What it shows",
             "",
         ]
     )

@@ -74,9 +74,9 @@ def page(seen: list[tuple[str, dict[str, object]]], load: float) -> str:
     lines = [
         "# The team's pool",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}; a shared machine, "
+        f"Command: `{' '.join(['python', 'benchmarks/team/pool.py', *sys.argv[1:]])}`. Shared machine, {machine}, "
+        f"Python {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d},",
         f"load {load:.1f} before the start, {os.getloadavg()[0]:.1f} at the end.",
-        f"`{' '.join(['python', 'benchmarks/team/pool.py', *sys.argv[1:]])}`",
         "",
         f"{SERVERS} servers over HTTP on one host with {GPUS} GPUs that a file names, {USERS} users with tokens,",
         f"each a process with an MCP client that keeps {IN_FLIGHT} jobs asked for. Jobs sleep in the full sandbox, "
@@ -85,5 +85,6 @@ def page(seen: list[tuple[str, dict[str, object]]], load: float) -> str:
         f"are {CHAOS_SCALE} as long. Sleeping jobs depend little on the load; what lies between two jobs does.",
     ]
     for title, found in seen:
-        lines += ["", f"## {title}", "", *(f"- {key}: {value}" for key, value in found.items())]
-    return "\n".join([*lines, ""])
+        rows = [f"| {key} | {value} |" for key, value in found.items()]
+        lines += ["", f"## {title}", "", "| what | measured |", "| --- | --- |", *rows]
+    return "\n".join([*lines, "", "## What it shows", "", ""])

@@ -132,7 +132,7 @@ class HostdClient:
                 while self._ended is None and self._heard_at < sent_at:
                     await asyncio.sleep(quiet_s / BEATS)
                     if time.monotonic() > max(sent_at, self._heard_at) + quiet_s:
-                        self._end(f"no word from it for {quiet_s:g} s")
+                        self._end(f"silent for {quiet_s:g} s")
                         await self._channel.close()
                         return
             except OSError:

@@ -72,9 +72,13 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     toolsets: Annotated[str | None, typer.Option(help="Toolsets to switch on, by commas; `default`, `all`.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Only tools that look.")] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Only tools that change nothing and start nothing.")
+    ] = False,
     exclude_tools: Annotated[str | None, typer.Option(help="Tools to leave out, by commas.")] = None,
-    local: Annotated[bool, typer.Option("--local", help="This machine's store, although logged in elsewhere.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Use this machine's store, even when logged in to a team's server.")
+    ] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
 ) -> None:
     """Serve over stdio if no command is given."""

@@ -10,11 +10,11 @@ from gpu_mcp_server.models.attempt import OldVerdicts, RedoneVerdicts
 
 
 def audit(
-    problem_id: Annotated[str | None, typer.Argument(help="Only of this problem.")] = None,
+    problem_id: Annotated[str | None, typer.Argument(help="Only verdicts at this problem.")] = None,
     redo: Annotated[bool, typer.Option("--redo", help="Judge the best of each ranking again.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List correct verdicts of versions in which a candidate could forge one, and judge the bests again."""
+    """List correct verdicts of versions in which candidates could forge them; --redo judges the best again."""
 
     async def work() -> OldVerdicts | RedoneVerdicts:
         line = in_process_client.ProgressLine()

@@ -7,7 +7,7 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, fail, print_result, say
 
-app = typer.Typer(help="Check a way to reach a host against the contract of all.", no_args_is_help=True)
+app = typer.Typer(help="Check that a host behaves as every host must.", no_args_is_help=True)
 
 _MARKS = {"met": "ok", "unmet": "FAILED", "skipped": "skipped"}
 

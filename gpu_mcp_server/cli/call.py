@@ -66,14 +66,16 @@ def run(
     timeout_s: Annotated[
         float | None, typer.Option("--timeout", help="Seconds until it is killed: 60, or 86400 (24 h) with --detach.")
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the job_id alone, and leave.")] = False,
-    push: Annotated[Path | None, typer.Option(help="Folder or file to run it with, copied.", exists=True)] = None,
-    fetch: Annotated[bool, typer.Option("--fetch", help="With network, if the settings allow it.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job_id alone, and do not wait.")] = False,
+    push: Annotated[
+        Path | None, typer.Option(help="Folder or file to copy into its workspace first.", exists=True)
+    ] = None,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Run with network, if allow_fetch is set.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a command in the sandbox: its output is printed, its exit code is ours.
+    """Run a command in the sandbox, and end with its exit code.
 
-    124 after a time-out, 127 if there is no such program, as shells have it.
+    124 after a time-out, 127 if there is no such program, as in a shell.
     """
     if push is not None:
         workspace = _workspace_with(push, workspace, as_json)

@@ -8,11 +8,13 @@ from gpu_mcp_server.cli.output import Json, fail, print_result
 
 
 def client_config(
-    client: Annotated[str | None, typer.Argument(help="claude, codex, gemini, vscode or cursor; else all.")] = None,
-    url: Annotated[str | None, typer.Option(help="Of a team's server, such as https://gpu.example.org/mcp.")] = None,
+    client: Annotated[str | None, typer.Argument(help="claude, codex, gemini, vscode or cursor; absent: all.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Address of a team's server, such as https://gpu.example.org/mcp.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what registers this server with your agent: a command, or lines for its settings."""
+    """Print the command or the settings that register this server with your agent."""
     from gpu_mcp_server.cli.clients import own_command, remote_snippets, snippets
 
     known = remote_snippets(url) if url else snippets(own_command())

@@ -16,10 +16,10 @@ from gpu_mcp_server.errors import GpuMcpError
 
 
 def connect(
-    url: Annotated[str, typer.Argument(help="Of the team's server, to which `login` has a token.")],
+    url: Annotated[str, typer.Argument(help="Address of the team's server; `login` has its token.")],
     as_json: Json = False,
 ) -> None:
-    """Serve MCP over stdio by a team's server: tools work there, on files of this folder."""
+    """Forward MCP over stdio to a team's server: tools run there, on files of this folder."""
     serve_at_once(url, as_json=as_json)
 
 

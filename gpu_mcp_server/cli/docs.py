@@ -21,7 +21,7 @@ def _data_dir() -> Path:
 
 @app.command("list")
 def list_libraries(as_json: Json = False) -> None:
-    """Show what is indexed: library, version, entries, where it was read."""
+    """List indexed documentation: library, version, entries, source."""
 
     async def work() -> list[dict[str, Any]]:
         async with in_process_client.laboratory() as lab:
@@ -36,7 +36,7 @@ def list_libraries(as_json: Json = False) -> None:
 
 @app.command()
 def sources(as_json: Json = False) -> None:
-    """Show every source that is known, its licence, whether it is on this machine, and what is found without it."""
+    """List all known sources: licence, whether this machine has them, and what search finds without them."""
     from gpu_mcp_server.knowledge.readers.sources import installed_places, known_sources
     from gpu_mcp_server.knowledge.search.missing_names import known_libraries
 
@@ -61,8 +61,8 @@ def _elsewhere(row: dict[str, str]) -> str:
 @app.command()
 def add(
     path: Annotated[Path, typer.Argument(help="File or folder: PDF, HTML, Markdown, text; or a checkout.")],
-    library: Annotated[str, typer.Option(help="What it documents: cuda, cublas ...")] = "",
-    version: Annotated[str, typer.Option(help="Of the library.")] = "",
+    library: Annotated[str, typer.Option(help="Library that it documents: cuda, cublas ...")] = "",
+    version: Annotated[str, typer.Option(help="Version of the library.")] = "",
     source: Annotated[str, typer.Option(help="Id of a known source, for a checkout of its repository.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -72,7 +72,9 @@ def add(
     from gpu_mcp_server.knowledge.index.index_store import Storage
 
     if not library and not source:
-        raise BadRequest("What it documents is missing.", hint="Give --library, or --source for a known repository.")
+        raise BadRequest(
+            "The library that it documents is missing.", hint="Give --library, or --source for a known repository."
+        )
     what = {"library": library, "version": version, "source": source_called(source).id if source else ""}
     what = {key: value for key, value in what.items() if value}
     storage, where = Storage(_data_dir()), path.expanduser().absolute()
@@ -115,7 +117,7 @@ def fetch(
 
 
 @app.command()
-def remove(path: Annotated[Path, typer.Argument(help="As it was added.")], as_json: Json = False) -> None:
+def remove(path: Annotated[Path, typer.Argument(help="Path, as `docs add` got it.")], as_json: Json = False) -> None:
     """Forget documentation that was added; the files stay."""
     from gpu_mcp_server.knowledge.index.index_store import Storage
 
@@ -129,10 +131,12 @@ def remove(path: Annotated[Path, typer.Argument(help="As it was added.")], as_js
 @app.command()
 def build(
     anew: Annotated[bool, typer.Option("--anew", help="Read everything again.")] = False,
-    vectors: Annotated[bool, typer.Option("--vectors", help="Then make the vectors, if there is a model.")] = False,
+    vectors: Annotated[
+        bool, typer.Option("--vectors", help="Also compute vectors for search by meaning, if there is a model.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Index what is installed and what was added; only what changed is read."""
+    """Index installed and added documentation; unchanged sources are not read again."""
     from gpu_mcp_server.knowledge.index.index_store import Storage
 
     storage = Storage(_data_dir())
@@ -175,7 +179,7 @@ def search(
     limit: Annotated[int, typer.Option(help="Hits.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Ask, as search_docs does."""
+    """Search, as the tool search_docs does."""
     arguments = {"query": " ".join(query), "library": library, "version": version, "kind": kind, "limit": limit}
     answer = in_process_client.answer_of("search_docs", arguments, as_json=as_json)
     print_result(answer.data, answer.text, as_json=as_json)

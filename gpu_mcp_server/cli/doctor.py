@@ -223,7 +223,7 @@ async def _capabilities(lab: "Lab", host: str) -> list[Check]:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check everything that the laboratory needs; exit code 1 if something must be mended."""
+    """Check everything that the laboratory needs; exit code 1 if something must be fixed."""
     checks = run_checks()
     print_result({"checks": [asdict(c) for c in checks]}, "\n".join(c.line() for c in checks), as_json=as_json)
     if any(check.state == "fail" for check in checks):

@@ -54,7 +54,7 @@ def pull(
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy the files of a workspace into a folder; from a team's server, go on with what came before."""
+    """Copy the files of a workspace into a folder; from a team's server, resume an earlier pull."""
     address = in_process_client.remote_address()
     if address is None:
         names = _pull_here(workspace, folder, force, as_json)
@@ -131,7 +131,7 @@ def save(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write an artifact to a file: a profiler's report, a job's output; from a team's server, go on with a part."""
+    """Write an artifact to a file: a profiler's report, a job's output; resume a partial download."""
     if file.exists() and not force:
         raise fail(f"{file} is there already; --force replaces it.", as_json=as_json)
     address = in_process_client.remote_address()

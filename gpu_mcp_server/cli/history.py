@@ -21,30 +21,33 @@ FORMULA = ("=", "+", "-", "@", "\t")
 
 def history(
     problem_id: Annotated[str | None, typer.Argument(help="Only attempts at this problem.")] = None,
-    view: Annotated[str | None, typer.Option(help="best, recent, ancestors or failures; else: over time.")] = None,
-    attempt_id: Annotated[str | None, typer.Option(help="For ancestors.")] = None,
+    view: Annotated[str | None, typer.Option(help="best, recent, ancestors or failures; absent: over time.")] = None,
+    attempt_id: Annotated[str | None, typer.Option(help="Attempt whose ancestors to show.")] = None,
     limit: Annotated[int, typer.Option(help="Attempts to show.")] = 10,
     device: Annotated[str | None, typer.Option(help="Device; else the one with most attempts.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write best so far over attempts: FILE.svg.")] = None,
-    lineage: Annotated[Path | None, typer.Option(help="Write the lineage: FILE.svg.")] = None,
-    export: Annotated[Path | None, typer.Option(help="Write all rows: FILE.csv or FILE.json.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the best so far over attempts into FILE.svg.")] = None,
+    lineage: Annotated[Path | None, typer.Option(help="Plot the lineage into FILE.svg.")] = None,
+    export: Annotated[Path | None, typer.Option(help="Write all rows into FILE.csv or FILE.json.")] = None,
     export_branch: Annotated[
-        str | None, typer.Option(help="Make a git branch: the best attempt (or --attempt-id) after its ancestors.")
+        str | None,
+        typer.Option(
+            help="Git branch to make: the best attempt (or --attempt-id), its ancestors as commits before it."
+        ),
     ] = None,
     repository: Annotated[
         Path | None, typer.Option(help="Your repository for --export-branch; else candidates.git of the data folder.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what was tried: the latest attempts, or the course of one problem with its pictures."""
+    """Show the latest attempts, or the history of one problem with plots."""
     if export_branch is not None:
         if problem_id is None:
-            raise BadRequest("A branch is of one problem.", hint="`history PROBLEM_ID --export-branch NAME`.")
+            raise BadRequest("--export-branch needs a problem_id.", hint="`history PROBLEM_ID --export-branch NAME`.")
         _exported(problem_id, export_branch, attempt_id, repository, as_json=as_json)
         return
     files = [path for path in (plot, lineage, export) if path is not None]
     if problem_id is None and (files or device):
-        raise BadRequest("Pictures and files are of one problem.", hint="`history PROBLEM_ID --plot F.svg`.")
+        raise BadRequest("Pictures and exports need a problem_id.", hint="`history PROBLEM_ID --plot F.svg`.")
     if problem_id is None or view is not None or attempt_id is not None:
         if files:
             raise BadRequest("A view has no pictures.", hint="Leave out --view and --attempt-id.")
@@ -71,7 +74,9 @@ def history(
 
 def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path | None, *, as_json: bool) -> None:
     if address := in_process_client.remote_address():
-        raise BadRequest(f"Attempts of {address} make no branch here.", hint="With --local those of this machine do.")
+        raise BadRequest(
+            f"--export-branch cannot read the attempts of {address}.", hint="--local exports attempts of this machine."
+        )
 
     async def work() -> ExportedBranch:
         from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository
@@ -89,7 +94,7 @@ def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path |
 
 
 def history_table(points: list[HistoryPoint]) -> list[str]:
-    """Return a line a point, and under it what its author or the judge said of it, as far as it fits on one line."""
+    """Return a line a point, and under it what its author or the judge said, cut to one line; last, what TIME is of."""
     if not points:
         return []
     now = datetime.now(UTC)
@@ -105,7 +110,9 @@ def history_table(points: list[HistoryPoint]) -> list[str]:
     heading, *lines = table(["#", "ATTEMPT", "OUTCOME", "TIME", "SPEED-UP", "BEST", "USER", "AGE"], rows).splitlines()
     under = [shorten_line(_said(p), terminal_width() - len(INDENT)) for p in points]
     told = [[line, f"{INDENT}{said}"] if said else [line] for line, said in zip(lines, under, strict=True)]
-    return [heading, *(line for both in told for line in both)]
+    shapes = list(dict.fromkeys(p.shape for p in points if p.shape and p.median_us is not None))
+    of = [f"TIME: of one call at {' or '.join(shapes)}; SPEED-UP: over all shapes"] if shapes else []
+    return [heading, *(line for both in told for line in both), *of]
 
 
 def _said(point: HistoryPoint) -> str:

@@ -28,7 +28,7 @@ def refuse_elsewhere(command: str) -> None:
     """
     if address := in_process_client.remote_address():
         raise BadRequest(
-            f"The hosts of {address} stand in the settings of its machine: they are changed there.",
+            f"The settings of {address} are on its machine: change its hosts there.",
             hint=f"`gpu-mcp-server --local hosts {command}` changes those of this machine.",
         )
 
@@ -43,7 +43,7 @@ def read_config(path: Path) -> str:
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="What tools call it.")],
+    name: Annotated[str, typer.Argument(help="Name of the host in tools.")],
     target: Annotated[
         str | None,
         typer.Argument(
@@ -57,7 +57,7 @@ def add(
     judge_python: Annotated[str | None, typer.Option(help="Python there with NumPy or torch, for judging.")] = None,
     cuda: Annotated[str | None, typer.Option(help="CUDA toolkit's folder there.")] = None,
     state_dir: Annotated[str | None, typer.Option(help="Folder there for jobs and cached files.")] = None,
-    check_it: Annotated[bool, typer.Option("--check/--no-check", help="See whether it answers.")] = True,
+    check_it: Annotated[bool, typer.Option("--check/--no-check", help="Connect to it before adding it.")] = True,
     kind: Annotated[
         str, typer.Option(help="ssh; openssh for your own ssh, as one-time passwords need; docker; slurm; pbs; local.")
     ] = "ssh",
@@ -66,11 +66,11 @@ def add(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of its kind: gpus=4, partition=long."),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="In place of the host of that name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the host of that name.")] = False,
     with_packages: With = None,
     as_json: Json = False,
 ) -> None:
-    """Write a host into the settings if it answers; with --no-check, whether or not it does.
+    """Add a host to the settings if it answers; --no-check adds it in any case.
 
     `hosts add box ada@gpu-box --with torch,triton`, `hosts add local-docker my/image:1 --kind docker --set gpus=all`,
     `hosts add cluster ada@login-node --kind slurm --set partition=gpu --set gpus=4`.
@@ -153,7 +153,7 @@ def _has_next_step(name: str, status: dict[str, Any]) -> bool:
 def _tell_kept(
     name: str, values: dict[str, Any], path: Path, status: dict[str, Any] | None, *, kept: bool, as_json: bool
 ) -> None:
-    said = f"host {name} is in {path}" if kept else f"host {name} was not kept; --no-check keeps it unasked"
+    said = f"host {name} is in {path}" if kept else f"host {name} was not saved; --no-check saves it without a check"
     if status is not None:
         said += "\n" + _line(status)
     told = {"host": name, "settings": values, "config_file": str(path), "status": status, "kept": kept}
@@ -225,7 +225,8 @@ def list_hosts(as_json: Json = False) -> None:
 def check(
     name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
     accept_key: Annotated[
-        str | None, typer.Option(metavar="FINGERPRINT", help="Write the host's key into known_hosts if it is this one.")
+        str | None,
+        typer.Option(metavar="FINGERPRINT", help="Write the host's key into known_hosts if this is its fingerprint."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -255,7 +256,9 @@ def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")], as
     refuse_elsewhere("login")
     host = load_settings().hosts.get(name)
     if not isinstance(host, OpenSshHost):
-        raise BadRequest(f"{name!r} is no host of kind openssh in the settings.", hint="Others log in by themselves.")
+        raise BadRequest(
+            f"{name!r} is no host of kind openssh in the settings.", hint="Hosts of other kinds need no login."
+        )
     code = subprocess.run(OpenSshBackend(name, host).login_words(), check=False).returncode  # noqa: S603
     print_result({"host": name, "exit_code": code}, f"ssh ended with {code}", as_json=as_json)
     raise typer.Exit(code)

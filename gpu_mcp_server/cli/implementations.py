@@ -12,18 +12,20 @@ from gpu_mcp_server.models.comparison import KernelChanges
 
 
 def implementations(
-    problem_id: Annotated[str, typer.Argument(help="Whose implementations.")],
-    name: Annotated[str | None, typer.Argument(help="Which one is added, replaced or removed.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Its source: adds it, or replaces it.")] = None,
-    language: Annotated[str | None, typer.Option(help="Else by the file's suffix and content.")] = None,
+    problem_id: Annotated[str, typer.Argument(help="Problem that has the candidates.")],
+    name: Annotated[str | None, typer.Argument(help="Name of the candidate to add, replace or remove.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Source file to add or to replace it with.")] = None,
+    language: Annotated[str | None, typer.Option(help="Language; absent: by the file's suffix and content.")] = None,
     entry: Annotated[str, typer.Option(help="Name of the launcher function.")] = "launch",
     flag: Annotated[list[str] | None, typer.Option(help="A compiler flag; may be repeated: --flag=-O2.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List a problem's named candidates; with a name and --file or --remove change them, never the problem."""
+    """List a problem's named candidates; with --file or --remove add, replace or remove one."""
     if name is None and (file is not None or remove):
-        raise BadRequest("Which implementation is not said.", hint="`implementations PROBLEM_ID NAME --file FILE`.")
+        raise BadRequest(
+            "The name of the implementation is missing.", hint="`implementations PROBLEM_ID NAME --file FILE`."
+        )
     if name is not None and (file is not None) == remove:
         raise BadRequest("A name goes with either --file or --remove.", hint="Leave the name out to list them.")
     if name is None:

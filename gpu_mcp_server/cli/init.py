@@ -62,7 +62,7 @@ def probe_hosts(names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def init(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every host that answers.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; add every host that answers.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")] = False,
     ssh_config: Annotated[Path, typer.Option(help="Where SSH hosts are listed.")] = Path("~/.ssh/config"),
     probe: Annotated[bool, typer.Option("--probe/--no-probe", help="Connect to the hosts found.")] = True,

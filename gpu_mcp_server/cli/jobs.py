@@ -22,7 +22,7 @@ def jobs(
     internal: Annotated[bool, typer.Option("--all", help="Also the server's own probes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the latest jobs: what ran, whose, how long ago, for how long, where."""
+    """List the latest jobs: command, user, age, duration, host."""
 
     async def work() -> "list[JobListing]":
         from gpu_mcp_server.services.commands.job_listing import JobListing, list_jobs
@@ -60,7 +60,7 @@ def jobs_table(rows: "Sequence[JobListing]") -> str:
 
 def logs(
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print a job's stdout and stderr."""

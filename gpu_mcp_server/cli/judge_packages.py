@@ -12,7 +12,7 @@ With = Annotated[
     typer.Option(
         "--with",
         metavar="PACKAGES",
-        help="Install these there, by commas (torch,triton), in an environment of ours; the judge uses it.",
+        help="Install these packages there (torch,triton), in an environment of the server's that the judge then uses.",
     ),
 ]
 

@@ -20,12 +20,12 @@ ON_SERVER = ("run", "push", "pull", "jobs", "logs", "status", "history")
 
 
 def login(
-    url: Annotated[str, typer.Argument(help="Of the server, such as https://gpu.example.org.")],
+    url: Annotated[str, typer.Argument(help="Address of the server, such as https://gpu.example.org.")],
     clients: Annotated[bool, typer.Option("--clients/--no-clients", help="Register with installed clients.")] = True,
     show: Annotated[bool, typer.Option("--show", help="Print the token that is kept, for scripts.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Ask for a token (or read it from stdin), try it, keep it, and point the clients of this machine there."""
+    """Ask for a token (or read it from stdin), check and save it, and register the server with installed clients."""
     address = address_of(url)
     if show:
         print_result({"url": address, "token": kept_token(address)}, kept_token(address), as_json=as_json)
@@ -49,10 +49,10 @@ def login(
 
 
 def logout(
-    url: Annotated[str, typer.Argument(help="Of the server.")],
+    url: Annotated[str, typer.Argument(help="Address of the server.")],
     as_json: Json = False,
 ) -> None:
-    """Forget the token for a team's server; commands act on this machine again. It is not revoked there."""
+    """Forget the token for a team's server; commands act on this machine again. The server does not revoke it."""
     address = address_of(url)
     forget_token(address)
     print_result({"url": address}, f"The token for {address} is forgotten here.", as_json=as_json)

@@ -28,13 +28,13 @@ def run(
     arguments: Arguments = None,
     api: Annotated[str, typer.Option(help="auto, lsa or gin.")] = "auto",
     together: Annotated[bool, typer.Option("--together", help="Both stages at once.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Do every step anew.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Repeat every step.")] = False,
     until: Until = "all",
     timeout_s: Timeout = 120,
     host: Host = None,
     as_json: Json = False,
 ) -> None:
-    """Analyze, transform and verify, stage by stage; steps done before are not done again.
+    """Analyze, transform and verify, stage by stage; finished steps are not repeated.
 
     Exit code 1 if a step failed.
     """

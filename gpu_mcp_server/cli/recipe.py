@@ -29,7 +29,7 @@ app.add_typer(suite_app, name="suite")
 
 Jobs = Annotated[
     int,
-    typer.Option("--jobs", help="Problems, or children of a population, at once.", min=1, max=64),
+    typer.Option("--jobs", help="Problems, or candidates of a population, to work on at once.", min=1, max=64),
 ]
 RunId = Annotated[str, typer.Argument(help="From `recipe list`.")]
 
@@ -85,7 +85,7 @@ def run(
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
-    """Begin a run and stay with it to its end; a kill costs nothing, `recipe resume` goes on."""
+    """Start a run and wait for its end; after a kill, `recipe resume` continues it."""
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
 
     chosen = read_plan(plan)
@@ -102,7 +102,7 @@ def run(
 
 @app.command()
 def resume(run_id: RunId, jobs: Jobs = 1, as_json: Json = False) -> None:
-    """Go on with a run that was killed or broken off."""
+    """Continue a run that was killed or stopped."""
 
     async def work() -> RunState:
         async with chosen_runs() as (_, runs):
@@ -113,7 +113,7 @@ def resume(run_id: RunId, jobs: Jobs = 1, as_json: Json = False) -> None:
 
 @app.command()
 def show(run_id: RunId, as_json: Json = False) -> None:
-    """Show a run: why it stopped, its best, its steps; also while it goes on."""
+    """Show a run: why it stopped, its best, its steps; also while it runs."""
 
     async def work() -> RunState:
         from gpu_mcp_server.recipes.headless_runs import Runs
@@ -215,7 +215,7 @@ def report(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="FILE.html; RUN_ID.html if absent.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run as one HTML page that needs nothing beside it."""
+    """Write a run as one self-contained HTML page."""
     path = out or Path(f"{run_id}.html")
 
     async def work() -> str:
@@ -260,7 +260,7 @@ def kernelbench(
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
-    """Run a plan over a level of KernelBench; a kill costs nothing, the same command goes on. Prints Markdown."""
+    """Run a plan over a level of KernelBench; after a kill, the same command continues it. Prints Markdown."""
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
     from gpu_mcp_server.recipes.suites import kernelbench_problems
 
@@ -283,8 +283,8 @@ def hip(
 ) -> None:
     """Run a plan over the tasks of a GEAK-HIP instruction file.
 
-    A task that hipcc builds is judged where a host has an AMD GPU and the task an extractor, otherwise only compiled;
-    others need an extractor.
+    Tasks that hipcc builds are judged on a host with an AMD GPU if they have an extractor, otherwise only compiled.
+    Other tasks need an extractor.
     """
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
     from gpu_mcp_server.recipes.suites import hip_problems

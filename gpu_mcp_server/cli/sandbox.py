@@ -15,7 +15,7 @@ def check(
     host: Annotated[str | None, typer.Argument(help="Host in the settings; the default one if absent.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Try every way out that we know, inside the sandbox: exit code 1 if one is open."""
+    """Try every known way out of the sandbox; exit code 1 if one is open."""
     from gpu_mcp_server.backends.contract.escapes import try_escapes
     from gpu_mcp_server.services.hosts.host_connections import Hosts
     from gpu_mcp_server.settings.server_settings import load_settings

@@ -143,11 +143,11 @@ def selftest(
         Path | None,
         typer.Option(help="Folder of cheats of your own (*.c, *.cpp, *.cu for row-wise softmax).", exists=True),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Every candidate for `cpu` or for `cuda` only.")] = None,
-    only: Annotated[str | None, typer.Option(help="The candidate with this id only.")] = None,
+    device: Annotated[str | None, typer.Option(help="Every candidate for this device alone: cpu or cuda.")] = None,
+    only: Annotated[str | None, typer.Option(help="Candidate with this id alone.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Try the whole path, and candidates that try to fool the judge; exit code 1 if a step fails or one passes."""
+    """Test the whole path with honest and cheating candidates; exit code 1 if a step fails or a cheat passes."""
     if device not in (None, "cpu", "cuda"):
         raise fail(f"There is no device {device!r}: cpu or cuda.", as_json=as_json)
     chosen = _chosen(candidates, device, only, everything)

@@ -43,14 +43,14 @@ def serve_at_once(toolsets: str | None, read_only: bool | None, exclude_tools: s
 
 def serve(
     context: typer.Context,
-    address: Annotated[str | None, typer.Argument(metavar="[HOST:PORT]", help="Where --http listens.")] = None,
+    address: Annotated[str | None, typer.Argument(metavar="[HOST:PORT]", help="HOST:PORT for --http.")] = None,
     http: Annotated[bool, typer.Option("--http", help="HTTP, for many clients, instead of stdio.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.", min=0, max=65535)] = 8765,
-    auth: Annotated[str | None, typer.Option(help="tokens or none; by itself tokens as soon as there are any.")] = None,
-    toolsets: Annotated[str | None, typer.Option(help="As before `serve`.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="As before `serve`.")] = False,
-    exclude_tools: Annotated[str | None, typer.Option(help="As before `serve`.")] = None,
+    auth: Annotated[str | None, typer.Option(help="tokens or none; absent: tokens if any exist.")] = None,
+    toolsets: Annotated[str | None, typer.Option(help="Same as before `serve`.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Same as before `serve`.")] = False,
+    exclude_tools: Annotated[str | None, typer.Option(help="Same as before `serve`.")] = None,
     as_json: Json = False,
 ) -> None:
     """Serve MCP over stdio, or over HTTP to many: `serve --http 127.0.0.1:8765`."""
@@ -89,10 +89,10 @@ def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_
     scheme = http_server.scheme_of(settings.team.tls_cert)
     shown = f"[{address}]" if ":" in address else address
     who = "users show tokens" if tokens else "every user of this machine may use it"
-    typer.echo(f"Serving MCP on {scheme}://{shown}:{port}/mcp: {who}; /healthz says whether it lives.", err=True)
+    typer.echo(f"Serving MCP on {scheme}://{shown}:{port}/mcp: {who}; /healthz says whether it runs.", err=True)
     if scheme == "http" and not http_server.is_loopback(address):
         typer.echo(
-            "Without TLS tokens can be read on the way: set team.tls_cert and team.tls_key, or let a proxy encrypt.",
+            "Without TLS others on the network can read tokens: set team.tls_cert and team.tls_key, or use a proxy.",
             err=True,
         )
     http_server.serve_http(server_from_settings(settings, local_files=False), settings, address, port, tokens=tokens)

@@ -16,11 +16,11 @@ EVERY_S = 2.0
 def status(
     host: Annotated[str | None, typer.Argument(help="Only this host.")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C; with --json a line each.")
+        bool, typer.Option("--watch", "-w", help="Repeat every two seconds until Ctrl-C; with --json one line each.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show hosts, GPUs, their users, compilers, and capabilities that were tried."""
+    """Show hosts, GPUs and their users, compilers, and tested capabilities."""
     if watch:
         announce(in_process_client.describe_call("gpu_status", {"host": host}))
         in_process_client.run(lambda: _told_again(host) if as_json else _watched(host))

@@ -15,7 +15,7 @@ from gpu_mcp_server.errors import BadRequest
 if TYPE_CHECKING:
     from gpu_mcp_server.store.pruning import Plan
 
-app = typer.Typer(help="Where the data is, how large, and how to back it up and tidy it.", no_args_is_help=True)
+app = typer.Typer(help="Show, check, back up and tidy the data.", no_args_is_help=True)
 app.command()(store_push.push)
 
 _SECONDS = {"h": 3600, "d": 86_400, "w": 604_800}
@@ -55,7 +55,7 @@ def size(as_json: Json = False) -> None:
 
 @app.command()
 def gc(as_json: Json = False) -> None:
-    """Delete what nothing names any more: files that dead processes left half-written."""
+    """Delete files that dead processes left half-written."""
 
     async def work() -> dict[str, Any]:
         async with in_process_client.laboratory() as lab:
@@ -68,10 +68,10 @@ def gc(as_json: Json = False) -> None:
 
 @app.command()
 def check(as_json: Json = False) -> None:
-    """Read the whole database and say whether it is damaged; servers may go on working meanwhile.
+    """Read the whole database and say whether it is damaged; servers may keep working.
 
-    It finds pages that are no pages, tables and columns that are missing, and indexes that differ from their tables.
-    It cannot see changed bytes inside a value, or rows that are gone: SQLite keeps no checksums.
+    It finds damaged pages, missing tables and columns, and indexes that differ from their tables.
+    It cannot find changed bytes inside a value, or lost rows: SQLite keeps no checksums.
     """
     from gpu_mcp_server.store import database
     from gpu_mcp_server.store.store_locks import USE, hold_lock
@@ -90,7 +90,7 @@ def backup(
     file: Annotated[Path, typer.Argument(help="File to write; .tar, or .tar.gz for a smaller one.")],
     as_json: Json = False,
 ) -> None:
-    """Write all that is remembered into one file; servers may go on working meanwhile."""
+    """Write the whole store into one file; servers may keep working."""
     from gpu_mcp_server.store import backups
 
     announce(f"copying {_data_dir()} into {file}")
@@ -105,13 +105,13 @@ def backup(
 
 @app.command()
 def restore(
-    file: Annotated[Path, typer.Argument(help="What `store backup` wrote.")],
+    file: Annotated[Path, typer.Argument(help="File that `store backup` wrote.")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also where there is a store; its database is kept.")
+        bool, typer.Option("--replace", help="Replace an existing store; its database is kept aside.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put a backup in place, checked before anything is changed; the servers must be stopped."""
+    """Check a backup, then put it in place; stop the servers first."""
     from gpu_mcp_server.store import backups
 
     announce(f"checking {file} and copying it to {_data_dir()}")
@@ -126,9 +126,9 @@ def restore(
 
 @app.command()
 def prune(
-    older_than: Annotated[str | None, typer.Option(help="Last used before that: 30d, 12h, 8w.")] = None,
+    older_than: Annotated[str | None, typer.Option(help="Data last used longer ago than this: 30d, 12h, 8w.")] = None,
     max_size: Annotated[
-        str | None, typer.Option(help="The least recently used, until the files take no more: 20G.")
+        str | None, typer.Option(help="The least recently used data, until files take at most this: 20G.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
     as_json: Json = False,
@@ -137,7 +137,9 @@ def prune(
     from gpu_mcp_server.store import pruning
 
     if older_than is None and max_size is None:
-        raise BadRequest("Nothing says what may go.", hint="Give --older-than 30d, --max-size 20G, or both.")
+        raise BadRequest(
+            "Neither --older-than nor --max-size is given.", hint="Give --older-than 30d, --max-size 20G, or both."
+        )
     wish: dict[str, Any] = {
         "older_than_s": _amount(older_than, r"(\d+)([hdw])", _SECONDS, "--older-than 30d") if older_than else None,
         "max_bytes": _amount(max_size, r"(\d+)([KMGT]?)", _BYTES, "--max-size 20G") if max_size else None,
@@ -145,7 +147,7 @@ def prune(
     folder = _data_dir()
     if not folder.is_dir():
         raise BadRequest(f"There is no store in {folder}.")
-    announce(f"looking for what may go in {folder}")
+    announce(f"looking for data to delete in {folder}")
     planned = pruning.plan(folder, **wish)
     if not as_json:
         say(_said(planned))

@@ -17,7 +17,7 @@ COUNTED = ("problems", "attempts", "notes", "left_out", "artifacts", "artifacts_
 
 
 def push(
-    url: Annotated[str, typer.Argument(help="Of the team's server, to which `login` has a token.")],
+    url: Annotated[str, typer.Argument(help="Address of the team's server; `login` has its token.")],
     as_json: Json = False,
 ) -> None:
     """Give a team's server the problems, judged attempts and notes of this machine's store; they stay yours there."""

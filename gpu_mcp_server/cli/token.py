@@ -14,7 +14,7 @@ from gpu_mcp_server.models.user import Scope
 if TYPE_CHECKING:
     from gpu_mcp_server.team.tokens import Token
 
-app = typer.Typer(help="Bearer tokens of a server that many use (`serve --http`).", no_args_is_help=True)
+app = typer.Typer(help="Bearer tokens of a team's server (`serve --http`).", no_args_is_help=True)
 
 T = TypeVar("T")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -53,7 +53,7 @@ def create(
     toolsets: Annotated[str | None, typer.Option(help="The user's toolsets, by commas; all if never given.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token and print it: this once, as it is kept nowhere."""
+    """Create a token and print it once; the server keeps only its hash."""
     lasts = seconds_of(expires)
     chosen = [part.strip() for part in toolsets.split(",")] if toolsets is not None else None
 
@@ -69,7 +69,7 @@ def create(
 
 @app.command(name="list")
 def list_(as_json: Json = False) -> None:
-    """List all tokens: whose, what for, until when; never the tokens themselves."""
+    """List tokens: user, note, expiry; never the tokens themselves."""
 
     async def work(team: Any) -> Any:
         return await team.tokens.list()
@@ -89,7 +89,7 @@ def list_(as_json: Json = False) -> None:
 
 @app.command()
 def revoke(token_id: Annotated[str, typer.Argument(help="As `token list` shows it.")], as_json: Json = False) -> None:
-    """Let a token count no more, from the next request on."""
+    """Revoke a token; the server refuses it from the next request on."""
 
     async def work(team: Any) -> Any:
         return await team.tokens.revoke(token_id)

@@ -11,9 +11,9 @@ from gpu_mcp_server.cli.token import with_team
 if TYPE_CHECKING:
     from gpu_mcp_server.team.audit import AuditEntry
 
-app = typer.Typer(help="Users of a server that many use: shares, quotas, what they did.", no_args_is_help=True)
+app = typer.Typer(help="Users of a team's server: shares, quotas, log of actions.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="Of the user.")]
+Name = Annotated[str, typer.Argument(help="Name of the user.")]
 NONE = "none"
 """Takes a limit away."""
 
@@ -33,20 +33,20 @@ def _limit(text: str | None) -> tuple[bool, float | None]:
 @app.command(name="set")
 def set_(
     name: Name,
-    weight: Annotated[float | None, typer.Option(help="Share of the pool against others; 1 is usual.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Share of the pool relative to other users; usually 1.")] = None,
     project: Annotated[
         str | None, typer.Option(help="Project of the user; its members see its shared handles.")
     ] = None,
     sharing: Annotated[bool | None, typer.Option(help="Share all that the user makes with the project.")] = None,
     toolsets: Annotated[str | None, typer.Option(help="Toolsets that may be used, by commas.")] = None,
-    webhook: Annotated[str | None, typer.Option(help="http(s) address told of each finished job.")] = None,
+    webhook: Annotated[str | None, typer.Option(help="http(s) address that the server calls after each job.")] = None,
     gpu_s_per_day: Annotated[str | None, typer.Option(help="GPU seconds between two midnights, UTC; or none.")] = None,
     concurrent_jobs: Annotated[str | None, typer.Option(help="Jobs at once; or none.")] = None,
     disk_bytes: Annotated[str | None, typer.Option(help="Bytes in the store; or none.")] = None,
     requests_per_minute: Annotated[str | None, typer.Option(help="HTTP requests; or none.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a user, or change what is given of one."""
+    """Create a user, or change the given settings of one."""
     given = {
         "gpu_s_per_day": _limit(gpu_s_per_day),
         "concurrent_jobs": _limit(concurrent_jobs),
@@ -71,7 +71,7 @@ def set_(
 
 @app.command(name="list")
 def list_(as_json: Json = False) -> None:
-    """List the users with what was settled for each and what they have taken."""
+    """List users with their quotas and use."""
 
     async def work(team: Any) -> list[tuple[Any, Any]]:
         users = [await team.users.get(name) for name in await team.users.names()]
@@ -89,7 +89,7 @@ def list_(as_json: Json = False) -> None:
 
 @app.command()
 def log(
-    name: Annotated[str | None, typer.Argument(help="Of the user; all if absent.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the user; all if absent.")] = None,
     limit: Annotated[int, typer.Option(help="Newest entries.", min=1)] = 100,
     as_json: Json = False,
 ) -> None:

@@ -118,5 +118,5 @@ def _run(command: Sequence[str], folder: Path, what: str, environment: dict[str,
         raise NotReleasable(f"{what}: no end within {BUILD_S:g} s.", hint=f"Run it by hand: {command[:4]}") from error
     if done.returncode:
         said = (done.stdout + done.stderr)[-2000:]
-        raise NotReleasable(f"{what}: exit code {done.returncode}.\n{said}", hint="Mend it, then check again.")
+        raise NotReleasable(f"{what}: exit code {done.returncode}.\n{said}", hint="Correct it, then check again.")
     return done.stdout

@@ -39,7 +39,7 @@ class TooLarge(Refused):
 class ReferenceFailed(Refused):
     """The reference raised or died; raising at a hidden shape or another distribution only leaves a trial out."""
 
-    advice = "mend the problem's reference and register it again, or judge where the reference works"
+    advice = "correct the problem's reference and register it again, or judge where the reference works"
 
 
 class Torn(Refused):
@@ -52,7 +52,7 @@ class Unequipped(Refused):
     """A candidate or reference needs what the machine does not have: no verdict on either."""
 
     def __init__(self, role: str, lack: Dict[str, str], early: bool) -> None:
-        super().__init__("the %s needs something that is not there: %s %s" % (role, lack["kind"], lack["name"]))
+        super().__init__("the %s needs something that its host lacks: %s %s" % (role, lack["kind"], lack["name"]))
         self.lack = dict(lack, role=role, early=early)
         """Kind and name of what is missing, for whom, and whether nothing had been compared yet."""
 
@@ -70,6 +70,12 @@ def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
 def megabytes(size: int) -> str:
     """Return bytes in words."""
     return "%.3g MB" % (size / 1e6)
+
+
+def duration(seconds: float) -> str:
+    """Return a short time in words, with a unit that needs no exponent."""
+    us = seconds * 1e6
+    return "%.3g us" % us if us < 999.5 else "%.3g ms" % (us / 1e3)
 
 
 def incorrect(reason: str) -> Judged:
@@ -96,11 +102,11 @@ HINTS = {
 def death(event: Optional[Dict[str, Any]]) -> str:
     """Return how a process ended, in words, from the supervisor's exit event."""
     if event is None:
-        return "closed its link without a word"
+        return "closed its link without a message"
     if event.get("oom") is True:
         limit = event.get("memory_bytes")
         text = "ran out of memory and was killed"
-        return text + (": it wanted more than the %.3g GB that it may have" % (limit / 1e9) if limit else "")
+        return text + (": it needed more than its limit of %.3g GB" % (limit / 1e9) if limit else "")
     number = event.get("signal")
     if isinstance(number, int) and number:
         try:

@@ -129,7 +129,7 @@ class AttemptList(ResultModel):
     """Devices that have attempts here; `best` shows one at a time."""
     left_out: int | None = None
     news: list[str] = []
-    """Said first: attempts at the problem that were voided since the last answer about it."""
+    """Attempts at the problem that were voided since the last answer about it; shown first."""
 
     def summary(self) -> str:
         """List them."""

@@ -86,7 +86,7 @@ class Comparison(ResultModel):
     reference: list[str] = []
     """The reference's shortest time at each shape, over all rows."""
     news: list[str] = []
-    """Said first: attempts at this problem that were voided since the last answer about it."""
+    """Attempts at this problem that were voided since the last answer about it; shown first."""
     complete: bool
     """Whether every candidate has its verdict or does not compile."""
     seconds: float

@@ -211,9 +211,9 @@ class Evaluation(ResultModel):
     verdict: Verdict | None = None
     reason: str = ""
     fallback: str = ""
-    """Said first: that its extension did not compile, and with what it computed instead."""
+    """Shown first: its extension did not compile, and what computed instead."""
     degenerate: str = ""
-    """Said of a problem of which an answer without work is right; no score counts its verdicts."""
+    """Set when an answer without work is right for the problem; no score counts its verdicts."""
     tier: Tier | None = None
     """How far it was judged; below performance nothing was timed."""
     weaker: str | None = None
@@ -225,7 +225,7 @@ class Evaluation(ResultModel):
     stack: list[str] = []
     """Where each thread stood when a candidate that had crashed or hung was run once more; never believed."""
     attempt_id: str
-    """Empty where nothing was tried, as the host cannot run it."""
+    """Empty if the host cannot run the candidate, so that nothing was tried."""
     job_id: str | None = None
     problem_id: str
     problem_hash: str
@@ -240,22 +240,22 @@ class Evaluation(ResultModel):
     compiled_speedup: float | None = None
     """The same against torch.compile, where that is known."""
     trust: str = ""
-    """Of the time: confirmed, provisional, contradicted, or unconfirmable and why. Empty without a time."""
+    """Trust of the time: confirmed, provisional, contradicted, or unconfirmable and why. Empty without a time."""
     confirmation: str = ""
-    """How the attempt's confirmation run stands, where it owes one."""
+    """State of the attempt's confirmation run, if it owes one."""
     news: list[str] = []
-    """Said first: attempts at this problem that were voided since the last answer about it."""
+    """Attempts at this problem that were voided since the last answer about it; shown first."""
     baseline: str | None = None
-    """Of PyTorch problems: how torch.compile's times were had, or why there are none."""
+    """For PyTorch problems: origin of torch.compile's times, or why there are none."""
     covers: str = ""
-    """Of a correct candidate: the shapes at which it is."""
+    """Shapes at which a correct candidate is correct."""
     robust: str = ""
     """yes, no or unknown: whether it is right with inputs of other distributions than declared too, and what is not."""
     declared: str = ""
-    """Of one that failed: the declared shapes at which it is right, and at which it is wrong."""
+    """For a failed candidate: the declared shapes at which it is right, and those at which it is wrong."""
     shapes: list[ShapeVerdict] = []
     trials: str = ""
-    """Untimed calls before: hidden shapes, other distributions, the same inputs again; checks left out."""
+    """Untimed calls: hidden shapes, other distributions, the same inputs again; checks left out."""
     resources: list[KernelResources] = []
     diagnostics: list[Diagnostic] = []
     advice: list[str] = []
@@ -269,7 +269,7 @@ class Evaluation(ResultModel):
     seconds: dict[str, float] = {}
     """Where the time of this call went: compile, judge, total."""
     kept: str = ""
-    """Since when, where this is the verdict of an identical request: nothing was judged now."""
+    """Time of the verdict, if it is that of an identical request: nothing was judged now."""
     note: str | None = None
 
     def speedup_range(self) -> tuple[float, float] | None:

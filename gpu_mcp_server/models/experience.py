@@ -73,7 +73,7 @@ class Lessons(ResultModel):
 
     def summary(self) -> str:
         """List them."""
-        return join_lines(lesson.line_text() for lesson in self.lessons) or "nothing is learned of it yet"
+        return join_lines(lesson.line_text() for lesson in self.lessons) or "no lessons yet"
 
 
 class NoteResult(ResultModel):

@@ -25,6 +25,8 @@ class HistoryPoint(Model):
     by_time: bool = False
     """Whether its time ranks, as the reference is no baseline on this device."""
     median_us: float | None = None
+    shape: str | None = None
+    """Shape of the call that `median_us` is of."""
     best: float | None = None
     """Greatest speed-up of a correct attempt until then."""
     robust: str | None = None

@@ -52,7 +52,7 @@ class GpuLease(ResultModel):
                 left = f", ends after {self.ends_in_s:.0f} s without use" if self.ends_in_s is not None else ""
                 line = f"{self.lease_id}: {', '.join(self.gpus)} on {self.host} held{left}; jobs there use it"
             case "queued":
-                line = f"{self.lease_id}: queued on {self.host}; reserve_gpu with this lease_id waits on"
+                line = f"{self.lease_id}: queued on {self.host}; reserve_gpu with this lease_id keeps waiting"
             case "ended":
                 line = f"{self.lease_id}: ended, {len(self.gpus)} GPUs of {self.host} are free again"
         return f"{line}. {self.note}" if self.note else line

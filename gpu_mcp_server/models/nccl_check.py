@@ -63,7 +63,7 @@ class NcclVerification(ResultModel):
     """All checks of one program."""
 
     verdict: Verdict
-    """incomplete: nothing failed, but some checks that a proof needs did not run; running: the same call waits on."""
+    """incomplete: nothing failed, but some checks that a proof needs did not run; running: call again to wait on."""
     possible: str
     """Which stages this host can run, and what would have to change for the others."""
     checks: list[NcclCheck]

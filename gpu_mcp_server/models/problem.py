@@ -302,7 +302,7 @@ class ProblemList(ResultModel):
             return "no problems yet; register_problem makes one"
         whole = len(self.problems) == 1
         said = [p.summary(whole=whole) for p in self.problems]
-        said += [] if whole else ["What holds for candidates besides: list_problems with a problem_id."]
+        said += [] if whole else ["More rules for candidates: list_problems with a problem_id."]
         return "\n\n".join(said) + (f"\n({self.left_out} more)" if self.left_out else "")
 
 

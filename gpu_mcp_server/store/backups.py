@@ -217,7 +217,7 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
         os.fsync(out.fileno())
     if blob is not None and digest.hexdigest() != blob[2]:
         raise BadRequest(
-            f"The content of {member.name} is not what it was.", hint="The backup is damaged; take another."
+            f"The content of {member.name} does not match its hash.", hint="The backup is damaged; take another."
         )
 
 

@@ -22,7 +22,7 @@ class TooManyRequests(QuotaExceeded):
     """
 
     def __init__(self, message: str, wait_s: float) -> None:
-        super().__init__(message, hint="Ask job_status with wait_s instead of again and again.")
+        super().__init__(message, hint="Use wait_s of job_status instead of polling.")
         self.wait_s = wait_s
 
 
@@ -56,7 +56,7 @@ class RateLimiter:
             return
         running = self._running.get(user.name, 0)
         if running >= AT_ONCE:
-            said = f"You have {running} requests under way, and no more may be until one of them ends."
+            said = f"You have {running} requests running, which is the limit: wait until one ends."
             raise TooManyRequests(said, wait_s=1.0)
         self._running[user.name] = running + 1
         try:

@@ -154,7 +154,7 @@ class ShutdownMiddleware:
             await self._app(scope, receive, send)
             return
         if self.ending.is_set():
-            away = refusal_response(scope, 503, "the server is being restarted; come again", AGAIN_S)
+            away = refusal_response(scope, 503, "the server is being restarted; try again", AGAIN_S)
             await away(scope, receive, send)
             return
         if is_event_stream(scope):

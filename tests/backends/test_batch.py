@@ -117,7 +117,7 @@ async def test_an_allocation_that_is_taken_away_leaves_an_honest_record(slurm: S
         assert not [j for j in slurm.jobs() if j.endswith("|PENDING")], "asking for a lost job takes no new allocation"
         later = await lab.commands.status(row.job_id)
         assert later.status == "broken" and "not finished" in (later.note or "")
-    assert "was cancelled" in str(broken.value) or "before its time" in str(broken.value)
+    assert "was cancelled" in str(broken.value) or "ended the job early" in str(broken.value)
 
 
 async def test_a_verdict_whose_allocation_ends_meanwhile_comes_from_the_next_one(slurm: SlurmCluster, tmp_path: Path):

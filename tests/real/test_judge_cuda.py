@@ -48,7 +48,7 @@ MORE = [
         "static cudaStream_t side; if (!side) cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);"
         "softmax<<<rows, 32, 0, side>>>(x, y, cols); return 0;",
         "incorrect",
-        "was missing when the stream that is given had passed it",
+        "was missing when the given stream had passed the call",
     ),
 ]
 

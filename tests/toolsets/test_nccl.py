@@ -132,7 +132,7 @@ async def test_stages_api_and_version_are_taken_from_the_call(client: Client):
     ("files", "arguments", "said"),
     [
         ({"notes.txt": "no"}, {}, "no C, C++ or CUDA source"),
-        ({"a.cu": "x", "b.cu": "y"}, {}, "main file cannot be told"),
+        ({"a.cu": "x", "b.cu": "y"}, {}, "could be the program's main file"),
         ({"a.cu": "x"}, {"path": "b.cu"}, "'b.cu' is not among the sources"),
     ],
 )

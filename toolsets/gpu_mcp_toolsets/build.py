@@ -92,7 +92,7 @@ async def run_tests(
 ) -> JobResult:
     """Run tests: how many passed, and each failed one's message.
 
-    pytest, ctest, googletest report by themselves, also below make; a crash names the last test.
+    Reads results of pytest, ctest, googletest, also below make; a crash names the last test.
     """
     return await runner.run(
         command,
@@ -116,7 +116,7 @@ async def port_source(
     arch: Annotated[str | None, Field(description="Architecture to compile for: gfx90a.")] = None,
     host: Host = None,
 ) -> PortResult:
-    """Convert CUDA, say what is left and what means something else there, and compile it.
+    """Convert CUDA, list what is left and what differs in meaning, and compile it.
 
     Warp size 32, 32-bit masks, inline PTX, wmma and TMA need your hand. SYCL without dpct is a checklist.
     """

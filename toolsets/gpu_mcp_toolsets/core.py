@@ -57,7 +57,7 @@ async def gpu_status(
 ) -> LabStatus:
     """Show every host: GPUs, compilers, sandbox level, running jobs.
 
-    Call it first: what can be judged where.
+    Call it first: what each host can judge.
     """
     return await gpus.status(host)
 
@@ -153,7 +153,7 @@ async def run_command(
     gpus: Annotated[int, Field(description="How many GPUs it gets.", ge=0, le=64)] = 0,
     needs: Annotated[
         Needs,
-        Field(description="What GPUs must be, how urgent it is.", examples=[{"arch": "sm_90"}]),
+        Field(description="Requirements on GPUs, priority.", examples=[{"arch": "sm_90"}]),
     ] = None,
     timeout_s: Annotated[
         float | None, Field(description="Seconds until killed; default: 60, with detach 24 h.", gt=0, le=86_400)

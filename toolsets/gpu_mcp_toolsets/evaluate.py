@@ -247,14 +247,14 @@ async def list_attempts(
     problem_id: Annotated[str | None, Field(description="Attempts at this problem alone.")] = None,
     view: Annotated[
         Literal["best", "recent", "ancestors", "failures"],
-        Field(description="Which; ancestors: of attempt_id."),
+        Field(description="Which; ancestors: those of attempt_id."),
     ] = "best",
     attempt_id: Annotated[str | None, Field(description="This one with its evidence, or its ancestors.")] = None,
     device: Annotated[str | None, Field(description="Part of the device's name.")] = None,
     limit: Annotated[int, Field(description="Most attempts to show.", ge=1, le=100)] = 10,
     source: Annotated[bool, Field(description="With the sources too.")] = False,
 ) -> AttemptList:
-    """Show what was tried."""
+    """Show earlier attempts."""
     await runner.refresh_running_jobs()
     return await listing.list_attempts(
         view, attempt_id, problem_id=problem_id, device=device, limit=limit, with_sources=source

@@ -30,7 +30,7 @@ async def audit_attempt(
 ) -> AuditResult:
     """Judge an attempt again from its record and confirm or void it.
 
-    It is voided if its verdict or speed is not had twice. Use it before you build on a record or report it.
+    It is voided if the second verdict or speed differs. Use it before you build on a record or report it.
     """
     return await auditor.audit(attempt_id, progress=progress)
 
@@ -69,7 +69,7 @@ async def lessons(
 @TOOLSET.tool("Leave a note", effect="changes")
 async def add_note(
     memory: MemoryDep,
-    text: Annotated[str, Field(description="What the next one should know.", max_length=2000)],
+    text: Annotated[str, Field(description="What the next agent should know.", max_length=2000)],
     attempt_id: Annotated[str | None, Field(description="Attempt that it is about.")] = None,
     problem_id: Annotated[str | None, Field(description="Or problem that it is about.")] = None,
 ) -> NoteResult:
@@ -91,6 +91,6 @@ async def set_implementation(
     flags: Flags = (),
     remove: Annotated[bool, Field(description="Remove it instead; no source then.")] = False,
 ) -> ImplementationChange:
-    """Add, replace or remove a named candidate of a problem, which stays the same."""
+    """Add, replace or remove a named candidate of a problem; its id stays the same."""
     given = None if remove else await sources.implementation(source, path, workspace_id, language, entry, flags)
     return await problems.change_implementation(problem_id, name, given)

@@ -26,7 +26,7 @@ async def reserve_gpu(
     progress: ProgressDep,
     gpus: Annotated[int, Field(description="How many GPUs to hold.", ge=1)] = 1,
     host: Host = None,
-    vendor: Annotated[Literal["", "nvidia", "amd"], Field(description="Whose GPUs; empty: either.")] = "",
+    vendor: Annotated[Literal["", "nvidia", "amd"], Field(description="Vendor of the GPUs; empty: either.")] = "",
     arch: Annotated[str, Field(description="Architecture of each: sm_90.")] = "",
     memory_gb: Annotated[int, Field(description="Memory of each GPU, at least.")] = 0,
     nvlink: Annotated[bool, Field(description="GPUs must be joined by NVLink.")] = False,
@@ -35,7 +35,7 @@ async def reserve_gpu(
 ) -> GpuLease:
     """Hold GPUs for a series of jobs; this server's jobs on that host use them.
 
-    It ends after 15 minutes without use, after one when a job waits.
+    It ends after 15 minutes without use, after one minute if a job waits.
     """
     return await pool.reserve(
         gpus,
@@ -86,7 +86,8 @@ async def submit_batch(
 ) -> BatchSubmission:
     """Queue a program as a batch job of its own (sbatch, qsub), in the same sandbox.
 
-    It outlives this server; finds ARRAY_TASK, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT. Next: job_status.
+    It outlives this server. Its environment has ARRAY_TASK, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
+    Next: job_status.
     """
     asked = BatchRequest(
         argv=tuple(command),

@@ -41,7 +41,7 @@ async def check_memory(
         CheckTool, Field(description="racecheck: shared data; initcheck: unwritten reads; synccheck: barriers.")
     ] = "memcheck",
 ) -> MemoryCheck:
-    """Run compute-sanitizer, for C and C++ gcc's: findings with lines.
+    """Run compute-sanitizer (C, C++: gcc's): findings with lines.
 
     Slow (10-300 times, racecheck more): use small shapes.
     """

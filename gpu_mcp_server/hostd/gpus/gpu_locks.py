@@ -54,7 +54,7 @@ class GpuLocks:
             return ""
         if owner in (0, os.geteuid()) or is_root():
             return ""
-        return "%s belongs to uid %d, which can remove the locks in it; to mend it, as root: %s" % (
+        return "%s belongs to uid %d, which can remove the locks in it; as root, run: %s" % (
             self.folder, owner, "chown root %s && chmod 1777 %s" % (self.folder, self.folder),
         )  # fmt: skip
 

@@ -58,6 +58,10 @@ class Account:
             os.ftruncate(self.lock, 0)
 
 
+LIMITED_BY_GROUP = {"memory": "memory", "pids": "processes"}
+"""What a control group's feature limits, in words."""
+
+
 class Host:
     """The host as jobs see it."""
 
@@ -111,7 +115,8 @@ class Host:
             if not missing:
                 return "full", "", ""
             why = cgroup.why_not()
-            note = "no limits by group on %s: %s" % (" and ".join(sorted(missing)), cgroup.short_reason(why))
+            of = " and ".join(LIMITED_BY_GROUP[each] for each in sorted(missing))
+            note = "the kernel does not enforce a job's limits on %s: %s" % (of, cgroup.short_reason(why))
             return "namespaces", note, cgroup.fix_hint(why)
         self.apptainer = self._find_apptainer()
         if self.apptainer is not None:

@@ -122,7 +122,7 @@ class Lease:
         left = turn.deadline - time.monotonic()
         inner = visit.turns.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
         if not inner:
-            raise JobRefused("no_gpu", "the reservation's GPUs are used by its other jobs")
+            raise JobRefused("no_gpu", "other jobs use the reservation's GPUs")
         chosen = {u for u, _ in inner}
         self._locks = [*inner, *((u, fd) for u, fd in visit.locks.items() if u in chosen)]
         visit.keep(chosen)
@@ -198,7 +198,7 @@ class Lease:
 
     def _without_broker(self, turn: "_Turn") -> Held:
         """Wait by the locks' turns alone."""
-        self.notes.append("no broker answers on this host; the job waited without an order")
+        self.notes.append("no broker answers on this host; the job waited outside the queue")
         while self._shut() and time.monotonic() < turn.deadline and not turn.stop():
             turn.said(self._shut())
             time.sleep(SHUT_S)

@@ -32,9 +32,13 @@ def oom_by_others(name: str, limits: Limits, peak: Optional[float]) -> str:
     if peak is None or peak > OWN * limits.memory_bytes:
         return ""
     allocation = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID")
-    whose = "the memory of allocation %s; raise `memory` of this host" % allocation if allocation else "this machine's"
+    whose = (
+        "the memory of allocation %s; raise `memory` of this host" % allocation
+        if allocation
+        else "this machine's memory"
+    )
     words = (name, peak, limits.memory_bytes, whose)
-    return "role %s was killed for memory at %d bytes, below its own limit of %d: what ran out is %s" % words
+    return "role %s was killed for memory at %d bytes, below its own limit of %d; it used up %s" % words
 
 
 def cpu_limit_note(role: RoleProcess, cpu_s: float) -> str:

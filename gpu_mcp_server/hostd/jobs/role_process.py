@@ -288,7 +288,7 @@ class RoleProcess:
         hits = int(stats.get("pids_max_hits") or 0)
         if hits:
             notes.append(
-                "role %s: the limit of %d processes and threads struck %d times" % (self.name, limits.processes, hits)
+                "role %s reached the limit of %d processes and threads, %d times" % (self.name, limits.processes, hits)
             )
         peak = stats.get("peak_memory_bytes")
         record = ProcessRecord(

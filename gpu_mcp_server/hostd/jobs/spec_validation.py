@@ -38,7 +38,7 @@ def validate_spec(spec: JobSpec) -> JobSpec:
     """
     _need(_named(ID, spec.id), "bad job id %r", spec.id)
     _need(_named(NAME, spec.purpose), "bad purpose %r", spec.purpose)
-    _need(0 < len(spec.processes) <= MAX_PROCESSES, "%d processes, 1 to 64 are possible", len(spec.processes))
+    _need(0 < len(spec.processes) <= MAX_PROCESSES, "%d processes; the limits are 1 and 64", len(spec.processes))
     for process in spec.processes:
         _process(process)
         _need(not process.counted or spec.purpose == "profile", "only a profile is counted, not a %r", spec.purpose)
@@ -63,7 +63,7 @@ def validate_spec(spec: JobSpec) -> JobSpec:
         _need(isinstance(getattr(spec, name), bool), "bad " + name + " %r", getattr(spec, name))
     _need(_number(spec.grace_s) and 0 <= spec.grace_s <= MAX_GRACE_S, "bad grace_s %r", spec.grace_s)
     size = len(_text(spec.stdin, "stdin", nul=True))
-    _need(size <= MAX_STDIN_BYTES, "stdin of %d bytes, 1 MiB is possible", size)
+    _need(size <= MAX_STDIN_BYTES, "stdin of %d bytes; the limit is 1 MiB", size)
     return spec
 
 
@@ -109,19 +109,19 @@ def _process(process: ProcessSpec) -> None:
     _need(process.profiled in (True, False), "bad profiled %r", process.profiled)
     _need(process.counted in (True, False), "bad counted %r", process.counted)
     size = len(_text(process.program, "program"))
-    _need(size <= MAX_PROGRAM_BYTES, "a program of %d bytes, 100 KiB are possible", size)
+    _need(size <= MAX_PROGRAM_BYTES, "a program of %d bytes; the limit is 100 KiB", size)
     _text(process.python, "python")
     _need(not process.python or process.python.startswith("/"), "python %r is no absolute path", process.python)
     size += sum(len(_text(a, "argv")) + 1 for a in process.argv)
     for name, value in process.env.items():
         _need(bool(VARIABLE.match(name)) and not name.startswith("LINK_"), "bad environment variable %r", name)
         size += len(_text(name, "env")) + len(_text(value, "env")) + 2
-    _need(size <= MAX_COMMAND_BYTES, "a command of %d bytes, 1 MiB is possible", size)
+    _need(size <= MAX_COMMAND_BYTES, "a command of %d bytes; the limit is 1 MiB", size)
 
 
 def _links(links: Any, roles: Set[str]) -> None:
     _need(isinstance(links, tuple), "links is no list: %r", links)
-    _need(len(links) <= MAX_LINKS, "%d links, 200 are possible", len(links))
+    _need(len(links) <= MAX_LINKS, "%d links; the limit is 200", len(links))
     for link in links:
         pair: Set[Any] = set(link)
         _need(len(link) == 2 == len(pair) and pair <= roles, "a link must join two roles: %r", link)
@@ -131,16 +131,16 @@ def _files(files: Any, workspaces: Set[str]) -> None:
     _need(isinstance(files, dict), "files is no mapping: %r", files)
     for workspace, refs in files.items():
         _need(workspace in workspaces, "files for a workspace that no process has: %r", workspace)
-        _need(len(refs) <= MAX_FILES, "%d files, 50000 are possible", len(refs))
+        _need(len(refs) <= MAX_FILES, "%d files; the limit is 50000", len(refs))
         _tree(refs)
 
 
 def _trees(named: Any) -> None:
     _need(isinstance(named, dict), "trees is no mapping: %r", named)
-    _need(len(named) <= MAX_TREES, "%d trees, 8 are possible", len(named))
+    _need(len(named) <= MAX_TREES, "%d trees; the limit is 8", len(named))
     for name, refs in named.items():
         _need(_named(NAME, name), "bad name of a tree: %r", name)
-        _need(0 < len(refs) <= MAX_FILES, "%d files in a tree, 1 to 50000 are possible", len(refs))
+        _need(0 < len(refs) <= MAX_FILES, "%d files in a tree; the limits are 1 and 50000", len(refs))
         _tree(refs)
 
 

@@ -306,11 +306,11 @@ def short_reason(why: str) -> str:
     """Return what `why_not` says in a few words: folders that were tried help nobody who may not use them."""
     version = why.partition(":")[0] if why.startswith("cgroup v") else "cgroups"
     if not why:
-        return "not delegated"
+        return "cgroups are not delegated"
     if "processes that are not ours" in why:
-        return "%s, and other processes are in our group" % version
+        return "other processes are in the server's group (%s)" % version
     if any(word in why for word in ("is not ours", "Permission denied", "Read-only")):
-        return "%s that this user may not divide" % version
+        return "this account cannot create groups (%s)" % version
     return why if len(why) <= BRIEF else why[: BRIEF - 4] + " ..."
 
 
@@ -318,6 +318,4 @@ def fix_hint(why: str) -> str:
     """Return what helps against it. Source: sd_booted(3) for the folder that shows that systemd runs."""
     if why.startswith("cgroup v2") and os.path.isdir("/run/systemd/system"):
         return "Start the server in `systemd-run --user --scope -p Delegate=yes`."
-    return (
-        "Nothing must be done: memory and processes are watched instead. Groups need root, or cgroup v2 with systemd."
-    )
+    return "You need not act: hostd watches memory and processes instead. Groups need root, or cgroup v2 with systemd."

@@ -164,7 +164,7 @@ class GpuModeTask(CaseModule):
     def check(self, given: Sequence[Any], answers: Sequence[Any]) -> Tuple[bool, str]:
         """Say whether the task's own check takes an answer, in the form of the reference's, and what it says."""
         if self.number not in self.forms:
-            raise ValueError("its check looks at answers that the reference gives in place")
+            raise ValueError("its check reads answers that the reference writes in place")
         data = self.parts[self.number].build(self._leaves(given, range(len(self.parts[self.number].leaves))))
         return verdict_of(self.module.check_implementation(data, self.forms[self.number].build(list(answers))))
 
@@ -227,7 +227,7 @@ class GpuModeTask(CaseModule):
         said: Dict[str, Any] = {"note": ""}
         passed, why = verdict_of(verdict)
         if not passed:
-            said["note"] = "its own check refuses its own reference: %s" % why[:150]
+            said["note"] = "the task's own check refuses its reference: %s" % why[:150]
         if not read:
             note = "the task's own check decides on every answer that differs from the reference's"
             return dict(said, checker=True, note=said["note"] or note, rtol=0.0, atol=0.0)

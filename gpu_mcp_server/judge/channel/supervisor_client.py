@@ -151,7 +151,7 @@ class Player:
             self.frozen = False
             self.thawed_s = float(said.get("at_s") or 0.0)
             if said.get("ran") is True:
-                raise self._lied("ran while it was stopped: it has itself sent SIGCONT, or something like it")
+                raise self._lied("ran while it was stopped: it sent itself SIGCONT or the like")
 
     def kill(self) -> None:
         """End the player."""
@@ -211,7 +211,7 @@ class Player:
         except LinkGarbage as error:
             raise self._lied("spoke out of turn on its link: %s" % error) from None
         if reply.get("seq") != self.sequence:
-            raise self._lied("spoke out of turn on its link: an answer to nothing that was asked, as by a forked copy")
+            raise self._lied("spoke out of turn on its link: an answer without a request, as a forked copy sends it")
         lack = lack_in(str(reply["error"]), self.device, WORK) if reply.get("error") else None
         if reply.get("error") and self.wants_gpu:
             lack = lack or {"kind": "gpu", "name": self.wants_gpu}

@@ -26,10 +26,10 @@ NO_MEASURE = 0.5
 MOST_S = 40.0
 """At a shape, for wrong calls in which the reference is farther off; beyond it there is no verdict."""
 SLOW = (
-    "the reference is farther from double precision than the candidate, and %.0f s did not do to look at all such "
+    "the reference is farther from double precision than the candidate, and %.0f s were too short to check all such "
     "calls; let the reference compute in a wider type, or widen the tolerance"
 )
-FARTHER = "the reference is farther from double precision than the candidate in %s: what differs is not held against it"
+FARTHER = "the reference is farther from double precision than the candidate in %s: such differences do not count"
 COARSEST = 1e30
 """Times the tolerance; float32 can hold what that makes."""
 

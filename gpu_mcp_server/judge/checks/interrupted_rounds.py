@@ -205,8 +205,8 @@ class Interruption:
             if buffers.returned() not in torn:
                 raise
             raise Torn(
-                "the judge changed inputs of call %d of %d before it, was held up by other processes until that call "
-                "ran, and the candidate failed in it: %s" % (buffers.returned() + 1, buffers.sets, judged.reason)
+                "the judge changed inputs of call %d of %d too late, as other processes held it up, and the candidate "
+                "failed in that call: %s" % (buffers.returned() + 1, buffers.sets, judged.reason)
             ) from None
 
     def _waits_s(self, buffers: Buffers) -> List[float]:
@@ -273,8 +273,8 @@ class Interruption:
         right = calls[~buffers.check().wrong[calls].any(axis=1)]
         if right.size:
             return cheat(
-                "worked on a call before it was called: inputs of call %d of %d were changed before it, and it was "
-                "answered with what they had been; what several calls share, none of them takes"
+                "worked on a call before it was called: the judge changed inputs of call %d of %d before it, and the "
+                "answer is to the old inputs; work that calls share is in no call's time"
                 % (int(right[0]) + 1, buffers.sets)
             )
         # a call that has begun before it could be changed is answered with them, and that answer may be repeated
@@ -326,18 +326,18 @@ class Interruption:
             if values.tobytes() != buffers.pair(call, looked_at)[1][places].tobytes():
                 raise cheat(
                     "put a call off: call %d of %d had returned in the middle of a round, and its output changed "
-                    "afterwards; what several calls share, none of them takes" % (call + 1, buffers.sets)
+                    "afterwards; work that calls share is in no call's time" % (call + 1, buffers.sets)
                 )
         unfinished = np.flatnonzero((before > check.wrong[:last]).any(axis=1))
         if unfinished.size and unfinished[0] < returned:
             raise cheat(
-                "put a call off: stopped in the middle of a round, call %d of %d had returned and was not finished; "
-                "what several calls share, none of them takes" % (int(unfinished[0]) + 1, buffers.sets)
+                "put a call off: when the judge stopped it in the middle of a round, call %d of %d had returned "
+                "unfinished; work that calls share is in no call's time" % (int(unfinished[0]) + 1, buffers.sets)
             )
         if unfinished.size:
             raise cheat(
-                "worked on a call before it was called: stopped in the middle of a round, call %d of %d had begun and "
-                "call %d was not finished; what several calls share, none of them takes"
+                "worked on a call before it was called: when the judge stopped it in the middle of a round, call %d of "
+                "%d had begun and call %d was unfinished; work that calls share is in no call's time"
                 % (last + 1, buffers.sets, int(unfinished[0]) + 1)
             )
 
@@ -356,9 +356,8 @@ class Interruption:
         touched = np.flatnonzero(self._touched(buffers)[calls:])
         if touched.size:
             raise cheat(
-                "worked on a call before it was called: only %d of %d calls were made, and call %d was answered "
-                "as well; what several calls share, none of them takes"
-                % (calls, buffers.sets, calls + int(touched[0]) + 1)
+                "worked on a call before it was called: the judge made only %d of %d calls, and call %d has an answer "
+                "too; work that calls share is in no call's time" % (calls, buffers.sets, calls + int(touched[0]) + 1)
             )
         with self.rounds.ledger.part("check"):
             self.rounds.judge(buffers, reply, buffers.check_first(calls), True, 0.0)

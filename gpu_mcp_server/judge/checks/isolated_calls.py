@@ -66,7 +66,9 @@ class IsolatedCalls:
         """Say what speaks against these rounds, where a call among others takes `device_s`; empty if nothing does."""
         more_s, (each_s, least_s) = median(self.later_s or [0.0]), LATER_S
         if more_s > max(least_s, self.calls * (each_s + AGREE * device_s)):
-            text = "the GPU answered %.0f us later behind the last of %d calls with a gate behind each than behind none"
+            text = (
+                "the GPU answered %.0f us later behind %d calls with a gate behind each than behind calls without gates"
+            )
             return text % (more_s * 1e6, self.calls)
         return self.why
 
@@ -98,8 +100,8 @@ class IsolatedCalls:
             late = np.flatnonzero((seen.wrong > check.wrong[:call]).any(axis=1))
             if late.size and not gated.rounds.ties.excuse(buffers, seen).passed:
                 raise cheat(
-                    "put a call off: the gate behind call %d of %d was reached before its output was there; what "
-                    "several calls share, none of them takes" % (int(late[0]) + 1, calls)
+                    "put a call off: the stream reached the gate behind call %d of %d before the call's output was "
+                    "there; work that calls share is in no call's time" % (int(late[0]) + 1, calls)
                 )
         # The owner looked and changed inputs before this call: its time has that in it.
         taken = [each for number, each in enumerate(opened.each_s) if number != call or not call]
@@ -124,7 +126,7 @@ class IsolatedCalls:
         if not right.size:
             return judged
         return cheat(
-            "worked on a call before it was called: inputs of call %d of %d were changed behind its gate, and it was "
-            "answered with what they had been; what several calls share, none of them takes"
+            "worked on a call before it was called: the judge changed inputs of call %d of %d behind its gate, and the "
+            "answer is to the old inputs; work that calls share is in no call's time"
             % (int(right[0]) + 1, len(check.wrong))
         )

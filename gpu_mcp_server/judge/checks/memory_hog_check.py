@@ -32,7 +32,7 @@ def kept_from(error: JudgeFailed, device: Device, candidate: Player) -> str:
     kept = _settled(device) - before
     if kept <= device.allowance():
         raise error
-    text = "out of memory: it kept %.3g GB of the GPU's, and with %.3g GB free the judge could not go on: %s"
+    text = "out of memory: it kept %.3g GB of GPU memory, and the %.3g GB left are too few for the judge: %s"
     return text % (kept / 1e9, before / 1e9, str(error)[:500])
 
 

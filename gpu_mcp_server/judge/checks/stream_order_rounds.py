@@ -31,8 +31,8 @@ NOTED_S, NOTED_PYTHON_S = 3e-6, 8e-6
 that fork and join streams took up to twice as much (benchmarks/results/h200-cheats.md). Python spends 1 to 3 us of its
 own on each copy, and the driver's time besides, which a short call does not hide; not measured on a GPU."""
 ADVICE = (
-    "work on a stream of your own must wait for the given one before it begins, and be joined into it (an event "
-    "recorded on one, cudaStreamWaitEvent on the other)"
+    "a stream of your own must wait for the given stream before its work, and the given stream for it afterwards "
+    "(cudaEventRecord on one, cudaStreamWaitEvent on the other)"
 )
 
 
@@ -73,12 +73,11 @@ def found(apart_s: List[float], share_s: float, separator_s: float, noted_s: flo
         apart_s += [pair.apart_s for pair in pairs]
         typical_s, plain_s = (median(list(each)) for each in zip(*pairs))
         if votes[False] > votes[True]:
-            text = "no time: calls run beside each other: with a copy between them on the stream that they are given "
-            text += "one takes %.3g us, in a round %.3g us; %s" % (typical_s * 1e6, share_s * 1e6, ADVICE)
+            text = "no time: calls overlap on the GPU: with a copy between them on the given stream a call takes "
+            text += "%.3g us, in a round %.3g us; %s" % (typical_s * 1e6, share_s * 1e6, ADVICE)
         elif plain_s > SHARE * share_s + SLACK_S:
-            text = "no time: a call takes %.3g us in rounds that are played now, " % (plain_s * 1e6)
-            text += "in timed ones %.3g us: the machine, or the candidate, " % (share_s * 1e6)
-            text += "has become slower; judge it again"
+            text = "no time: a call takes %.3g us now and took %.3g us in timed rounds: the machine or the candidate "
+            text = text % (plain_s * 1e6, share_s * 1e6) + "became slower; judge it again"
     least_s = typical_s - separator_s - noted_s
     return Found(text, least_s if least_s > SHARE * share_s else 0.0)
 
@@ -94,7 +93,7 @@ def expose(result: Dict[str, Any], exposed_s: float) -> str:
         return ""
     exposed_us, timed_us = exposed_s * 1e6, result["candidate"]["median_us"]
     result["speedup_low"] = min(result["speedup_low"], result["reference"]["median_us"] / exposed_us)
-    text = "a call takes at least %.3g us where copies keep calls apart, %.3g in a row, where it may run beside the "
+    text = "a call takes at least %.3g us with a copy between calls, and %.3g us without, where it may overlap the "
     return text % (exposed_us, timed_us) + "next one; speedup_low counts the former"
 
 
@@ -170,8 +169,8 @@ class Separation:
                 buffers.sets,
             )
             if asked["ahead"]:
-                text = "%s was written before the stream that is given had come to it (of %d calls): %s, or it may "
+                text = "%s was written before the given stream reached the call (in %d calls): %s, or it may "
                 raise incorrect(text % (which, many, ADVICE) + "use inputs too soon")
-            text = "%s was missing when the stream that is given had passed it (of %d calls): %s, or its next user "
-            raise incorrect(text % (which, many, ADVICE) + "reads too soon")
+            text = "%s was missing when the given stream had passed the call (in %d calls): %s, or the next user "
+            raise incorrect(text % (which, many, ADVICE) + "reads it too soon")
         return played.candidate_s / buffers.sets

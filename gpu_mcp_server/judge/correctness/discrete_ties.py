@@ -60,8 +60,8 @@ there: 20 s were too few on an H100 for 16.6 million indices of float16 in each.
 MOST_TERMS = 1 << 14
 """Beyond which no sum is expected to be taken in order."""
 OFTEN = (
-    "%d of a round's %d calls differ where values may tie, and %.0f s of looking did not get through them; let inputs "
-    "tie less often (a distribution of floats), or the problem return the values instead of which they are"
+    "%d of a round's %d calls differ where values may tie, and %.0f s were too short to check them; let inputs tie "
+    "less often (a distribution of floats), or let the problem return the values instead of their indices"
 )
 
 
@@ -300,7 +300,7 @@ class Ties:
     def excuse_note(self, buffers: Buffers) -> str:
         """Return the note on a round in which something was forgiven."""
         names: List[str] = [item.name for item in buffers.outputs if discrete(item)]
-        text = "some elements of %s are another answer than the reference's and as right: they tie within rounding"
+        text = "some elements of %s differ from the reference's and are as right: they tie within rounding"
         return text % ", ".join(names)
 
     def reason(self) -> str:

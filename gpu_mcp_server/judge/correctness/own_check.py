@@ -25,7 +25,7 @@ leaves out one call in ten with 99 %."""
 ROUND_S = 0.5
 """After so long a round's other calls are left unseen."""
 NOT_FINITE = "NaN or infinite where the reference is finite"
-LATE_UNSEEN = "the problem's own check tells no call that ended late on the GPU from one in time"
+LATE_UNSEEN = "the problem's own check cannot tell a call that ended late on the GPU from one in time"
 """Of an answer that the check takes and the reference does not give, every look before its end says `wrong`: what the
 judge concludes elsewhere from wrong elements that become right is not to be had."""
 
@@ -106,7 +106,7 @@ class OwnCheck:
 
     def excuse_note(self, buffers: Buffers) -> str:
         """Return the note on a round in which the check took something."""
-        return "right by the problem's own check; where that takes long, of each round some calls, chosen in secret"
+        return "right by the problem's own check; if it is slow, it checks some calls of each round, chosen in secret"
 
     def reason(self) -> str:
         """Return why the answer that it refused is wrong."""

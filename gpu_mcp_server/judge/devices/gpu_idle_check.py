@@ -66,12 +66,15 @@ class Idleness:
         if not probe_us:
             return ""
         text = "no time: the GPU was busy while inputs were laid out, before the clock started: an empty probe took "
-        return (text + "%.0f us, alone %.0f us; work done then would not be in the time") % (probe_us, self.alone_us)
+        return (text + "%.0f us, on an idle GPU %.0f us; work done then would not be in the time") % (
+            probe_us,
+            self.alone_us,
+        )
 
     def remarks(self) -> List[str]:
         """Say so if the GPU was not idle between the rounds, when the reference is timed."""
         probe_us = self._busy(self.between_us)
-        text = "the GPU was busy between rounds: an empty probe took %.0f us, alone %.0f us; "
+        text = "the GPU was busy between rounds: an empty probe took %.0f us, on an idle GPU %.0f us; "
         text += "the baseline may be slowed, so there is no speed-up"
         return [text % (probe_us, self.alone_us)] if probe_us else []
 

@@ -24,7 +24,7 @@ def most_bytes(size: int) -> int:
     if most == resource.RLIM_INFINITY:
         return AT_ONCE_BYTES
     if size > most:
-        text = "the problem is too large: inputs that its own code makes take %.3g GB a call, a file may have %.3g GB"
+        text = "the problem is too large: inputs that its own code makes take %.3g GB a call, the limit is %.3g GB"
         raise TooLarge(text % (size / 1e9, most / 1e9))
     return min(most, AT_ONCE_BYTES)
 

@@ -84,7 +84,7 @@ def wide(half_width_: float) -> str:
     """Say that a median is not known well, by half its interval's width as a part of it; empty if it is."""
     if half_width_ <= WIDE:
         return ""
-    text = "the interval is wide, %.0f %% of the median to either side: something else was at work, or calls differ; "
+    text = "the interval is wide, %.0f %% of the median to either side: other work disturbed it, or calls differ; "
     return text % (100 * half_width_) + "judge it again on a quiet machine (timing.fresh)"
 
 

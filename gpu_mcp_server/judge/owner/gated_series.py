@@ -132,8 +132,8 @@ class GatedSeries:
 
     def _shared(self) -> str:
         device_us = median(self.series.samples_us()[0]) if self.series else 0.0
-        text = "calls share work, or run beside each other: by itself one takes %.3g us, among others %.3g us; every "
-        text += "stream of your own must be joined into the one that is given"
+        text = "calls share work, or overlap on the GPU: alone a call takes %.3g us, in a round %.3g us; join every "
+        text += "stream of your own into the given one"
         return text % (median(self.isolated.samples_s) * 1e6, device_us)
 
     def is_basis(self, framework: str) -> bool:

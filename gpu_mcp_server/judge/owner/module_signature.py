@@ -56,7 +56,7 @@ def describe(task: Dict[str, Any], reference: Player, timeout_s: float, torch_se
         for dims in whole["shapes"]
     )
     if size > MOST_BYTES[task["device"]]:
-        text = "the problem is too large: its tensors take %.1f GB, on %s at most %.1f GB"
+        text = "the problem is too large: its tensors take %.1f GB, the limit on %s is %.1f GB"
         raise ReferenceFailed(text % (size / 1e9, task["device"], MOST_BYTES[task["device"]] / 1e9))
     named(reference.ask("specify", timeout_s, (), **told), "take its tensors")
     told.update(rtol=whole["rtol"], atol=whole["atol"], notes=[str(n)[:200] for n in found.get("notes", [])][:8])

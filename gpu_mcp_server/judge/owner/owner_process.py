@@ -264,7 +264,7 @@ class Owner:
         if not passed or self.tier == "smoke" or self.task.get("libraries") != "forbidden":
             return
         if self.task["candidate"] == "library":
-            self.ghost = "no ghost replay of a compiled launcher: the linker was given no library instead"
+            self.ghost = "no ghost replay of a compiled launcher: it was linked without libraries instead"
             return
         from ..checks.ghost_replay_owner import ghost_replay
 

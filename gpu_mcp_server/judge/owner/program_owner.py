@@ -37,7 +37,7 @@ EMPTY_RUNS = 5
 COST = 0.02
 """Part of a time from which on the clock's own cost is told."""
 SAID = {"verdict": r"(?i)\b(pass(?:ed)?|fail(?:ed|ure)?|validation \w+)\b"}
-LEFT = "left %d processes running when it exited: what they do, no clock sees"
+LEFT = "left %d processes running when it exited: no clock sees their work"
 TRIVIAL = ("zeros", "ones", "mean")
 
 
@@ -339,7 +339,7 @@ class Case:
                 raise cheat(LEFT % left)
             return
         if self._becomes_right(runs, expected):
-            raise cheat("finished after it exited: its outputs were not right when the clock stopped, and were later")
+            raise cheat("finished after it exited: its outputs were wrong when the clock stopped, and right later")
         raise failed
 
     def _compared(self, files: Dict[str, bytes], expected: List[Series]) -> Match:
@@ -381,7 +381,7 @@ class Case:
             result["samples"] = {"candidate_us": candidate_us, "reference_us": reference_us}
             empty_us = median(self.owner.empty_s) * 1e6
             if empty_us > COST * result["candidate"]["median_us"]:
-                text = "%.3g us of each time are to start a process, lay its inputs and stop the clock"
+                text = "%.3g us of each time go to starting the process, laying its inputs and stopping the clock"
                 self.notes[text % empty_us] = None
         result["notes"] = list(self.notes)
         return result

@@ -65,6 +65,6 @@ class Alone:
     def _count(self) -> None:
         alone_us, timed = median(self.taken_us), self.result["candidate"]["median_us"]
         self.result["speedup_low"] = min(self.result["speedup_low"], alone_us / timed)
-        text = "the reference takes %.3g us since the candidate was ended, %.3g beside it: its timers or the like "
-        text += "slowed the reference down, or the machine was busier; speedup_low counts the former"
+        text = "the reference takes %.3g us without the candidate, %.3g us with it running: the candidate slowed it "
+        text += "down, or the machine was busier; speedup_low counts the former"
         self.result["notes"].append(text % (alone_us, self.result["reference"]["median_us"]))

@@ -159,7 +159,7 @@ class Registration:
         self.tried[ANOTHER] = None
         if self.own:
             taken = self.own.refusal(buffers.outputs, first) is None
-            said = "%s passes: the problem's own check takes it" % ANOTHER
+            said = "%s passes: the problem's own check accepts it" % ANOTHER
             return self._trivial(Trivial("constant", said)) if taken else ""
         alike = [i for i in range(len(first)) if self._right(buffers.outputs[i], first[i], other[i])]
         equal = all(first[i].tobytes() == other[i].tobytes() for i in alike)
@@ -177,7 +177,7 @@ class Registration:
             why = "it is bit for bit the same for all inputs, so no tolerance helps; leave it out"
         else:
             why = "with rtol %g and atol %g a constant is right for all inputs; tighten them, " % (self.rtol, self.atol)
-            why += "draw the inputs from another distribution or declare other shapes; leave out what no input changes"
+            why += "draw inputs from another distribution, declare other shapes, or leave out what no input changes"
         return self._trivial(Trivial("constant", "%s passes as %s: %s" % (ANOTHER, item.name, why)))
 
     def _trivial(self, found: Trivial) -> str:
@@ -260,8 +260,8 @@ class Registration:
         if failed:
             dims, why = failed[0]
             at = ",".join("%s=%d" % pair for pair in dims.items())
-            text = "the reference has no answer at %d of %d shapes besides the declared ones, as %s (%s)"
-            more = "; candidates are not tried there: say by constraints which shapes it takes, or fixed_shapes"
+            text = "the reference fails at %d of %d other shapes than the declared ones, such as %s (%s)"
+            more = "; candidates are not tried there: name the shapes that it takes by constraints, or set fixed_shapes"
             self.notes[text % (len(failed), tried, at, why) + more] = None
 
     def _run_once(self) -> float:
@@ -306,19 +306,19 @@ class Registration:
                 self.notes["the reference is not bit for bit the same from run to run in %s" % item.name] = None
         why = own.refusal(outputs, answers[0])
         if why is not None:
-            return "its own check refuses its own reference: %s" % why
+            return "the problem's own check refuses its reference: %s" % why
         given = [self._given(buffers, item) if item.count <= LARGE else [] for item in outputs]
         for name, answer in work_free_answers(outputs, answers[0], given):
             if own.refusal(outputs, answer) is not None:
                 self.tried[name] = None
                 continue
             kind = "copy" if name.startswith("copy") else "constant"
-            reason = self._trivial(Trivial(kind, "%s passes: the problem's own check takes it" % name))
+            reason = self._trivial(Trivial(kind, "%s passes: the problem's own check accepts it" % name))
             if reason:
                 return reason
         for name, answer in spoiled_answers(outputs, answers[0]):
             if own.refusal(outputs, answer) is None:
-                self.notes["the problem's own check takes the reference's answer %s" % name] = None
+                self.notes["the problem's own check accepts the reference's answer %s" % name] = None
             else:
                 self.tried["the answer " + name] = None
         return ""
@@ -327,8 +327,10 @@ class Registration:
         """Note that an output is so small that its tolerance says little."""
         usual = float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
         if self.atol > COARSE * usual > 0:
-            text = "atol %g is %.2g %% of what %s usually is (%.2g): answers so far off are right; choose a smaller one"
-            said = any(note.startswith("atol ") and " of what %s usually" % item.name in note for note in self.notes)
+            text = "atol %g is %.2g %% of the usual size of %s (%.2g): answers that far off pass; choose a smaller atol"
+            said = any(
+                note.startswith("atol ") and " of the usual size of %s " % item.name in note for note in self.notes
+            )
             if not said:
                 self.notes[text % (self.atol, 100 * self.atol / usual, item.name, usual)] = None
 

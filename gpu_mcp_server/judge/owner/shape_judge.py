@@ -207,7 +207,7 @@ class Shape:
         if self.rounds.passes > 1:
             self.notes["the reference is timed over %d passes of a round's inputs" % self.rounds.passes] = None
         if self.watch.every > 1:
-            text = "a look at the machine takes %.0f us, so only every %s round was looked at"
+            text = "reading the machine's state takes %.0f us, so the judge reads it in every %s round only"
             self.notes[text % (self.watch.cost_s * 1e6, ordinal(self.watch.every))] = None
         if self.series.note:
             self.notes[self.series.note] = None

@@ -9,6 +9,7 @@ from ..timing.clock_overhead import Cost
 from ..timing.machine_state import summary
 from ..timing.series import Series
 from ..timing.time_floor import floor_of, hold_against_floor
+from ..verdicts import duration
 from .gated_series import GatedSeries
 
 SPEEDUP = "speedup", "speedup_low", "speedup_high"
@@ -124,7 +125,7 @@ class ShapeTimes:
         """Return what was taken off for the clock, and say so where empty passes between the rounds took much more."""
         most_s, passes_s = self.costs["candidate"].high_s, series.empty_s()
         if passes_s and median(passes_s) > most_s:
-            text = "an empty pass between rounds takes %.0f us; no more than %.0f us are taken off"
+            text = "an empty pass between rounds takes %.0f us; the judge subtracts at most %.0f us"
             self.notes[which + text % (median(passes_s) * 1e6, most_s * 1e6)] = None
         return series.clock()
 
@@ -132,8 +133,8 @@ class ShapeTimes:
         """Say, in a note too, whether rounds are too short for the clock, or no time of their calls."""
         why = series.doubt
         if self.is_too_short(series):
-            text = "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"
-            why = text % (self.shortest_s * 1e6 / series.sets)
+            text = "too fast to time on this machine, so no speed-up: a call must take at least %s"
+            why = text % duration(self.shortest_s / series.sets)
         if why:
             self.notes[which + why] = None
         return bool(why)

@@ -28,7 +28,7 @@ TRIALS_S, OWN_S = 20.0, 60.0
 One hidden shape and one other distribution are tried whatever that takes: a candidate could be slow on purpose."""
 HONEST = ("returned without computing", "wrote outside its outputs")
 """What an ordinary bug does at a shape that the author did not think of."""
-LARGER_HINT = "; if a right kernel need not take such sizes, say so by the problem's constraints (cols <= 4096)"
+LARGER_HINT = "; if kernels need not take such sizes, add a constraint to the problem (cols <= 4096)"
 
 
 class TrialRoom:

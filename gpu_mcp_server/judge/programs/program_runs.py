@@ -114,7 +114,7 @@ class Runs:
                 os.close(fd)
         missing = next((name for name in names if name in why), None)
         if missing is not None:
-            stale = ", and one that lay in its folder before had been taken away" if missing in self.stale else ""
+            stale = ", and the judge had removed an older one from its folder" if missing in self.stale else ""
             raise self.wrong("exited with status 0, but its output %s %s%s" % (missing, why[missing], stale))
         return found
 

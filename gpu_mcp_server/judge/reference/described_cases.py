@@ -63,7 +63,9 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
     if not found and empty:
         raise ValueError(next(iter(empty.values())))
     if not found:
-        raise ValueError("each of the %d cases takes more than the %d bytes of the wish" % (len(cases), most or 0))
+        raise ValueError(
+            "each of the %d cases takes more than the %d bytes that the wish allows" % (len(cases), most or 0)
+        )
     alike = _most_alike(found)
     others = sorted(set(found) - set(alike))
     whole = _join(module, facts, alike, len(cases) - len(others) - len(empty))
@@ -118,7 +120,7 @@ def _join(module: Any, facts: Dict[str, Any], found: Dict[int, Described], total
     scalars, constants = _scalars(ones, names)
     notes = list(dict.fromkeys(note for one in ones for note in one["notes"]))
     if len(numbers) < total:
-        notes.insert(0, "%d of %d cases left out, as the wish says: they are larger" % (total - len(numbers), total))
+        notes.insert(0, "%d of %d cases left out: larger than the wish allows" % (total - len(numbers), total))
     notes += [facts["note"]] if facts.get("note") else []
     return {
         **whole,

@@ -160,7 +160,7 @@ class GatedRounds:
             except Blocked:
                 self.blocked += 1
                 if self.blocked >= MOST_BLOCKED:
-                    why = "%d launches did not return behind a gate, though one had: the host is busy"
+                    why = "%d launches did not return behind a gate, though one did: the host is busy"
                     raise NoGate(why % MOST_BLOCKED) from None
                 continue
             # Both times of a round must be of one kind: a round whose reference missed its gate is played again.
@@ -310,8 +310,8 @@ class GatedRounds:
                 return "the GPU was busy %s, in %d rounds" % (when, len(rounds))
         for when, more_s in self.later_s().items():
             if more_s > AGREE * median(self.round_s):
-                text = "the GPU answered %.0f us later %s than around an empty pass, of rounds of %.0f us"
-                text += "; a torch reference has longer rounds" if self.device.framework == "numpy" else ""
+                text = "the GPU answered %.0f us later %s than around an empty pass; a round takes %.0f us"
+                text += ", with a torch reference longer" if self.device.framework == "numpy" else ""
                 return text % (more_s * 1e6, when, median(self.round_s) * 1e6)
         return ""
 

@@ -82,9 +82,9 @@ def marks(states: Sequence[Optional[State]]) -> List[List[str]]:
                 clock = state["after"].get(name)
                 if clock and abs(clock - middle) > OTHER_CLOCK * middle:
                     mine.append("at another clock (%s)" % name[:-4].replace("_", " "))
-            mine += ["robbed of processor time by the hypervisor"] if _changes(state, "steal_s") > 0 else []
+            mine += ["with CPU time stolen by the hypervisor"] if _changes(state, "steal_s") > 0 else []
             if max(state["before"].get("other_processes") or 0, state["after"].get("other_processes") or 0):
-                mine.append("beside another process on the GPU")
+                mine.append("while another process used the GPU")
         found.append(mine)
     return found
 

@@ -295,7 +295,7 @@ class Rounds:
             check = check._replace(wrong=check.wrong * left.wrong.any(axis=1, keepdims=True))
         if check.passed:
             raise cheat(
-                "finished after it said done: %soutputs were missing when the clock stopped, and there a moment later"
+                "finished after it said done: %soutputs were missing when the clock stopped, and present a moment later"
                 % where
             )
         wrong = self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
@@ -339,7 +339,9 @@ class Rounds:
         difference = compare(expected, got, buffers.outputs[output].dtype, rtol, atol)
         mask = self.ties.inexcusable_at(call, output, difference.mask)
         if mask is None or not mask.any():
-            return cheat("kept writing after it said done: %sa wrong output changed under the eyes" % where)
+            return cheat(
+                "kept writing after it said done: %sa wrong output changed while the judge compared it" % where
+            )
         which = "call %d of %d, round %d; %d of %d calls are wrong" % (
             call + 1, buffers.sets, self.number, bad, buffers.sets,
         )  # fmt: skip

@@ -80,8 +80,8 @@ def doubt(singles: List[Single], share_s: float, again: Callable[[], Single]) ->
     needed_s = min(one.device_s(share_s) for one in singles)
     if needed_s <= allowed_s:
         return ""
-    text = "calls run beside each other, or share work: by itself one keeps the GPU busy for %.3g us, in a round it "
-    text += "takes %.3g us; every stream of your own must be joined into the one that is given"
+    text = "calls overlap on the GPU, or share work: alone a call keeps the GPU busy for %.3g us, in a round it takes "
+    text += "%.3g us; join every stream of your own into the given one"
     text = text % (needed_s * 1e6, share_s * 1e6)
     if min(needed_s, *(one.told_s() for one in singles)) < CERTAIN * allowed_s:
         return "no time: " + text

@@ -175,9 +175,9 @@ class Series:
         if gap <= ALLOWED:
             return ""
         text = (
-            "the judge's clock reads %.0f %% more than the candidate's own, and may read %.0f %% more; the time is the "
+            "the judge's clock reads %.0f %% more than the candidate's own, the limit is %.0f %%; so the time is the "
         )
-        text += "judge's, with the host's delays in it: judge it on an idle host, or at a larger shape"
+        text += "judge's and includes the host's delays: judge it on an idle host, or at a larger shape"
         return text % (100 * gap, 100 * ALLOWED)
 
     def samples_us(self) -> Tuple[List[float], List[float]]:

@@ -80,11 +80,11 @@ class Sharing:
         if part < DOUBTED:
             return ""
         one = min(self.short, key=lambda each: abs(each.shared(whole_s) - part))
-        text = "%.0f %% of a round's time is spent however few of its calls are made: %d of %d took %.3g of %.3g ms"
+        text = "%.0f %% of a round's time does not depend on the number of calls: %d of %d calls took %.3g of %.3g ms"
         told = (100 * part, one.calls, one.sets, 1000 * one.seconds, 1000 * whole_s)
         if part < CERTAIN or median(beside_s) > SLOWER * whole_s or median(empty_s) > IDLE * whole_s:
-            return "no time: %s; what several calls share, none of them takes" % (text % told)
-        text = "worked on a call before it was called: %s; what several calls share, none of them takes" % text
+            return "no time: %s; work that calls share is in no call's time" % (text % told)
+        text = "worked on a call before it was called: %s; work that calls share is in no call's time" % text
         raise cheat(text % told)
 
     def _part(self, whole_s: float) -> float:

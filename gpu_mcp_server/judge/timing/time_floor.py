@@ -28,7 +28,7 @@ class Floor(NamedTuple):
         """Say why a time cannot be, from the upper end of its interval; empty if it can."""
         if high_us >= self.least_us * (1 - MARGIN):
             return ""
-        text = "faster than the device can: at most %.4g us a call, and no answer takes less than %.4g us (%s)"
+        text = "faster than the device can be: a call took at most %.4g us, and any answer takes at least %.4g us (%s)"
         return text % (high_us, self.least_us, self.by)
 
 
@@ -84,7 +84,7 @@ def hold_against_floor(result: Dict[str, Any], floor: Floor, samples_us: Sequenc
     result["roof"] = "%.0f %% of the %s" % (100 * share, floor.roof)
     unneeded = floor.roof_us > high_us and not impossible
     return (
-        "faster than reading every input once and computing in the declared type: some was not needed"
+        "faster than reading every input once and computing in the declared type: the answer did not need all of it"
         if unneeded
         else ""
     )

@@ -148,7 +148,7 @@ def _pdf_entries(path: Path, name: str, reading: ReadResult) -> list[Entry]:
         if text.strip():
             sections.append(Section(where, text, number, number))
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it ended without a word"]
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it ended without a message"]
         reading.note(f"{name}: the PDF is broken or over a limit ({said[0][:200]}); {len(sections)} pages were read")
     if not sections and not done.returncode:
         reading.note(f"{name}: no text in it (scanned pages need OCR first)")

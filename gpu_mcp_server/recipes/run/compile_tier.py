@@ -43,7 +43,7 @@ async def unjudged(lab: Lab, plan: RunPlan, folder: Path) -> Problem:
     if problem.program is not None:
         own = await lab.evaluation.programs.build(problem.program, {}, plan.flags, lab.hosts.choose(plan.host))
         if own.status != "ok":
-            raise ProblemRefused(f"Its own project does not compile here: {said(own)}", hint="Mend its build.")
+            raise ProblemRefused(f"Its own project does not compile here: {said(own)}", hint="Correct its build.")
     new = kept.with_suffix(".new")
     new.write_text(problem.model_dump_json(), encoding="utf-8")
     new.replace(kept)

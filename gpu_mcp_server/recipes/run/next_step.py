@@ -39,7 +39,7 @@ def _after(stopped: str, run_id: str, plan: RunPlan, done: Mapping[str, Mapping[
         "budget": f"raise the limit in [budget]; {SAME_PLAN}",
         "agent": "see that the agent's command works by itself; its last words stand in the reason",
         "specification": "say in `request` what the role could not know, or raise iterations.specification",
-        "refused": "mend what the reason names, then run the plan again",
+        "refused": "correct what the reason names, then run the plan again",
         "degenerate": "give the problem inputs for which doing nothing is wrong, or `accept_degenerate = true`",
         "compiled": "judge the candidate on a host that has its device: `host` in the plan",
     }  # fmt: skip

@@ -118,7 +118,7 @@ def _with_constant(source: str, name: str, value: ParameterValue) -> str:
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError) as error:
-        raise BadRequest(f"The source is no Python: {error}.", hint="Mend it; [tune] sets its constants.") from None
+        raise BadRequest(f"The source is no Python: {error}.", hint="Correct it; [tune] sets its constants.") from None
     found = [given for given in (given_value(node, name) for node in body) if given is not None]
     if len(found) != 1:
         raise _not_once(name, len(found), f"{name} = {value!r} at the module's top")

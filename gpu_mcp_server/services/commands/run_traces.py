@@ -284,4 +284,4 @@ def missing_ranks(ranks: Sequence[RankResult]) -> str | None:
         last = rank.last.strip().rpartition("\n")[2][:120]
         where = f" on {rank.host}" if rank.host else ""
         words.append(f"rank {rank.rank}{where}: {how}" + (f", last said {last!r}" if last else ", said nothing"))
-    return f"{len(bad)} of {len(ranks)} ranks did not end well: " + "; ".join(words)
+    return f"{len(bad)} of {len(ranks)} ranks failed: " + "; ".join(words)

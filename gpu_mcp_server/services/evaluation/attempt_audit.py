@@ -144,7 +144,7 @@ class Auditor:
             attempt_id=attempt.attempt_id,
             audit_attempt_id=audit_id,
             outcome="not_judged",
-            why=f"{error} It did not miss that when it was judged: the host has changed, or the candidate avoids it.",
+            why=f"{error} The first evaluation had it: the host has changed, or the candidate avoids it.",
             verdict_before=attempt.verdict or "",
             speedup_before=attempt.speedup,
         )

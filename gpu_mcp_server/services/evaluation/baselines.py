@@ -211,7 +211,7 @@ class Baselines:
             return Baseline(why_not=f"torch.compile of the reference is no answer: {verdict.get('reason')}"[:300])
         timed = [s for s in shape_verdicts(verdict) if s.speedup]
         if not timed:
-            raise GpuMcpError("it was too short to time on the machine as it was just then")
+            raise GpuMcpError("it was too fast to time on this machine")
         return Baseline(shapes=timed)
 
 
@@ -226,9 +226,9 @@ def compiled_source(problem: Problem) -> str:
 def with_baseline(evaluation: Evaluation, found: Baseline) -> Evaluation:
     """Return an evaluation with what torch.compile reached, where it was timed."""
     if not found.shapes:
-        return evaluation.model_copy(update={"baseline": f"none of torch.compile: {found.why_not}"})
+        return evaluation.model_copy(update={"baseline": f"no torch.compile baseline: {found.why_not}"})
     shapes, whole = speedups_against(evaluation.shapes, found)
-    said = f"torch.compile, measured once in {found.seconds:.0f} s; speed-ups against it by way of eager"
+    said = f"torch.compile, measured once in {found.seconds:.0f} s; speed-ups against it are computed through eager"
     return evaluation.model_copy(update={"shapes": shapes, "compiled_speedup": whole, "baseline": said})
 
 

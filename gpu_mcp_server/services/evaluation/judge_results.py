@@ -86,7 +86,8 @@ class Verdicts:
             if done.record.status in UNJUDGED:
                 return _unjudged(problem, row, done, why)
             raise JobBroken(
-                f"The judge failed on {row.host!r}: {why}.", hint="This is our failure; the candidate was not judged."
+                f"The judge failed on {row.host!r}: {why}.",
+                hint="The judge failed, not the candidate, which was not judged.",
             )
         if verdict.get("refused"):
             why = str(verdict["refused"])

@@ -85,6 +85,6 @@ def check_one_file(text: str) -> None:
         if isinstance(line, ast.ImportFrom) and line.level:
             name = "." * line.level + (line.module or ", ".join(alias.name for alias in line.names))
             raise BadRequest(
-                f"The candidate imports {name[:100]} from beside itself (line {line.lineno}).",
+                f"The candidate imports {name[:100]} from a file beside it (line {line.lineno}).",
                 hint="A candidate is one file: put the text of that one into it.",
             )

@@ -32,7 +32,7 @@ from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.time_format import format_time
 
 LISTED = 10
-MEND = "Mend the problem and register it again."
+MEND = "Correct the problem and register it again."
 ACCEPT = "accept_degenerate, which marks its verdicts and leaves them out of scores"
 
 
@@ -247,7 +247,7 @@ def _refusal(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     ways = [f"distribution {helps['distribution']}"] if "distribution" in helps else []
     ways = [*ways, *([narrower] if narrower else []), ACCEPT]
     how = "Import it again with a wish" if problem.kind == "module" else "Register it again with"
-    return ProblemRefused(reason, hint=f"{how}: {'; or '.join(ways)}; or mend the problem", degenerate=True)
+    return ProblemRefused(reason, hint=f"{how}: {'; or '.join(ways)}; or correct the problem", degenerate=True)
 
 
 def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken | ToolMissing:

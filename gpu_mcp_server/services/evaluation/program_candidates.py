@@ -42,7 +42,7 @@ class Programs:
         if built.status != "ok" or built.artifact_id is None:
             first = built.diagnostics[0].line_text() if built.diagnostics else built.note or built.status
             raise ProblemRefused(
-                f"The reference's project is not built on {host!r}: {first}", hint="Mend the project or its build."
+                f"The reference's project is not built on {host!r}: {first}", hint="Correct the project or its build."
             )
         return await self._builder.tree(built.artifact_id)
 

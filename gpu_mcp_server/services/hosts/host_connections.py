@@ -337,7 +337,7 @@ class Hosts:
         if probe.setup.problem:
             raise ConfigError(
                 f"The setup lines of host {name!r} fail: {probe.setup.problem}.",
-                hint=f"A person can mend `setup` in [hosts.{name}]; the lines run in a login shell there.",
+                hint=f"A person can correct `setup` in [hosts.{name}]; the lines run in a login shell there.",
             )
         return probe
 

@@ -35,7 +35,7 @@ class GpuNeed:
         if needs is None:
             return cls(count, vendor="")
         if not count:
-            raise BadRequest("`needs` says what GPUs must be, and none is asked for.", hint="Give gpus, or no needs.")
+            raise BadRequest("`needs` is about GPUs, and the job asks for none.", hint="Give gpus, or no needs.")
         return cls(count, needs.arch, needs.memory_gb * 10**9, needs.nvlink, needs.vendor)
 
     def check(self, probe: HostProbe, host: str) -> None:

@@ -166,7 +166,7 @@ def _main_of(sources: Mapping[str, str]) -> str:
     if len(candidates) == 1:
         return candidates[0]
     raise BadRequest(
-        f"Which of the {len(sources)} files is the program's main file cannot be told.",
+        f"{len(sources)} files could be the program's main file.",
         hint=f"Name it: {', '.join(sorted(candidates or sources)[:10])}.",
     )
 

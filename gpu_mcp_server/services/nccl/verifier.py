@@ -101,7 +101,7 @@ class NcclVerifier:
         key = hashlib.sha256(json.dumps(asked).encode("utf-8", "surrogateescape")).hexdigest()
         said = await self._ongoing.start_or_join(key, work, wait_s=options.wait_s, progress=progress)
         if isinstance(said, StillRunning):
-            text = f"{said.last or 'at its start'}; the same call again waits on"
+            text = f"{said.last or 'at its start'}; the same call again keeps waiting"
             return NcclVerification(verdict="running", possible=text, checks=[])
         return said
 

@@ -37,7 +37,7 @@ def read(source: str) -> ReferenceFacts:
     entry = "reference" if "reference" in defined or len(public) != 1 else public[0]
     if entry not in defined:
         raise BadRequest(
-            f"The reference defines {', '.join(public) or 'no function'}; which one computes is not said.",
+            f"The reference defines {', '.join(public) or 'no function'}; the server cannot tell which one computes.",
             hint="Call that one `reference`, or begin the others' names with _.",
         )
     return ReferenceFacts(_framework(module), entry, _words(functions.get(entry)))

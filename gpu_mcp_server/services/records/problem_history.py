@@ -48,6 +48,7 @@ class ProblemHistoryReader:
         rows = await self._db.fetch_all(
             "SELECT attempt_id, parent_id, created_at, status, verdict, voided, "  # noqa: S608 - conditions are our own
             "speedup, median_us, reason, note, evidence, evidence ->> 'robust' AS robust, "
+            "evidence ->> 'timed_at' AS shape, "
             "evidence ->> '$.speedup_range[0]' AS speedup_low, evidence ->> '$.speedup_range[1]' AS speedup_high, "
             "coalesce(evidence ->> 'ranked_by' = 'time', 0) AS by_time, "
             "(SELECT min(owner) FROM owners WHERE handle = attempts.attempt_id) AS user "
@@ -63,7 +64,7 @@ class ProblemHistoryReader:
                 best = max(best or 0.0, row["speedup"])
             same = (
                 "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time",
-                "speedup_low", "speedup_high", "user",
+                "speedup_low", "speedup_high", "user", "shape",
             )  # fmt: skip
             timed = row["speedup"] is not None or bool(row["by_time"])
             word = trust_of(row["verdict"], row["voided"], json.loads(row["evidence"] or "{}"), timed=timed)

@@ -192,7 +192,7 @@ def test_one_that_nobody_wants_is_swept_and_one_that_a_job_holds_is_not(store):
         ({"kit": ()}, "0 files in a tree"),
         ({"kit": refs_of({"../f": b""})}, "is not inside the workspace"),
         ({"kit": refs_of({"f": b"", "f/g": b""})}, "a path is a file and a folder"),
-        ({f"kit{number}": refs_of(FILES) for number in range(9)}, "9 trees, 8 are possible"),
+        ({f"kit{number}": refs_of(FILES) for number in range(9)}, "9 trees; the limit is 8"),
     ],
     ids=["name", "empty", "path", "both", "many"],
 )

@@ -388,16 +388,18 @@ def test_version_2_freezes_and_kills_for_real_without_controllers():
 def test_what_is_missing_is_said_in_one_short_line():
     denied = "; ".join(f"/sys/fs/cgroup/{n}/user.slice/user-1000.slice: Permission denied" for n in "abcdefgh")
     assert (
-        cgroup.short_reason(f"cgroup v2: no limits on memory ({denied})") == "cgroup v2 that this user may not divide"
+        cgroup.short_reason(f"cgroup v2: no limits on memory ({denied})")
+        == "this account cannot create groups (cgroup v2)"
     )
     theirs = "; ".join(f"/sys/fs/cgroup/{n} is not ours" for n in "abcdefgh")
     assert (
-        cgroup.short_reason(f"cgroup v1: no group can be made ({theirs})") == "cgroup v1 that this user may not divide"
+        cgroup.short_reason(f"cgroup v1: no group can be made ({theirs})")
+        == "this account cannot create groups (cgroup v1)"
     )
     busy = "cgroup v2: no limits on pids (/a: it holds processes that are not ours)"
-    assert cgroup.short_reason(busy) == "cgroup v2, and other processes are in our group"
+    assert cgroup.short_reason(busy) == "other processes are in the server's group (cgroup v2)"
     assert len(cgroup.short_reason("something else " * 40)) <= 100
-    assert cgroup.short_reason("") == "not delegated"
+    assert cgroup.short_reason("") == "cgroups are not delegated"
 
 
 def test_systemd_is_recommended_only_where_it_could_help():

@@ -89,5 +89,5 @@ def test_weights_that_could_not_be_made_are_asked_for_again():
 
 def test_what_no_file_can_hold_is_refused_with_both_sizes(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (500, 500))
-    with pytest.raises(TooLarge, match=r"5\.12e-07 GB a call, a file may have 5e-07 GB"):
+    with pytest.raises(TooLarge, match=r"5\.12e-07 GB a call, the limit is 5e-07 GB"):
         problem_inputs.draw(Device(), Buffers(2, "made"), Reference(), 1, 1.0)

@@ -317,7 +317,7 @@ def test_numbers_that_differ_are_told_apart_in_the_reason(dtype: str):
 def test_a_process_that_ran_out_of_memory_is_told_how_much_there_was():
     told = verdicts.death({"oom": True, "memory_bytes": 16 << 30, "signal": 9})
 
-    assert told == "ran out of memory and was killed: it wanted more than the 17.2 GB that it may have"
+    assert told == "ran out of memory and was killed: it needed more than its limit of 17.2 GB"
 
 
 def test_long_messages_travel_packed_and_what_does_not_unpack_is_garbage():

@@ -64,7 +64,7 @@ def test_one_that_is_faster_without_the_candidate_lowers_the_low_end_of_the_spee
 
     assert len(found["samples"]["reference_alone_us"]) == reference_recheck.ROUNDS + reference_recheck.MORE_ROUNDS
     assert (found["speedup"], found["speedup_low"]) == (2.0, pytest.approx(1.2))
-    assert "60 us since the candidate was ended, 100 beside it" in found["notes"][0]
+    assert "takes 60 us without the candidate, 100 us with it running" in found["notes"][0]
 
 
 def test_one_that_is_faster_for_a_moment_is_timed_longer_and_changes_nothing():

@@ -183,7 +183,7 @@ def test_an_output_that_lay_in_the_folder_is_taken_away_before_each_run(sit):
     found = sit(files, sandboxes=1, tier="smoke")
 
     assert found["verdict"] == "incorrect"
-    assert "out.bin is not there, and one that lay in its folder before had been taken away" in found["reason"]
+    assert "out.bin is not there, and the judge had removed an older one from its folder" in found["reason"]
 
 
 def test_what_a_run_leaves_is_not_there_for_the_next(sit):

@@ -134,7 +134,7 @@ def test_rounds_that_were_not_followed_by_one_count_all_the_same():
     ("empty", "said"),
     [
         (740 * US, []),
-        (900 * US, ["warm: an empty pass between rounds takes 900 us; no more than 750 us are taken off"]),
+        (900 * US, ["warm: an empty pass between rounds takes 900 us; the judge subtracts at most 750 us"]),
     ],
 )
 def test_passes_that_are_much_slower_between_the_rounds_are_told(empty, said):
@@ -181,7 +181,7 @@ def test_rounds_that_were_not_looked_at_are_not_called_undisturbed():
     assert machine_state.summary([None, None]) == ("", [[], []])
     assert machine_state.summary([state, None])[0] == "processor 3000 MHz, nothing unusual in 1 rounds looked at"
     text, marks = machine_state.summary([state, robbed, state])
-    assert text.startswith("1 of 3 rounds at another clock (cpu), 1 of 3 rounds robbed of processor time")
+    assert text.startswith("1 of 3 rounds at another clock (cpu), 1 of 3 rounds with CPU time stolen")
     assert [len(mine) for mine in marks] == [0, 2, 0]
 
 
@@ -198,7 +198,7 @@ def test_the_candidate_s_own_clock_counts_as_long_as_the_judge_s_confirms_it():
 def test_a_time_that_the_judge_s_clock_does_not_confirm_is_the_judge_s(own_s):
     one = played_by_two_clocks(own_s, 0.0225)
 
-    assert "may read 10 % more" in one.unconfirmable()
+    assert "the limit is 10 %" in one.unconfirmable()
     assert one.samples_us()[0] == pytest.approx([2250.0] * len(one.played))
 
 

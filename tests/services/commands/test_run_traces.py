@@ -72,7 +72,7 @@ async def test_a_rank_that_never_ends_is_named_when_the_time_is_over(lab: Lab):
     script = 'echo "step $RANK"; [ $RANK = 0 ] || sleep 600'
     done = await lab.commands.run(["sh", "-c", script], ranks=RankOptions(count=2), timeout_s=2)
     assert done.status != "ok"
-    assert "1 of 2 ranks did not end well: rank 1: did not end, last said 'step 1'" in (done.note or ""), done
+    assert "1 of 2 ranks failed: rank 1: did not end, last said 'step 1'" in (done.note or ""), done
 
 
 async def test_the_traces_of_ranks_do_not_stay_in_the_workspace(lab: Lab):

@@ -183,7 +183,7 @@ async def test_a_host_whose_judge_lacks_torch_is_named_and_nothing_is_recorded(o
     [("from .helper import f\n", ".helper"), ("from . import helper, other\n", ".helper, other")],
 )
 def test_a_file_that_imports_from_beside_itself_is_refused_before_it_is_an_attempt(text: str, named: str):
-    with pytest.raises(BadRequest, match=f"imports {named} from beside itself .line 1."):
+    with pytest.raises(BadRequest, match=f"imports {named} from a file beside it .line 1."):
         check_one_file(text)
 
 

@@ -11,7 +11,7 @@ from gpu_mcp_server.models.profile import ProfileResult
 OF: Any = {"attempt_id": "a-1", "problem_id": "p-1", "problem_hash": "0", "language": "c", "host": "local"}
 EVIDENCE = {"seed_commitment": "3f" * 32, "harness_sha256": "a0" * 32, "memory": "memfd, inputs sealed"}
 HASH = re.compile(r"[0-9a-f]{32}")
-CONDITIONS = "{} of 6 rounds robbed of processor time by the hypervisor, load 9.98-12.9"
+CONDITIONS = "{} of 6 rounds with CPU time stolen by the hypervisor, load 9.98-12.9"
 WIDE = "the interval is wide, {} % of the median to either side: judge it again on a quiet machine (timing.fresh)"
 
 
@@ -93,7 +93,7 @@ def test_what_is_the_same_at_each_shape_but_for_numbers_is_said_at_the_first():
     text = Evaluation(status="judged", shapes=[timed(8, 1), timed(16, 2), timed(32, 3)], **OF).summary()
 
     assert CONDITIONS.format(1) in text and WIDE.format(11) in text
-    assert text.count("robbed of processor time") == text.count("judge it again on a quiet machine") == 1
+    assert text.count("with CPU time stolen") == text.count("judge it again on a quiet machine") == 1
 
 
 def test_hidden_shapes_are_said_once():

@@ -94,7 +94,7 @@ async def test_a_program_that_is_right_passes_every_trial(lab: Lab, program: Mak
         ("wrong", "plain", "run", "rank 0: exit 1, last said 'rank 0: element 7 is 3, not 5'; with a wait after each"),
         ("says-fail", "plain", "run", "printed that its own verification failed"),
         ("says-fail", "plain", "run", "with a wait after each launch it fails too"),
-        ("illegal", "plain", "run", "with a wait after each launch: 1 of 1 ranks did not end well: rank 0"),
+        ("illegal", "plain", "run", "with a wait after each launch: 1 of 1 ranks failed: rank 0"),
         ("unordered", "plain", "run", "with a wait after each launch it does not fail: look for a missing order"),
         ("fallback", "plain", "counters", "ncclAlltoAll: pointer is in no window"),
         ("bad-case", "differential", "differential", "first AlltoAll of 1003 at offset 1, seed 5: 3 elements wrong"),

@@ -346,7 +346,7 @@ async def test_kernelbench_tolerances_are_those_of_the_version_that_is_wished_fo
 
 @needs_torch
 async def test_a_large_problem_is_described_without_its_data_and_refused_where_it_does_not_fit(lab: Lab):
-    with pytest.raises(ProblemRefused, match=r"too large: its tensors take 12\.9 GB, on cpu at most 1\.1 GB"):
+    with pytest.raises(ProblemRefused, match=r"too large: its tensors take 12\.9 GB, the limit on cpu is 1\.1 GB"):
         await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU.replace("64, 64", "4096, 393216")))
 
 

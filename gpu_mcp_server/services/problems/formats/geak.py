@@ -70,7 +70,7 @@ async def problem(source: ProblemSource) -> Problem:
         given.setdefault("device", "hip")
     if "run" not in given:
         raise BadRequest(
-            f"How task {task['task']!r} is run is not to be seen from its Makefile.",
+            f"How task {task['task']!r} is run does not show in its Makefile.",
             hint='Say so in its extractor: run = ["./test_silu"].',
         )
     return problem_from_table(given)

@@ -73,9 +73,9 @@ async def test_an_answer_is_right_by_the_tasks_own_check(lab: Lab, tmp_path: Pat
 @pytest.mark.parametrize(
     ("check", "says"),
     [
-        ("off < 1e-4 and ", "zeros passes: the problem's own check takes it"),
-        (" and unit < 1e-4", "zeros passes: the problem's own check takes it"),
-        ("off < 1e-4 and", "its own check refuses its own reference: residual"),
+        ("off < 1e-4 and ", "zeros passes: the problem's own check accepts it"),
+        (" and unit < 1e-4", "zeros passes: the problem's own check accepts it"),
+        ("off < 1e-4 and", "the problem's own check refuses its reference: residual"),
     ],
 )
 async def test_a_check_that_takes_an_answer_without_work_is_none(lab: Lab, tmp_path: Path, check: str, says: str):
