@@ -125,7 +125,7 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         )
         checks += _times_checks(name, str(host.get("times") or ""))
         gpus = ", ".join(f"{g['name']} ({g.get('arch') or '?'})" for g in host.get("gpus", []))
-        checks.append(Check(f"{name} gpu", "ok", gpus or "none; device cpu is the full path without one"))
+        checks.append(Check(f"{name} gpu", "ok", gpus or "none; the judge works on the processor (device cpu)"))
         checks += [Check(name, "warn", str(host[key])) for key in ("problem", "locks_note") if host.get(key)]
     return checks
 

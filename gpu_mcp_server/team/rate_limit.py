@@ -22,7 +22,7 @@ class TooManyRequests(QuotaExceeded):
     """
 
     def __init__(self, message: str, wait_s: float) -> None:
-        super().__init__(message, hint="Use wait_s of job_status instead of polling.")
+        super().__init__(message, hint="Use job_status with wait_s instead of polling.")
         self.wait_s = wait_s
 
 

@@ -556,7 +556,7 @@ def test_a_call_that_answers_later_ones_has_answered_the_inputs_they_had_at_firs
     got = court(source, **GATED).verdict
 
     assert got["verdict"] == "cheat", got["shapes"]
-    assert "changed behind its gate" in got["reason"], got["reason"]
+    assert "behind its gate, and the answer is to the old inputs" in got["reason"], got["reason"]
 
 
 def on_gates_worse(worse: str) -> str:
@@ -871,7 +871,7 @@ def softmax(x):
     got = court(source, reference=reference, outputs=outputs, **task).verdict
 
     assert got["verdict"] == "incorrect", got["shapes"]
-    assert re.search(r"output y of call \d+ of \d+ was missing when the stream", got["reason"])
+    assert re.search(r"output y of call \d+ of \d+ was missing when the given stream", got["reason"])
 
 
 def test_an_answer_that_is_there_before_its_stream_has_come_to_the_call_is_told(court):

@@ -208,7 +208,7 @@ def test_the_server_builds_the_index_by_a_command_that_there_is(commands: Comman
     done = commands.run(*BUILD_COMMAND, "--help", env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert "Index what is installed" in done.stdout
+    assert "Index installed and added documentation" in done.stdout
 
 
 async def test_a_name_that_is_not_indexed_is_said_to_be_missing_first(client: Client, indexed: Storage):

@@ -141,7 +141,7 @@ async def test_a_backup_that_is_cut_changed_or_newer_changes_nothing(tmp_path: P
     before, data = told(folder), (tmp_path / "good.tar").read_bytes()
     bad = tmp_path / "bad.tar"
     for damaged, says in (
-        (data.replace(b"a log", b"a lag"), "not what it was"),
+        (data.replace(b"a log", b"a lag"), "does not match its hash"),
         (data[: data.index(b"gpu-mcp-backup.json")], "cut off|damaged"),
         (b"no tar at all" * 100, "no backup"),
         (b"", "no backup"),

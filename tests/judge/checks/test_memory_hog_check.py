@@ -132,4 +132,4 @@ def test_two_calls_that_are_answered_at_once_are_seen_too(counted):
     got = counted(BATCHES, shapes=[of_the_gpu(0.14)], round_ms=500, max_rounds=3, budget_s=20.0)  # two calls, not one
 
     assert got.get("verdict") == "cheat", got
-    assert "worked on a call before it was called: only 1 of 2 calls were made" in got["reason"]
+    assert "worked on a call before it was called: the judge made only 1 of 2 calls" in got["reason"]

@@ -131,7 +131,7 @@ async def test_a_hang_of_the_program_itself_names_kernel_barrier_and_rank_by_ano
     [
         ("sleep 100", "skipped", "no error seen, and no end: 3 s were too short"),
         ("echo '========= Invalid __global__ read of size 4 bytes'; sleep 100", "failed", "Invalid __global__ read"),
-        ("exit 3", "failed", "it did not come to its summary: 1 of 1 ranks did not end well"),
+        ("exit 3", "failed", "it did not come to its summary: 1 of 1 ranks failed"),
         ("echo '========= ERROR SUMMARY: 0 errors'", "passed", "0 errors"),
     ],
 )
