@@ -8,6 +8,7 @@ answer moved by one and a half. SUITE is a copy of the suite's repository; what 
 """
 
 import argparse
+import ast
 import json
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def wrapped(text: str, function: str) -> str:
     return f"{text}\n{SPOIL}\n_right = {function}\n\ndef {function}(*given):\n    return _spoil(_right(*given))\n"
 
 
+def wrapped_module(text: str, name: str) -> str:
+    """Return a source whose module answers wrongly."""
+    wrong = f"{name}.forward = lambda self, *given: _spoil(_right(self, *given))\n"
+    return f"{text}\n{SPOIL}\n_right = {name}.forward\n{wrong}"
+
+
 def answers_to(main: Path) -> tuple[str, str] | None:
     """Return the right and the wrong answer to a task; None if it has neither submission nor reference."""
     folder = main.parent
@@ -49,10 +56,22 @@ def answers_to(main: Path) -> tuple[str, str] | None:
             return text + said, wrapped(text, "run") + said
         case "problem.yaml" if (folder / "reference.py").is_file():
             text = (folder / "reference.py").read_text()
-            wrong = "\n_Right = Model\n\nclass Model(_Right):\n    def forward(self, *given):\n"
-            return text, text + SPOIL + wrong + "        return _spoil(super().forward(*given))\n"
+            return text, wrapped_module(text, "Model")
+        case "config.yaml":
+            return module_answers(folder)
         case _:
             return None
+
+
+def module_answers(folder: Path) -> tuple[str, str] | None:
+    """Return the answers to a task of AgentKernelArena that has a PyTorch module: Model, or its last class by name."""
+    found = sorted([*folder.glob("pytorch_code_module/*.py"), *folder.glob("model.py")])
+    texts = [text for text in (path.read_text() for path in found) if "def get_init_inputs" in text]
+    if not texts:
+        return None
+    names = [each.name for each in ast.parse(texts[0]).body if isinstance(each, ast.ClassDef)]
+    name = "Model" if "Model" in names else max(names)
+    return texts[0], wrapped_module(texts[0], name)
 
 
 def main() -> None:

@@ -12,6 +12,10 @@ def prepare_files(task: Dict[str, Any]) -> None:
     if not task.get("adapter") or "files" in _PREPARED:
         return
     files = _PREPARED["files"] = read_files()
+    if task["adapter"].get("aiter"):
+        from .aiter_definitions import install_aiter
+
+        install_aiter()
     if task.get("device") != "cuda":
         from .cuda_on_cpu import pretend_cuda
 

@@ -1,5 +1,6 @@
 """A task of GPU MODE's reference-kernels: `task.yml`, with reference.py and what it imports beside or above it."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -12,6 +13,8 @@ from gpu_mcp_server.services.problems.suite_problems import read_yaml, suite_pro
 TITLE = "task.yml (GPU MODE reference-kernels)"
 MAIN_FILES = ("task.yml",)
 SUBMISSION = "@SUBMISSION@"
+AITER = re.compile(r"^\s*(?:import|from)\s+aiter\b", re.MULTILINE)
+"""AMD's library, for which the judge has a stand-in where it is missing."""
 RANKS = "Problems of several ranks are out of scope; run_command runs such programs."
 
 
@@ -45,6 +48,7 @@ async def problem(source: ProblemSource) -> Problem:
         name, reference, kind="gpumode", cases=[{**several.fixed, **case} for case in cases], wish=source.wish,
         files=texts, description=str(task.get("description") or ""), rtol=several.rtol, atol=several.atol,
         **({"functions": several.functions} if several.functions else {}),
+        **({"aiter": True} if AITER.search(reference) else {}),
     )  # fmt: skip
 
 

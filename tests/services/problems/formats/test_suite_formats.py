@@ -472,3 +472,68 @@ async def test_a_tolerance_that_is_none_is_refused(tmp_path: Path, rule: dict[st
     trace_folder(tmp_path, more=[{**workload(8, 1), "tolerance": rule}])
     with pytest.raises(BadRequest, match="A workload's tolerance is"):
         await read_problem(await source_at(tmp_path))
+
+
+FOURS = """
+import torch
+import aiter
+from aiter import dtypes
+from aiter.ops.shuffle import shuffle_weight
+from aiter.ops.triton.quant import dynamic_mxfp4_quant
+from aiter.utility.fp4_utils import e8m0_shuffle
+from utils import make_match_reference
+
+def pair(x):
+    codes, scales = dynamic_mxfp4_quant(x)
+    return codes.view(dtypes.fp4x2), e8m0_shuffle(scales).view(dtypes.fp8_e8m0)
+
+def generate_input(size: int, scale: int, seed: int):
+    torch.manual_seed(seed)
+    a, b = torch.randn(size, 64, dtype=torch.bfloat16), torch.randn(32, 64, dtype=torch.bfloat16)
+    codes, scales = pair(b * torch.logspace(-2, 2, 32)[:, None])
+    return a, shuffle_weight(codes), scales
+
+def ref_kernel(data):
+    a, codes, scales = data
+    mine, own = pair(a)
+    return aiter.gemm_a4w4(mine, codes, own, scales, dtype=dtypes.bf16, bpreshuffle=True)
+
+check_implementation = make_match_reference(ref_kernel, rtol=1e-2, atol=1e-2)
+"""
+BY_HAND = """
+import torch
+TABLE = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+def custom_kernel(data):
+    a, codes, scales = data
+    rows = torch.zeros(a.shape[0], 64)
+    for block in range(2):
+        part = a[:, 32 * block:32 * block + 32].float()
+        mantissa, exponent = torch.frexp(part.abs().amax(dim=1, keepdim=True))
+        step = 2.0 ** (exponent - 1 + (mantissa >= 0.875) - 2)  # the power of two next to the largest, over 4
+        size = part.abs() / step
+        unit = 0.5 * 2 ** ((size >= 2).int() + (size >= 4).int())
+        rows[:, 32 * block:32 * block + 32] = ((size / unit).round() * unit).clamp(max=6) * part.sign() * step
+    plain, tiled = torch.zeros(32, 64), codes.view(torch.uint8).flatten().tolist()
+    powers = scales.view(torch.uint8).flatten().tolist()
+    for n in range(32):
+        for k in range(64):
+            byte = k // 2
+            at = ((n // 16 * 1 + byte // 32) * 2 + byte % 32 // 16) * 256 + n % 16 * 16 + byte % 16
+            code = tiled[at] >> 4 if k % 2 else tiled[at] & 15
+            of = k // 32
+            exponent = powers[((of % 4 * 16 + n % 16) * 2 + of // 4) * 2 + n // 16]
+            plain[n, k] = TABLE[code & 7] * (-1) ** (code >> 3) * 2.0 ** (exponent - 127)
+    return (rows @ plain.T).to(torch.bfloat16)
+"""
+
+
+@needs_torch
+async def test_a_task_that_calls_aiter_is_judged_by_its_definition_where_aiter_is_missing(lab: Lab, tmp_path: Path):
+    task = TASK.replace('"size": 500, "scale": 3', '"size": 40, "scale": 3')
+    problem = await imported(lab, gpumode_task(tmp_path, task, FOURS))
+    assert any("aiter is not on this host" in note for note in problem.notes)
+    assert (await judged(lab, problem.problem_id, BY_HAND)).verdict == "correct"
+    wrong = await judged(lab, problem.problem_id, BY_HAND.replace("n % 16 * 16 + byte % 16", "byte % 16 * 16 + n % 16"))
+    assert wrong.verdict == "incorrect"
+    assert "elements are wrong" in wrong.reason
