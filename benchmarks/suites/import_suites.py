@@ -40,7 +40,8 @@ async def import_all(lab: Lab, paths: list[Path], most: int | None, into: dict[s
             said = {"refused": f"BUG {type(error).__name__}: {error}"[:1200]}
         said["seconds"] = round(time.monotonic() - began, 1)
         into[str(path)] = said
-        print(f"{path.parent}: {said.get('problem_id') or said['refused'][:230]}  ({said['seconds']} s)", flush=True)
+        told = said.get("problem_id") or " ".join(said["refused"].split())[-230:]
+        print(f"{path.parent}: {told}  ({said['seconds']} s)", flush=True)
 
 
 async def main() -> None:

@@ -15,7 +15,7 @@ DType = Literal[
     "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2", "int16", "uint16", "uint32", "complex64",
     "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
 ]  # fmt: skip
-"""By torch's names; of float4 an element is a byte of two codes. It, complex64 and the last three are inputs' alone."""
+"""By torch's names; of float4 an element is a byte of two codes. complex64 and the last three are inputs' alone."""
 Symbol = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 

@@ -25,6 +25,7 @@
 #define __device__ static
 #define __global__
 #define __forceinline__ inline
+#define __noinline__
 struct Three { unsigned x; };
 static Three threadIdx{0}, blockIdx{0}, blockDim{1}, gridDim{1};
 struct uint4 { unsigned x, y, z, w; };
@@ -35,6 +36,7 @@ static int __any_sync(unsigned, int p) { return p; }
 static double __shfl_xor_sync(unsigned, double v, int) { return v; }  // for a maximum
 static int __shfl_xor_sync(unsigned, int, int) { return 0; }          // for a sum: there is one lane
 static long long __double_as_longlong(double v) { long long bits; memcpy(&bits, &v, 8); return bits; }
+static double __longlong_as_double(long long bits) { double v; memcpy(&v, &bits, 8); return v; }
 template <class T> static T atomicAdd(T *at, T v) { T was = *at; *at += v; return was; }
 template <class T> static void atomicMin(T *at, T v) { if (v < *at) *at = v; }
 template <class T> static void atomicMax(T *at, T v) { if (v > *at) *at = v; }

@@ -548,6 +548,38 @@ def test_packed_floats_of_eight_and_four_bits_are_tensors_like_others(court, shi
     assert found["verdict"] == verdict, found["reason"]
 
 
+FOURS = {
+    "entry": "f",
+    "inputs": [{"name": "b", "dtype": "float4_e2m1fn_x2", "shape": ["n"]}],
+    "outputs": [{"name": "half", "dtype": "float4_e2m1fn_x2", "shape": ["n"]}],
+    "shapes": [{"n": 1000}],
+    "reference": """
+import numpy as np
+def f(b):
+    return np.where(b & 0x70, b - 16, b) & 0x77
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "tolerance", "verdict"),
+    [
+        ("(b[i] & 0x70 ? b[i] - 16 : b[i]) & 0x77", 0, "correct"),
+        ("b[i] & 0x77", 0.51, "incorrect"),
+        ("b[i] & 0x77", 1.01, "correct"),
+    ],
+)
+def test_an_output_of_two_fours_a_byte_is_right_where_both_of_its_numbers_are(court, code, tolerance, verdict):
+    """Of the high half the answer is the next number towards zero: at most as far off as half of it, or one half."""
+    source = "#include <stdint.h>\nint launch(const uint8_t *b, uint8_t *half, int64_t n) {\n"
+    source += f"    for (int64_t i = 0; i < n; i++) half[i] = {code};\n    return 0;\n}}\n"
+    found = court(
+        source, **FOURS, rtol=tolerance, atol=0.5 if tolerance > 1 else tolerance / 2, tier="correctness"
+    ).verdict
+
+    assert found["verdict"] == verdict, found["reason"]
+
+
 @pytest.mark.parametrize("call", [5, 12, 30])
 def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(court, call):
     body = f"static long calls; if (rows == 8 && ++calls == {call}) usleep(200000); softmax(x, y, rows, cols);"

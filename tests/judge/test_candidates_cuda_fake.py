@@ -332,6 +332,64 @@ def test_every_type_survives_the_way_from_fill_to_comparison(court, dtype, distr
     assert outcome.verdict["shapes"][0]["max_abs_error"] == 0
 
 
+LOWER = "(c & 127) && (c & 127) != 127 ? c - 1 : c"
+"""The next number towards zero, of a code of eight bits; its NaN as it is."""
+LOWER_HIGH = "c & 0x70 ? c - 16 : c"
+"""Of two fours in a byte that of the high half."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code", "tolerance", "verdict"),
+    [
+        ("float8_e4m3fn", "c", 0, "correct"),
+        ("float8_e4m3fn", LOWER, 0.13, "correct"),
+        ("float8_e4m3fn", LOWER, 0.05, "incorrect"),
+        ("float8_e5m2", LOWER, 0.26, "correct"),
+        ("float8_e5m2", LOWER, 0.1, "incorrect"),
+        ("float4_e2m1fn_x2", "c", 0, "correct"),
+        ("float4_e2m1fn_x2", LOWER_HIGH, 0.51, "correct"),
+        ("float4_e2m1fn_x2", LOWER_HIGH, 0.3, "incorrect"),
+        ("int16", "c", 0, "correct"),
+        ("int16", "i ? c : c ^ 1", 0, "incorrect"),
+        ("uint32", "c", 0, "correct"),
+    ],
+)
+def test_outputs_of_codes_and_short_numbers_are_compared_on_the_gpu(
+    driver, monkeypatch, dtype, code, tolerance, verdict, tmp_path
+):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
+    size = {"int16": 2, "uint32": 4}.get(dtype, 1)
+    (tmp_path / "same.py").write_text("def same(x):\n    return x\n")
+    path = tmp_path / "lower.c"
+    path.write_text(f"""
+    #include <stdint.h>
+    #include <unistd.h>
+    int launch(const uint{8 * size}_t *x, uint{8 * size}_t *y, int64_t n, void *stream) {{
+        usleep(200);
+        for (int64_t i = 0; i < n; i++) {{ uint{8 * size}_t c = x[i]; y[i] = {code}; }}
+        return 0;
+    }}
+    """)
+    outcome = judge(
+        tmp_path,
+        tmp_path / "same.py",
+        build(path),
+        device="cuda",
+        entry="same",
+        inputs=[{"name": "x", "dtype": dtype, "shape": ["n"]}],
+        outputs=[{"name": "y", "dtype": dtype, "shape": ["n"]}],
+        shapes=[{"n": 1001}],
+        rtol=tolerance,
+        atol=tolerance,
+        max_rounds=2,
+        round_ms=0.1,
+        distributions="declared",
+        owner_files=believing(),
+    )
+    assert outcome.exit_code == 0, outcome.stderr + (tmp_path / "noise.txt").read_text()
+    assert outcome.verdict["verdict"] == verdict, outcome.verdict["reason"]
+
+
 USUAL_LOOKS = 3 + 2 * 2 + 1
 """Three to learn what a look costs, two for each of two rounds, and one before the third."""
 

@@ -37,8 +37,13 @@ class _OnCpu(overrides.TorchFunctionMode):
         return function(*args, **given)
 
 
-def _do_nothing(*_: Any, **__: Any) -> None:
-    return
+def _idle_function() -> Any:
+    """Return a function that does nothing, a new one each time: torch's compiler refuses one under several names."""
+
+    def do_nothing(*_: Any, **__: Any) -> None:
+        return
+
+    return do_nothing
 
 
 def pretend_cuda() -> None:
@@ -56,7 +61,8 @@ def pretend_cuda() -> None:
             return made.__new__(cls, "cpu" if is_cuda(device) else device)
 
     torch.Generator = Generator
-    torch.cuda.synchronize = torch.cuda.empty_cache = torch.cuda.set_device = _do_nothing
+    for name in ("synchronize", "empty_cache", "set_device"):
+        setattr(torch.cuda, name, _idle_function())
     torch.cuda.current_device = lambda: 0
 
     def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

@@ -2,7 +2,8 @@
 //   nvcc -ptx -O3 -arch=compute_75 kernels.cu -o kernels.ptx && sed -i 's/^\.version .*/.version 7.0/' kernels.ptx
 // (nothing in it is newer than PTX 7.0, and drivers refuse a version that they do not know).
 // A tensor is `sets` runs of `count` elements, `stride` bytes apart. Element types by number: 0 float16, 1 bfloat16,
-// 2 float32, 3 float64, 4 int8, 5 uint8, 6 int32, 7 int64. All comparison is done in double.
+// 2 float32, 3 float64, 4 int8, 5 uint8, 6 int32, 7 int64, 12 int16, 13 uint16, 14 uint32; of outputs alone 8
+// float8_e4m3fn, 9 float8_e5m2, 11 bytes of two float4_e2m1fn. All comparison is done in double.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -36,16 +37,51 @@ __device__ __forceinline__ u64 mix(u64 z) {  // splitmix64's finalizer
     return z ^ (z >> 31);
 }
 
+// Codes of eight bits, and of two fours. Source: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0.
+struct E4m3 { u8 bits; };
+struct E5m2 { u8 bits; };
+struct Fours { u8 bits; };
+__device__ __forceinline__ double two_to(int power) { return __longlong_as_double((i64)(power + 1023) << 52); }
+__device__ __forceinline__ double signed_as(u32 sign, double size) { return sign ? -size : size; }
+__device__ __noinline__ double four(u32 code) {
+    u32 power = code >> 1 & 3, part = code & 1;
+    return signed_as(code & 8, power ? (2.0 + part) * two_to((int)power - 2) : 0.5 * part);
+}
+
 // One element as a double, how far another one is from it (0 for what is no number beside what is none), and back.
 template <class T> __device__ __forceinline__ double number(T v) { return (double)v; }
 __device__ __forceinline__ double number(__half v) { return __half2float(v); }
 __device__ __forceinline__ double number(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ __noinline__ double number(E4m3 v) {  // inlined, these would be half as much code again as all others
+    u32 power = v.bits >> 3 & 15, part = v.bits & 7;
+    double size = (power ? 8.0 + part : 2.0 * part) * two_to((int)power - 10);
+    return signed_as(v.bits & 128, (v.bits & 127) == 127 ? NAN : size);
+}
+__device__ __noinline__ double number(E5m2 v) {
+    u32 power = v.bits >> 2 & 31, part = v.bits & 3;
+    double size = (power ? 4.0 + part : 2.0 * part) * two_to((int)power - 17);
+    return signed_as(v.bits & 128, power == 31 ? (part ? NAN : INFINITY) : size);
+}
+__device__ double number(Fours v) { return four(v.bits & 15); }  // both halves are finite
 template <class T> __device__ __forceinline__ double error_of(T expected, T got) {
     double e = number(expected), g = number(got);
     return e == g || (isnan(e) && isnan(g)) ? 0 : fabs(g - e);
 }
 __device__ __forceinline__ double error_of(i64 e, i64 g) {  // doubles would be the same from 2^53 on
     return (double)(g > e ? (u64)g - (u64)e : (u64)e - (u64)g);
+}
+// Size and error of an element; of two fours those of the half that exceeds its tolerance by more.
+template <class T> __device__ __forceinline__ void weigh(T expected, T got, double, double &size, double &error) {
+    size = fabs(number(expected)), error = error_of(expected, got);
+}
+__device__ __noinline__ void weigh(Fours expected, Fours got, double rtol, double &size, double &error) {
+    double sizes[2], errors[2];
+    for (int k = 0; k < 2; k++) {
+        double want = four(expected.bits >> 4 * k & 15);
+        sizes[k] = fabs(want), errors[k] = fabs(four(got.bits >> 4 * k & 15) - want);
+    }
+    int worse = errors[1] - rtol * sizes[1] > errors[0] - rtol * sizes[0];
+    size = sizes[worse], error = errors[worse];
 }
 template <class T> __device__ __forceinline__ void set(T &to, double v) { to = (T)v; }
 __device__ __forceinline__ void set(__half &to, double v) { to = __float2half((float)v); }
@@ -60,7 +96,17 @@ __device__ __forceinline__ void set(__nv_bfloat16 &to, double v) { to = __float2
     case 4: act(signed char); break;   \
     case 5: act(u8); break;            \
     case 6: act(int); break;           \
+    case 12: act(short); break;        \
+    case 13: act(u16); break;          \
+    case 14: act(u32); break;          \
     default: act(i64);                 \
+    }
+#define BY_OUTPUT_TYPE(type, act)      \
+    switch (type) {                    \
+    case 8: act(E4m3); break;          \
+    case 9: act(E5m2); break;          \
+    case 11: act(Fours); break;        \
+    default: BY_TYPE(type, act)        \
     }
 
 __device__ u64 raw(const u8 *at, i64 i, int size) {
@@ -197,7 +243,7 @@ extern "C" __global__ void count_differing(const u64 *a, const u64 *b, i64 words
 
 __device__ double load(const u8 *at, i64 i, int type) {
 #define ACT(T) return number(((const T *)at)[i])
-    BY_TYPE(type, ACT)
+    BY_OUTPUT_TYPE(type, ACT)
 #undef ACT
     return 0;
 }
@@ -214,7 +260,7 @@ __device__ __forceinline__ bool beyond(double error, double expected, double rto
 }
 
 // Loads FOUR elements, `apart` elements from each other, as far as they lie before `end`.
-template <class T> __device__ __forceinline__ void take(const u8 *expected, const u8 *got, i64 i, i64 end, i64 apart, double *sizes, double *errors) {
+template <class T> __device__ __forceinline__ void take(const u8 *expected, const u8 *got, i64 i, i64 end, i64 apart, double rtol, double *sizes, double *errors) {
     T e[FOUR], g[FOUR];
 #pragma unroll
     for (int k = 0; k < FOUR; k++) {
@@ -223,7 +269,7 @@ template <class T> __device__ __forceinline__ void take(const u8 *expected, cons
         g[k] = here ? ((const T *)got)[i + k * apart] : T();
     }
 #pragma unroll
-    for (int k = 0; k < FOUR; k++) sizes[k] = fabs(number(e[k])), errors[k] = error_of(e[k], g[k]);
+    for (int k = 0; k < FOUR; k++) weigh(e[k], g[k], rtol, sizes[k], errors[k]);
 }
 
 // wrongs[set] counts wrong elements; worst[0] and worst[1] are the largest finite errors as bits of a double, absolute
@@ -236,8 +282,8 @@ extern "C" __global__ void compare(const u8 *expected, i64 expected_stride, cons
         int bads = 0;
         for (i64 i = first; i < end; i += FOUR * blockDim.x) {
             double sizes[FOUR], errors[FOUR];
-#define ACT(T) take<T>(e, g, i, end, blockDim.x, sizes, errors)
-            BY_TYPE(type, ACT)
+#define ACT(T) take<T>(e, g, i, end, blockDim.x, rtol, sizes, errors)
+            BY_OUTPUT_TYPE(type, ACT)
 #undef ACT
 #pragma unroll
             for (int k = 0; k < FOUR; k++) {
@@ -277,9 +323,9 @@ __device__ __forceinline__ i64 place_of(const i64 *view, i64 i) {
 }
 
 // One element's expected value, and how far it is off; it may lie elsewhere in what was got.
-__device__ __forceinline__ void look(const u8 *expected, const u8 *got, i64 i, i64 at, int type, double &size, double &error) {
-#define ACT(T) size = number(((const T *)expected)[i]), error = error_of(((const T *)expected)[i], ((const T *)got)[at])
-    BY_TYPE(type, ACT)
+__device__ __forceinline__ void look(const u8 *expected, const u8 *got, i64 i, i64 at, int type, double rtol, double &size, double &error) {
+#define ACT(T) weigh(((const T *)expected)[i], ((const T *)got)[at], rtol, size, error)
+    BY_OUTPUT_TYPE(type, ACT)
 #undef ACT
 }
 
@@ -289,7 +335,7 @@ extern "C" __global__ void wrong_places(const u8 *expected, const u8 *got, i64 c
                                         u64 key, u64 part, i64 most, i64 *into, u64 *found) {
     for (i64 i = first(); i < count; i += step()) {
         double size = 0, error = 0;
-        look(expected, got, i, i, type, size, error);
+        look(expected, got, i, i, type, rtol, size, error);
         if (!beyond(error, size, rtol, atol) || mix(key + (u64)i * 0x9E3779B97F4A7C15ull) >> 32 >= part) continue;
         u64 at = atomicAdd(found, 1ull);
         if (at < (u64)most) into[at] = i;
@@ -310,8 +356,9 @@ extern "C" __global__ void fence(const Item *items, i64 item_count, i64 sets, i6
         i64 i = (i64)(mix(key + (u64)t * 0x9E3779B97F4A7C15ull) % (u64)item.count);
         const u8 *e = item.expected + set * item.expected_stride, *g = item.got + set * item.got_stride;
         double size = 0, error = 0;
-        look(e, g, i, place_of(item.view, i), (int)item.type, size, error);
-        if (beyond(error, size, item.type < 4 ? rtol : 0, atol)) atomicAdd(wrongs, 1ull);
+        double share = item.type < 4 || item.type == 8 || item.type == 9 || item.type == 11 ? rtol : 0;
+        look(e, g, i, place_of(item.view, i), (int)item.type, share, size, error);
+        if (beyond(error, size, share, atol)) atomicAdd(wrongs, 1ull);
     }
 }
 

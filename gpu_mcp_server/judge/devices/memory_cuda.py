@@ -6,9 +6,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..channel.supervisor_client import Player
-from ..numerics.compare import LARGE, STORAGE, Kept, numbers, relative_to
+from ..numerics.compare import LARGE, STORAGE, Kept, relative_to
 from ..numerics.random_inputs import LONG
-from ..numerics.small_floats import FLOAT8
 from ..numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 from .cuda_driver import Shared
 from .device import Buffers, RoundCheck
@@ -257,8 +256,6 @@ class CudaBuffers(Buffers):
     ) -> Tuple[int, Array]:
         """Count elements of one output that are beyond the tolerances, each with a chance; return positions as well."""
         item, (want, have) = self.outputs[output], self._pair_at(call, output)
-        if item.dtype in FLOAT8:
-            return super().wrong_places(call, output, tolerances, part, most)
         arguments = [c_uint64(want), c_uint64(have), c_int64(item.count), c_int(TYPES[item.dtype])]
         arguments += [c_double(relative_to(item.dtype, tolerances[0])), c_double(tolerances[1])]
         arguments += [c_uint64(self.well.word()), c_uint64(int(part * 2.0**32))]
@@ -309,10 +306,6 @@ class CudaBuffers(Buffers):
     def sound(self, call: int = 0) -> bool:
         """Say whether all that the reference expects of a call is finite."""
         for number, item in enumerate(self.outputs):
-            if item.dtype in FLOAT8:
-                if not np.isfinite(numbers(self.pair(call, number)[0], item.dtype)).all():
-                    return False
-                continue
             want, _ = self._pair_at(call, number)
             one = [c_uint64(want), c_int64(0), c_int64(item.count), c_int64(1), c_int(TYPES[item.dtype])]
             if self.tools.count("count_unbounded", item.count, one)[0]:

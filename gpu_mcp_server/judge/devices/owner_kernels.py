@@ -15,8 +15,8 @@ from ..numerics.tensors import ITEM_BYTES, Array, Layout, Tensor
 from .cuda_driver import CudaError, Driver, Kernels
 
 TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
-TYPES.update(dict.fromkeys(list(TYPES)[8:], TYPES["uint8"]))
-"""As numbered in kernels.cu, to which the newer ones are a byte; outputs of eight bits it does not compare."""
+TYPES.update(dict.fromkeys(("bool", *list(TYPES)[15:]), TYPES["uint8"]))
+"""As numbered in kernels.cu, to which bool and the types of inputs alone are bytes."""
 FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
 WORD_BYTES = 8

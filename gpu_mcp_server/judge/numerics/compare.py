@@ -7,7 +7,7 @@ import numpy as np
 
 from .element_loops import ELEMENTS
 from .error_location import index_of, misplaced, whereabouts
-from .small_floats import FLOAT8, bfloat16_values, float8_values
+from .small_floats import FLOAT4, FLOAT8, bfloat16_values, float4_values, float8_values
 from .tensors import FLOATS, Array, Tensor
 
 CHUNK = 1 << 16
@@ -69,7 +69,7 @@ def numbers(stored: Array, dtype: str) -> Array:
 
 def relative_to(dtype: str, rtol: float) -> float:
     """Return the relative tolerance of a type: none for whole numbers."""
-    return rtol if dtype in FLOATS else 0.0
+    return rtol if dtype in FLOATS or dtype == FLOAT4 else 0.0
 
 
 class Scratch(NamedTuple):
@@ -137,6 +137,15 @@ def _compare_whole(expected: Array, got: Array, atol: float) -> Tuple[Array, flo
     return error > atol, float(error.max()), float((error / size).max())
 
 
+def _compare_fours(expected: Array, got: Array, rtol: float, atol: float) -> Difference:
+    """Compare bytes of two codes each: one is wrong if either of its numbers is."""
+    want, have = (float4_values(part.reshape(-1, 1)).ravel() for part in (expected, got))
+    wrong, max_abs, max_rel = _compare_part(want, have, rtol, atol)
+    mask = wrong.reshape(-1, 2).any(axis=1)
+    bad = int(np.count_nonzero(mask))
+    return Difference(bad, max_abs, max_rel, mask if bad else None)
+
+
 def compare(
     expected: Array, got: Array, dtype: str, rtol: float, atol: float, room: Optional[Scratch] = None
 ) -> Difference:
@@ -145,6 +154,8 @@ def compare(
     Whole numbers may be off by `atol` alone: a share of an index or a code means nothing.
     """
     rtol = relative_to(dtype, rtol)
+    if dtype == FLOAT4:
+        return _compare_fours(expected, got, rtol, atol)
     if dtype == "float32":
         passed = ELEMENTS.compare(expected, got, rtol, atol, max(atol, 1e-30))
         if passed:

@@ -53,8 +53,6 @@ EFFORTS = {
     "quick": TimingBudget(0.02, 30, 2.0, 0.5, 0.3, 0.125, "before"),
     "exact": TimingBudget(0.005, 200, 5.0, 200.0, 0.6, 1.0, "rounds"),
 }
-ON_PROCESSOR = ("float8", "int16", "uint16", "uint32")
-"""Types of outputs that are compared there alone."""
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
 TURN_S = 600.0
@@ -210,11 +208,6 @@ def _python(
         raise ToolMissing("torch", host, hint=f"{python.path} has none; {packages_hint(host, 'torch')}")
     if candidate is not None and "triton" in candidate.imports.needed and not python.triton:
         raise ToolMissing("Triton", host, hint=f"{python.path} has none; {packages_hint(host, 'triton')}")
-    if device == "cuda" and any(tensor.dtype.startswith(ON_PROCESSOR) for tensor in problem.outputs):
-        raise BadRequest(
-            "Outputs of eight-bit floats, int16, uint16 and uint32 are compared on the processor only.",
-            hint="Let the answer be float16 or wider.",
-        )
     if device == "cpu" and problem.outputs and shape_bytes(problem, largest(problem)) > MAX_SHAPE_BYTES:
         raise LimitExceeded(
             f"The problem's tensors take more than {MAX_SHAPE_BYTES >> 30} GiB, too much for the processor.",
