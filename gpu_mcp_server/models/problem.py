@@ -16,7 +16,7 @@ DType = Literal[
     "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
 ]  # fmt: skip
 """By torch's names; of float4 an element is a byte of two codes. complex64 and the last three are inputs' alone."""
-Symbol = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+Symbol = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
 
 class TensorSpec(Model):

@@ -548,6 +548,24 @@ def test_packed_floats_of_eight_and_four_bits_are_tensors_like_others(court, shi
     assert found["verdict"] == verdict, found["reason"]
 
 
+def test_dimensions_in_capitals_are_parameters_as_they_are_named(court):
+    shape = ["M", "H_qo"]
+    task = {
+        "inputs": [{"name": "X", "dtype": "float32", "shape": shape}],
+        "outputs": [{"name": "Y", "dtype": "float32", "shape": shape}],
+        "shapes": [{"M": 7, "H_qo": 8}],
+        "constraints": [{"symbol": "H_qo", "modulus": 8, "operator": "==", "right": 0}],
+    }
+    source = "#include <math.h>\n#include <stdint.h>\nint launch(const float *X, float *Y, int64_t M, int64_t H_qo) {\n"
+    source += (
+        "for (int64_t i = 0; i < M; i++) { float e = 0; for (int64_t j = 0; j < H_qo; j++) e += expf(X[i * H_qo + j]);"
+    )
+    source += "for (int64_t j = 0; j < H_qo; j++) Y[i * H_qo + j] = expf(X[i * H_qo + j]) / e; } return 0; }"
+    found = court(source, **task, tier="correctness", distributions="declared").verdict
+
+    assert found["verdict"] == "correct", found["reason"]
+
+
 FOURS = {
     "entry": "f",
     "inputs": [{"name": "b", "dtype": "float4_e2m1fn_x2", "shape": ["n"]}],

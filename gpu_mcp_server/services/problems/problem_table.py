@@ -40,7 +40,7 @@ MADE = ("made", "weights")
 """Inputs that a module problem's own code makes."""
 WIDENED = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 """Types that strict precision compares against double precision; of inputs all but float64 have less than that."""
-MAX_SHAPES = 32
+MAX_SHAPES = 500
 MAX_TENSORS = 16
 
 C_WORDS = frozenset(
@@ -314,7 +314,7 @@ def _check_tensors(problem: Problem) -> None:
                 f"{name!r} names more than one tensor or dimension.",
                 hint="Rename one: each is a parameter in C.",
             )
-        if name in C_WORDS or name in {*C_TYPES.values(), "cudastream_t"}:
+        if name in C_WORDS or name in {*C_TYPES.values(), "cudaStream_t", "NULL", "NAN", "INFINITY", "EOF"}:
             raise BadRequest(f"{name!r} cannot name a parameter in C++.", hint="Choose another name.")
 
 

@@ -16,9 +16,8 @@ MAX_VALUE = 1e30
 _FORMULA_HINT = "Write numbers, the tensors' symbols, + - * / // and parentheses: 2 * m * n * k."
 MAX_CONSTRAINTS = 16
 MAX_NUMBER = 1 << 40
-_GRAMMAR = re.compile(
-    r"\s*([a-z][a-z0-9_]{0,31})\s*(?:%\s*([0-9]{1,12}))?\s*(==|!=|<=|>=|<|>)\s*([a-z][a-z0-9_]{0,31}|[0-9]{1,13})\s*"
-)
+_SYMBOL = "[A-Za-z][A-Za-z0-9_]{0,31}"
+_GRAMMAR = re.compile(rf"\s*({_SYMBOL})\s*(?:%\s*([0-9]{{1,12}}))?\s*(==|!=|<=|>=|<|>)\s*({_SYMBOL}|[0-9]{{1,13}})\s*")
 _CONSTRAINT_HINT = (
     "Write `symbol op integer`, `symbol % integer == integer` or `symbol op symbol`; op is == != <= >= < or >."
 )

@@ -124,6 +124,21 @@ def test_each_type_has_its_c_and_its_cuda_name():
     assert "__half* y, int64_t n, cudaStream_t stream" in info.launcher_cuda
 
 
+def test_symbols_are_named_as_the_problem_names_them_and_shapes_are_up_to_500():
+    problem = softmax(
+        inputs=[TensorSpec(name="X", dtype="float32", shape=["M", "H_qo"])],
+        outputs=[TensorSpec(name="y", dtype="float32", shape=["M", "H_qo"])],
+        shapes=[{"M": m, "H_qo": 8} for m in range(4, 504)],
+        constraints=["M >= 2", "H_qo % 8 == 0"],
+        flops="4 * M * H_qo",
+    )
+    info = Problems.info(problem)
+    assert info.launcher_c == "int launch(const float* X, float* y, int64_t M, int64_t H_qo)"
+    assert len(info.shapes) == 500
+    with pytest.raises(BadRequest, match="H_qo"):
+        softmax(**{**problem.model_dump(include={"inputs", "outputs", "constraints"}), "shapes": [{"M": 4, "H_qo": 9}]})
+
+
 X = TensorSpec(name="x", dtype="float32", shape=["n"])
 Y = TensorSpec(name="y", dtype="float32", shape=["n"])
 
@@ -144,6 +159,8 @@ Y = TensorSpec(name="y", dtype="float32", shape=["n"])
         ({"outputs": [TensorSpec(name="rows", dtype="float32", shape=["rows", "cols"])]}, "'rows' names more"),
         ({"outputs": [TensorSpec(name="float", dtype="float32", shape=["rows", "cols"])]}, "'float' cannot"),
         ({"outputs": [TensorSpec(name="stream", dtype="float32", shape=["rows", "cols"])]}, "'stream' cannot"),
+        ({"outputs": [TensorSpec(name="NULL", dtype="float32", shape=["rows", "cols"])]}, "'NULL' cannot"),
+        ({"shapes": [{"rows": 4, "cols": n} for n in range(1, 502)]}, "501 shapes.* 1 to 500"),
         ({"outputs": [{"name": "Y;", "dtype": "float32", "shape": []}]}, r"outputs\.0\.name"),
         ({"outputs": [TensorSpec(name="y", dtype="float32", shape=["rows", "cols", 0])]}, "below 1"),
         ({"framework": "jax"}, "framework"),
