@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
@@ -18,6 +17,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.builds.python_siblings import joined_python
 from gpu_mcp_server.services.workspaces.local_files import checked_path
 
 UNITS = (".cu", ".cpp", ".cc", ".cxx")
@@ -122,42 +122,7 @@ def read_solution(text: str) -> Solution:
 
 def python_text(files: Mapping[str, str], path: str, told: Mapping[str, Any]) -> str:
     """Return one Python file that is the one at `path`, with its siblings importable, and says how it is called."""
-    others = {name: text for name, text in files.items() if name != path and name.endswith(".py")}
-    head = ""
-    if others:
-        modules = {_module_name(name): text for name, text in others.items()}
-        head = _SIBLINGS.replace("@MODULES@", repr(modules))
-    futures, body = _without_futures(files[path])
-    return f"{futures}{head}{body}\n\nSOLUTION = {dict(told)!r}\n"
-
-
-def _module_name(path: str) -> str:
-    return ".".join(PurePosixPath(path).with_suffix("").parts).removesuffix(".__init__")
-
-
-def _without_futures(text: str) -> tuple[str, str]:
-    """Return imports from the future, which must stand first, and the rest."""
-    lines = text.splitlines()
-    futures = [line for line in lines if line.startswith("from __future__ import")]
-    return "".join(f"{line}\n" for line in futures), "\n".join(line for line in lines if line not in futures)
-
-
-_SIBLINGS = """
-def _install_siblings(texts):
-    import importlib.machinery, linecache, sys
-    class Siblings:
-        def find_spec(self, name, path=None, target=None):
-            package = any(each.startswith(name + ".") for each in texts)
-            return importlib.machinery.ModuleSpec(name, self, is_package=package) if name in texts or package else None
-        def create_module(self, spec):
-            return None
-        def exec_module(self, module):
-            text, file = texts.get(module.__name__, ""), module.__name__ + ".py"
-            linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-            exec(compile(text, file, "exec"), module.__dict__)
-    sys.meta_path.insert(0, Siblings())
-_install_siblings(@MODULES@)
-"""
+    return f"{joined_python(files, path)}\n\nSOLUTION = {dict(told)!r}\n"
 
 
 def traces_of(

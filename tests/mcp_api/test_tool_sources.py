@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import get_args
@@ -140,3 +142,48 @@ async def test_the_candidate_whose_source_cannot_be_read_is_named(workspaces: Wo
     ]
     with pytest.raises(BadRequest, match="None was judged, as of candidate 'two': The source is empty"):
         await SourceResolver(workspaces, local_files=True).resolve_many(candidates)
+
+
+SEVERAL = {
+    "own/k.py": "from __future__ import annotations\nimport json\nfrom parts.scale import twice\nimport helpers\n"
+    "def launch(x, y):\n    y[:] = [helpers.plus_one(twice(v)) for v in x]\n",
+    "own/parts/__init__.py": "",
+    "own/parts/scale.py": "from .factors import TWO\ndef twice(v):\n    return TWO * v\n",
+    "own/parts/factors.py": "TWO = 2\ndef unused():\n    import triton\n",
+    "own/helpers.py": "import os\ndef plus_one(v):\n    return v + 1\n",
+    "own/json.py": "raise RuntimeError('an installed module comes first')\n",
+    "own/stranger.py": "1 / 0",
+    "secret.py": "SECRET = 1",
+}
+
+
+async def test_a_python_file_brings_along_what_it_imports_from_its_folder(workspaces: Workspaces, tmp_path: Path):
+    """By the path of a local file and of a workspace's; what it does not import, and what lies outside, stays away."""
+    for name, text in SEVERAL.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    workspace_id = (await workspaces.write(None, SEVERAL)).workspace_id
+    near = await source_of(workspaces, path=str(tmp_path / "own/k.py"), allow_local=True)
+    far = await source_of(workspaces, path="own/k.py", workspace_id=workspace_id)
+    assert near.text == far.text and "1 / 0" not in near.text
+    assert near.language == "launcher" and "if False:\n    import triton" in near.text
+    (tmp_path / "whole.py").write_text(near.text + "\ny = [0, 0]\nlaunch([3, 4], y)\nprint(y, json.dumps(1))\n")
+    done = subprocess.run(
+        [sys.executable, "-I", str(tmp_path / "whole.py")], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert done.stdout == "[7, 9] 1\n"
+
+    (tmp_path / "own" / "out.py").symlink_to(tmp_path / "secret.py")
+    (tmp_path / "own" / "leaves.py").write_text("import out\ndef launch(x, y): ...\n")
+    assert "SECRET" not in (await source_of(workspaces, path=str(tmp_path / "own/leaves.py"), allow_local=True)).text
+    alone = "import json\ndef launch(x, y): ...\n"
+    (tmp_path / "alone.py").write_text(alone)
+    assert (await source_of(workspaces, path=str(tmp_path / "alone.py"), allow_local=True)).text == alone
+
+
+async def test_a_python_file_brings_no_more_than_64_others(workspaces: Workspaces, tmp_path: Path):
+    for number in range(66):
+        (tmp_path / f"m{number}.py").write_text(f"import m{number + 1}\n")
+    (tmp_path / "k.py").write_text("import m0\ndef launch(x, y): ...\n")
+    with pytest.raises(LimitExceeded, match="more than 64 files"):
+        await source_of(workspaces, path=str(tmp_path / "k.py"), allow_local=True)

@@ -12,6 +12,7 @@ from typing import cast, get_args
 from gpu_mcp_server.errors import BadRequest, LimitExceeded
 from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, JudgedKind, Language
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.builds.python_siblings import joined_python, siblings_of
 from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, ArchiveFile, Tree, pack, unpack
 from gpu_mcp_server.services.workspaces.local_files import collect, is_folder, read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
@@ -120,7 +121,41 @@ async def source_of(
         )
     decoded = _decoded(data)
     chosen = _language(language, path, decoded, languages)
+    if path is not None and path.endswith(".py"):
+        decoded = await _with_siblings(workspaces, decoded, path, workspace_id)
     return CandidateSource(decoded, chosen, PurePosixPath(path).name if path is not None else NAMES[chosen])
+
+
+async def _with_siblings(workspaces: Workspaces, text: str, path: str, workspace_id: str | None) -> str:
+    """Return a Python file with those of its own folder that it imports.
+
+    What is installed, and the problem's own files, come before them.
+    """
+    folder, name = Path(path).parent, PurePosixPath(path).name
+    there = {ref.path for ref in await workspaces.manifest(workspace_id)} if workspace_id is not None else set[str]()
+
+    async def read(beside: str) -> str | None:
+        near = folder / beside
+        try:
+            if workspace_id is not None:
+                known = near.as_posix() in there
+                data = await workspaces.read_bytes(workspace_id, near.as_posix(), MAX_SOURCE_BYTES) if known else b""
+            else:
+                inside = near.is_file() and near.resolve().is_relative_to(folder.resolve())
+                data = await asyncio.to_thread(read_local, near, MAX_SOURCE_BYTES) if inside else b""
+        except OSError:
+            return None
+        return _decoded(data) if data.strip() else None
+
+    found = {each: content for each, content in (await siblings_of(text, read)).items() if each != name}
+    joined = joined_python({**found, name: text}, name, first=False)
+    if len(joined.encode()) > MAX_SOURCE_BYTES:
+        raise LimitExceeded(
+            f"The candidate and the {len(found)} files that it imports have {len(joined.encode())} bytes; "
+            f"the limit is {MAX_SOURCE_BYTES}.",
+            hint="Import less from beside it.",
+        )
+    return joined
 
 
 async def _folder(
