@@ -24,7 +24,7 @@ class SuiteRule(NamedTuple):
     """Largest absolute error of any element."""
 
     @classmethod
-    def of(cls, task: Dict[str, Any], dims: Dict[str, int]) -> "Optional[SuiteRule]":
+    def from_task(cls, task: Dict[str, Any], dims: Dict[str, int]) -> "Optional[SuiteRule]":
         """Return the rule of a shape; None where its suite says none."""
         cases = task.get("cases") or []
         number = dims.get("case", 0)

@@ -80,7 +80,7 @@ class Shape:
         self.costs = costs
         history = History(self.outputs, well, task["rtol"], task["atol"])
         self.rounds = Rounds(device, *players, costs, history, float(task["round_timeout_s"]), ledger)
-        self.rounds.suite_rule = SuiteRule.of(task, dims)
+        self.rounds.suite_rule = SuiteRule.from_task(task, dims)
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
         self.one_by_one = OneByOne(self.rounds, well)
         self.separation = Separation(self.rounds, well, str(task["candidate"]))

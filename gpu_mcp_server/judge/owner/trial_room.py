@@ -76,7 +76,7 @@ class TrialRoom:
         history = History(outputs, self.well, self.task["rtol"], self.task["atol"])
         limit_s = float(self.task["round_timeout_s"])
         rounds = Rounds(self.device, *self.players, self.costs, history, limit_s, self.ledger)
-        rounds.suite_rule = SuiteRule.of(self.task, dims)
+        rounds.suite_rule = SuiteRule.from_task(self.task, dims)
         table = Table(rounds, buffers, dims, hidden, larger=larger)
         try:
             rounds.open(buffers, dims, symbols(self.task))
