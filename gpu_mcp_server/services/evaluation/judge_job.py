@@ -261,6 +261,7 @@ def _task(
     return {
         "mode": "judge" if candidate else "register",
         "tier": timing.tier,
+        "brief": device == "cuda" and timing.tier == "performance" and timing.precision == "quick",
         "candidate": candidate.kind if candidate else "library",
         "prepare_s": timing.first_call_s if compiles else 0,
         "untimed": interpreter or probe.why_untimed(),

@@ -62,6 +62,18 @@ def test_an_honest_candidate_passes_every_trial_and_the_verdict_says_which(court
     assert verdict["evidence"]["seconds"]["trials"] > 0
 
 
+def test_a_first_look_tries_two_hidden_shapes_and_says_what_it_left_out(court):
+    verdict = court("naive.c", shapes=[{"rows": 64, "cols": 1000}], brief=True, budget_s=0.05).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    hidden = {tuple(t["dims"].values()) for t in verdict["trials"] if t["hidden"]}
+    assert len(hidden) == 2 and all(1 not in dims for dims in hidden)
+    assert any(size > 32 and size % 2 for dims in hidden for size in dims)
+    assert verdict["covers"] == "1 declared shape, 2 hidden shapes, inputs as declared"
+    assert verdict["robust"].startswith("yes, with ")
+    assert re.search(r"left out: \d+ hidden shapes, larger ones and other distributions", verdict["trials_summary"])
+
+
 @pytest.mark.parametrize(
     ("body", "place"),
     [
@@ -73,8 +85,11 @@ def test_an_honest_candidate_passes_every_trial_and_the_verdict_says_which(court
     ],
     ids=["hard-coded", "one column", "tail", "nothing", "behind"],
 )
-def test_right_at_the_declared_shape_alone_is_incorrect(court, body, place):
-    verdict = court(launcher(body), shapes=SMALL).verdict
+@pytest.mark.parametrize("brief", [False, True], ids=["all trials", "first look"])
+def test_right_at_the_declared_shape_alone_is_incorrect(court, body, place, brief):
+    if brief and place:
+        pytest.skip("a size of one is the confirmation run's")
+    verdict = court(launcher(body), shapes=SMALL, brief=brief).verdict
 
     assert verdict["verdict"] == "incorrect"
     assert verdict["reason"].startswith("right at the declared shapes, wrong at rows=")
