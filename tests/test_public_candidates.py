@@ -137,6 +137,7 @@ def test_where_the_sides_differ_the_table_says_why_or_that_it_does_not_know(
 
     assert tables.is_agreed(each) is agreed
     assert words in tables.explanation(each) if words else not tables.explanation(each)
+    assert tables.reason(each)
     assert ("not explained: 1/1" in tables.table([each])) == ("UNEXPLAINED" in words)
 
 
@@ -148,7 +149,43 @@ def test_a_control_that_is_off_puts_its_shard_in_doubt(tables: ModuleType):
 
     assert "1 candidates: 1 agree" in text
     assert [line.count("DOUBTFUL") for line in text.splitlines() if "control" in line] == [0, 1]
-    assert "| 1/1 | right, 1e-07 off | 1.6 | correct | 1.5 [1.4, 1.6] | 0 + 2 | yes |  |" in text
+    cells = "| 1/1 | - | right, 1e-07 off | 1.6 | correct | 1.5 [1.4, 1.6] | 0 + 2 | yes | faster than the reference |"
+    assert cells in text
+
+
+def test_each_row_has_a_reason_and_claims_are_summed_up_in_a_line(tables: ModuleType):
+    rows = [
+        {**row("1/1"), "claimed": 1.65},
+        {**row("1/2"), "claimed": 4.5},
+        {**row("1/3", None, {"speedup": 0.5, "range": [0.4, 0.6]}), "claimed": 1.0},
+        row("1/4", None, {"speedup": None, "range": None, "shapes": [{"unconfirmable": "waits for the device"}]}),
+        {
+            **row("1/5", {"writes": [0]}, {"verdict": "incorrect", "reason": "writes to x", "range": None}),
+            "claimed": 9.0,
+        },
+        row("1/6", None, {"verdict": None, "error": "no GPU", "range": None}),
+    ]
+
+    assert [tables.reason(each) for each in rows] == [
+        "faster than the reference, as claimed", "faster than the reference, not as claimed",
+        "slower than the reference, not as claimed", "no time: waits for the device",
+        "in place: it writes to its input; writes to x", "no GPU",
+    ]  # fmt: skip
+    assert tables.table(rows).startswith(
+        "Of 6 public candidates 4 are correct and 1 have no verdict; 2 of 3 with a time are faster than the reference; "
+        "1 of 3 reach the speed-up that was claimed, which is 2 times the measured one in the median.\n"
+    )
+
+
+def test_parts_are_all_candidates_once(shards: ModuleType):
+    all_of_them = [shards.Candidate(f"1/{number}", "", "") for number in range(249)]
+
+    parts = [shards.part_of(all_of_them, f"{number}/8") for number in range(1, 9)]
+
+    assert sorted(c.name for part in parts for c in part) == sorted(c.name for c in all_of_them)
+    assert {len(part) for part in parts} == {31, 32}
+    with pytest.raises(SystemExit, match="9/8 is no part"):
+        shards.part_of(all_of_them, "9/8")
 
 
 SOLUTION = {

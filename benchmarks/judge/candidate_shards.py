@@ -69,6 +69,18 @@ def chosen(known: dict[str, Candidate], ids: str) -> list[Candidate]:
     return [known[name] for name in names]
 
 
+def part_of(candidates: Sequence[Candidate], part: str) -> list[Candidate]:
+    """Return every Nth candidate from the Kth on, for a part K/N.
+
+    Raises:
+        SystemExit: If it is no such part.
+    """
+    first, _, step = part.partition("/")
+    if not (first.isdigit() and step.isdigit() and 1 <= int(first) <= int(step)):
+        raise SystemExit(f"{part} is no part. Give one such as 3/8.")
+    return list(candidates[int(first) - 1 :: int(step)])
+
+
 class Results:
     """A file of JSON lines, one for each candidate that was judged."""
 

@@ -13,10 +13,12 @@ KNOWN_SPEEDUP = 4.0
 CONTROL_OFF = 0.15
 """By how much a shard's control may be off before its times are doubted."""
 HEAD = (
-    "| id | plain harness, at 1e-4 | speed-up | our judge | speed-up, interval | device, seconds | agree "
-    "| explanation |"
+    "| id | claimed | plain harness, at 1e-4 | speed-up | our judge | speed-up, interval | device, seconds | agree "
+    "| reason |"
 )
 REASON = 220
+NEAR = 1.1
+"""Factor by which a claim may be off what was measured, and count as reached."""
 UNEXPLAINED = "UNEXPLAINED"
 FARTHER = "the reference is farther from double precision than the candidate"
 """In the judge's words; a plain harness takes the reference for the truth."""
@@ -80,6 +82,46 @@ def explanation(row: Row) -> str:
     return f"{UNEXPLAINED}: off by {max(plain['off']):.1e} in the plain harness; {said}"
 
 
+def reason(row: Row) -> str:
+    """Return a row's reason: why it is not correct or the sides differ, else how its time stands to the claim."""
+    said = explanation(row)
+    judge = row["judge"]
+    if said or judge.get("verdict") != "correct":
+        return said
+    if not judge.get("range"):
+        whys = [str(s["unconfirmable"]) for s in judge.get("shapes", ()) if s.get("unconfirmable")]
+        return "no time" + (f": {_cell(whys[0])}" if whys else "")
+    low, high = judge["range"]
+    faster = "faster than" if low > 1 else "slower than" if high < 1 else "as fast as"
+    return f"{faster} the reference" + {None: "", True: ", as claimed", False: ", not as claimed"}[keeps_claim(row)]
+
+
+def keeps_claim(row: Row) -> bool | None:
+    """Say whether a candidate is at least about as fast as claimed; None without a claim or a time."""
+    claimed, ends = row.get("claimed"), row["judge"].get("range")
+    if not claimed or not ends or row["judge"].get("verdict") != "correct":
+        return None
+    return ends[1] * NEAR >= float(claimed)
+
+
+def summary_line(rows: Sequence[Row]) -> str:
+    """Return the sentence about all candidates that README has."""
+    right = [row for row in rows if row["judge"].get("verdict") == "correct"]
+    unknown = sum(not row["judge"].get("verdict") for row in rows)
+    timed = [row["judge"] for row in right if row["judge"].get("range")]
+    kept = Counter(keeps_claim(row) for row in right)
+    ratios = [float(row["claimed"]) / row["judge"]["speedup"] for row in right if keeps_claim(row) is not None]
+    text = f"Of {len(rows)} public candidates {len(right)} are correct"
+    text += f" and {unknown} have no verdict" if unknown else ""
+    text += (
+        f"; {sum(judge['range'][0] > 1 for judge in timed)} of {len(timed)} with a time are faster than the reference"
+    )
+    if ratios:
+        text += f"; {kept[True]} of {len(ratios)} reach the speed-up that was claimed, which is "
+        text += f"{statistics.median(ratios):.2g} times the measured one in the median"
+    return text + "."
+
+
 def _cause_of_refusal(plain: Row) -> str:
     """Return what the plain harness saw that makes a candidate wrong although its answers are right."""
     if plain["writes"]:
@@ -107,8 +149,8 @@ def table_line(row: Row) -> str:
     agreed = {True: "yes", False: "no", None: "-"}[is_agreed(row)]
     seconds = " + ".join(f"{sum(side.get('held', {}).values()):.0f}" for side in (plain, judge))
     cells = [
-        row["id"], plain_text(plain), _number(plain.get("speedup")), judge_text(judge),
-        _number(judge.get("speedup")) + interval, seconds, agreed, explanation(row),
+        row["id"], _number(row.get("claimed")), plain_text(plain), _number(plain.get("speedup")), judge_text(judge),
+        _number(judge.get("speedup")) + interval, seconds, agreed, reason(row),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -146,6 +188,8 @@ def table(rows: Sequence[Row]) -> str:
     open_rows = [str(row["id"]) for row in candidates if UNEXPLAINED in explanation(row)]
     counts = f"{agreed[True]} agree, {agreed[False]} differ, {agreed[None]} without a verdict"
     lines = [
+        summary_line(candidates),
+        "",
         f"{len(candidates)} candidates: {counts}; not explained: {', '.join(open_rows) or 'none'}",
         "",
         HEAD,

@@ -6,8 +6,10 @@ FILE has a line of JSON for each candidate: level_id, task_id, ref_code, custom_
 optimized_cuda_code/h100.json of the public repository deepreinforce-ai/CUDA-L1; it is not part of this repository.
 Run it again until it says that nothing is left: one run is a shard of at most --shard-seconds, each candidate is
 written as soon as it is judged, and what is written is not judged again. Each shard begins with a control candidate,
-whose speed-up is known. Needs a Python with torch, and for candidates with extensions nvcc, g++ and ninja. Whatever
-needs the GPU goes one after the other; what is compiled and imported does not wait for that.
+whose speed-up is known. On machines that keep nothing, --part 3/8 takes every eighth candidate, and --rows FILE... adds
+the rows of other runs to the table; with --shard-seconds 0 only the table is made. Needs a Python with torch, and for
+candidates with extensions nvcc, g++ and ninja. Whatever needs the GPU goes one after the other; what is compiled and
+imported does not wait for that.
 """
 
 import argparse
@@ -32,6 +34,7 @@ from candidate_shards import (  # noqa: E402
     Shard,
     candidates_in,
     chosen,
+    part_of,
     print_end,
     write_table,
 )
@@ -63,6 +66,8 @@ def given() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--ids", default="drawn:60", help="names with commas between them, drawn:COUNT, or all")
+    parser.add_argument("--part", default="1/1", help="K/N: every Nth candidate, from the Kth on")
+    parser.add_argument("--rows", type=Path, nargs="*", default=[], help="files of other runs, for the table")
     parser.add_argument("--json", type=Path, required=True, help="a line for each candidate; it is added to")
     parser.add_argument("--table", type=Path, help="where all lines so far go as Markdown; else they are printed")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
@@ -170,7 +175,7 @@ async def shard(options: argparse.Namespace) -> list[str]:
     from tests.laboratory import laboratory
 
     known = await asyncio.to_thread(candidates_in, options.file)
-    results, wanted = Results(options.json), chosen(known, options.ids)
+    results, wanted = Results(options.json), part_of(chosen(known, options.ids), options.part)
     elements = str(CONTROL_ELEMENTS[options.device])
     control = Candidate(CONTROL, CONTROL_REFERENCE.replace("ELEMENTS", elements), CONTROL_SOURCE)
     begin = time.monotonic()
@@ -191,8 +196,9 @@ def main() -> None:
     """Judge a shard, and write the table of all that there is."""
     options = given()
     begin = time.monotonic()
-    left = asyncio.run(shard(options))
-    write_table(table(Results(options.json).rows), options.table, options.device, options.file.name)
+    left = asyncio.run(shard(options)) if options.shard_seconds > 0 else []
+    rows = [row for path in (options.json, *options.rows) for row in Results(path).rows]
+    write_table(table(rows), options.table, options.device, options.file.name)
     print_end(begin, left)
 
 
