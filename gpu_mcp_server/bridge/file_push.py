@@ -17,7 +17,6 @@ PACKED = 500
 """Files of one pack."""
 AT_ONCE = 4
 """Requests that send at the same time."""
-LEAST_PART_BYTES = 64 << 10
 SAID_S = 1.0
 """Between two lines of progress."""
 ROUNDS = 3

@@ -204,8 +204,6 @@ class OutputFile:
     mode: int = 0o644
 
 
-STATES = ("queued", "running", "finished")
-
 STATUSES = (
     "ok",  # the leader exited with 0
     "failed",  # the leader exited with another code or by a signal

@@ -87,7 +87,6 @@ class ProgramRecorder:
         self._profiler: Any = None
         self._began = self._end_s = 0.0
         self._steps = self._forks = 0
-        self._step_began: Optional[float] = None
         self.compiled = 0
         self.names = ModuleNames(torch)
 

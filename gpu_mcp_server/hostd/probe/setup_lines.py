@@ -17,8 +17,6 @@ MARK = "GPU_MCP_SETUP_MARK"
 MOST_BYTES = 64 << 10
 OWN = ("_", "SHLVL", "PWD", "OLDPWD", "HOME", "USER", "LOGNAME", "SHELL", "PS1", "TMPDIR", MARK)
 """Variables of the shell itself, or that a sandbox sets."""
-LISTS = ("PATH", "LD_LIBRARY_PATH")
-"""Variables whose new folders a job must see."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev")
 
 

@@ -17,8 +17,6 @@ from .case_module import CaseModule, verdict_of
 torch: Any = importlib.import_module("torch")
 
 PLAIN = (int, float, str, bool, type(None), complex)
-COMPARING = ("verbose_allclose", "verbose_allequal", "match_reference")
-"""Functions of a task's utils.py whose tolerances are read while its own check runs."""
 
 Build = Callable[[Sequence[Any]], Any]
 

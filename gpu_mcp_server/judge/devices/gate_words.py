@@ -45,10 +45,6 @@ class GateWords:
         for offset in (FIRST, TIMED):
             self.words[offset // 4] = self.last
 
-    def has_reached(self, offset: int, number: int = 0) -> bool:
-        """Say whether a word has the value of timed gate `number`, or a later one."""
-        return (self.words[offset // 4] - self.first - number) % WORDS < WORDS // 2
-
     def wait(self, offset: int, number: int, limit_s: float) -> Optional[float]:
         """Wait for a word; return when it was there, on the clock of `time.perf_counter`, or None at the limit."""
         words, place = self.words, offset // 4

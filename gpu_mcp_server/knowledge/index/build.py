@@ -86,12 +86,6 @@ def _drop_explained(editions: list[Edition]) -> None:
         before += edition.entries
 
 
-def is_stale(storage: Storage) -> bool:
-    """Return whether the index in use is not of what is there now."""
-    current = storage.current()
-    return current is None or not _is_of(current, (place.fingerprint() for place in all_places(storage)))
-
-
 def all_places(storage: Storage) -> list[InstalledSource]:
     """Return what was fetched from hosts, where jobs compile; what is installed here; what was added.
 

@@ -60,7 +60,6 @@ class _Scope:
     comment: str = ""
     first_line: int = 0
     members: dict[str, None] = field(default_factory=dict[str, None])
-    documented: bool = False
 
 
 class Classes:

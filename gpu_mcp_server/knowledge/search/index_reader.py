@@ -16,7 +16,6 @@ from gpu_mcp_server.knowledge.search.hybrid_search import GROUPS, SURE, Dense, S
 from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name
 
 LONGEST_QUERY = 10_000
-SCHEME = "doc://"
 SEE_ALSO = 6
 
 

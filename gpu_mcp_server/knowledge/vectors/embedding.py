@@ -30,9 +30,6 @@ EXTRA = "gpu-mcp-server[meaning]"
 """What brings chromadb, and with it onnxruntime and tokenizers: too much to come with every server."""
 _NEEDED = ("chromadb", "onnxruntime", "tokenizers")
 
-Vector = Any
-"""A numpy array of WIDTH float32, of length 1."""
-
 
 class Embedder:
     """The model, loaded; 0.4 s and about 150 MB."""

@@ -45,17 +45,6 @@ def marker_findings(files: Mapping[str, str]) -> list[Finding]:
     return found
 
 
-def count_marked_blocks(files: Mapping[str, str]) -> int:
-    """Return how many blocks may change; faulty markers count for none."""
-    total = 0
-    for text in files.values():
-        try:
-            total += len(blocks(text))
-        except MarkerFault:
-            continue
-    return total
-
-
 def _compared(path: str, before: str, after: str) -> list[Finding]:
     try:
         frozen, now = frozen_text(before), frozen_text(after)

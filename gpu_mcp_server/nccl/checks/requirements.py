@@ -11,7 +11,6 @@ INITIALIZER = "NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER"
 FIRST_DEVICE_API = (2, 28, 3)
 FIRST_CHECKED = (2, 29, 2)
 """From then on structs carry size and magic, and what was only zeroed is refused. Source: nccl.h of both versions."""
-FIRST_GIN = (2, 28, 7)
 Version = tuple[int, int, int]
 
 

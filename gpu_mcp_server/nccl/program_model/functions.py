@@ -44,11 +44,6 @@ class Function:
         """Return its first line."""
         return self.source.line(self.node)
 
-    @property
-    def end_line(self) -> int:
-        """Return its last line."""
-        return self.node.end_point[0] + 1
-
 
 def functions_of(source: ParsedSource) -> list[Function]:
     """Return the functions that are defined in a file, inactive code left out."""

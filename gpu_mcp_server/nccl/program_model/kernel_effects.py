@@ -11,7 +11,6 @@ from gpu_mcp_server.nccl.program_model.syntax import (
     CALL,
     ParsedSource,
     arguments,
-    enclosing,
     field,
     is_cast,
     name_of,
@@ -263,8 +262,3 @@ class _Body:
     def _is_pointer_value(self, node: Node) -> bool:
         name = next((p for p in self.function.parameters if p.name in self.roots(node)), None)
         return name is not None and name.is_pointer
-
-
-def is_barrier_call(source: ParsedSource, node: Node) -> bool:
-    """Say whether a call synchronizes a barrier session."""
-    return name_of(source, node) in {"sync", "arrive", "wait"} and enclosing(node, "function_definition") is not None

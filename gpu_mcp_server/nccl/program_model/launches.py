@@ -33,7 +33,6 @@ class KernelLaunch:
     nodes: list[Node] = data_field(repr=False)
     """The arguments' expressions, in `source`."""
     api: str = "<<<>>>"
-    is_cooperative: bool = False
     via_macro: str | None = None
     line: int = 0
 
@@ -83,10 +82,7 @@ def _library(source: ParsedSource, call: Node, name: str) -> KernelLaunch | None
     if name.startswith("cudaLaunchKernelEx"):
         grid, block, shared, stream = _configured(source, nodes[0])
     texts = [source.text(n) for n in own]
-    cooperative = "Cooperative" in name
-    return KernelLaunch(
-        kernel, source, call, grid, block, shared, stream, texts, own, name, cooperative, line=source.line(call)
-    )
+    return KernelLaunch(kernel, source, call, grid, block, shared, stream, texts, own, name, line=source.line(call))
 
 
 def _packed(source: ParsedSource, node: Node) -> list[Node]:
