@@ -17,9 +17,9 @@ from ..gpus.drain import DrainFiles
 from ..jobs.client_liveness import LEAVING
 from ..jobs.host_resources import Host
 from ..jobs.job_folder import JobFolder
-from ..jobs.reservation import PURPOSE, Reservation, reservation_states
+from ..jobs.reservation import PURPOSE, reservation_states
 from ..jobs.spec_validation import validate_spec
-from ..jobs.supervisor import Supervisor, fork_supervisor
+from ..jobs.supervisor_fork import fork_supervisor
 from ..prewarm.prewarm_pool import PrewarmPool, needs_quiet
 from ..probe import host_probe, judge_environment
 from ..protocol import (
@@ -364,8 +364,7 @@ class ChannelServer:
         gpus = self.host.gpus.all_gpus() if spec.gpus.count else []
         end = self._pool.adopt(folder, spec, gpus)
         if end is None:
-            kind = Reservation if spec.purpose == PURPOSE else Supervisor
-            _, end = fork_supervisor(self.host, folder, spec, gpus, kind)
+            _, end = fork_supervisor(self.host, folder, spec, gpus)
         self._jobs[spec.id] = RunningJob(end, needs_quiet(spec), start_is_news=spec.purpose == PURPOSE)
         if needs_quiet(spec):
             self._pool.stop_importing()

@@ -15,7 +15,7 @@ from ..protocol import JobSpec, job_spec_from_json
 from .host_resources import Host
 from .job_folder import JobFolder
 from .spec_validation import validate_spec
-from .supervisor import fork_supervisor
+from .supervisor_fork import fork_supervisor
 
 NOT_OK, CLAIMED = 1, 6
 FROM_MODULES = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME")

@@ -8,7 +8,7 @@ import select
 import signal
 import socket
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..files import job_files
 from ..protocol import JobRecord, JobSpec, ProcessRecord
@@ -398,32 +398,3 @@ class Supervisor:
 
 def _explained(error: Exception) -> str:
     return job_files.disk_full_message(error) or "%s: %s" % (type(error).__name__, error)
-
-
-def fork_supervisor(
-    host: Host, folder: JobFolder, spec: JobSpec, gpus: List[Dict[str, Any]], kind: Type[Supervisor] = Supervisor
-) -> Tuple[int, socket.socket]:
-    """Fork a supervisor for a claimed job, which answers for it from then on.
-
-    Args:
-        host: The host that the job runs on.
-        folder: The claimed folder.
-        spec: What to run.
-        gpus: This host's GPUs, asked before the fork: NVML does not survive one.
-        kind: What kind of supervisor.
-
-    Returns:
-        Its pid and our end of the socket over which it tells what happens.
-    """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid:
-        theirs.close()
-        folder.hand_over_lock()
-        return pid, ours
-    try:
-        os.setsid()
-        host.after_fork({theirs.fileno(), folder.life})
-        kind(host, folder, spec, theirs, gpus).main()
-    finally:
-        os._exit(0)

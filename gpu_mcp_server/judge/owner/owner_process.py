@@ -40,8 +40,6 @@ OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
 SAY_S = 0.5
 """Between two words on how far a shape is: each wakes four processes, on the cores that the next round is timed on."""
-TURN_IS_THERE_S = 0.1
-"""In so long the supervisor of a job answers that has its turn already."""
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Of the largest tensor at a hidden shape."""
 
@@ -133,7 +131,7 @@ class Owner:
             raise Unequipped("candidate", lack, early=True)
         with self.ledger.part("start"):
             reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
-        self._wait_turn()
+        self.players.wait_turn(self.ledger)
         with self.ledger.part("start"):
             starts = self.players.starts_beside(reference)
             with self.players.step("device"):
@@ -166,14 +164,6 @@ class Owner:
         for player in (reference, candidate):
             self.players.supervisor.dismiss(player.role)  # their contexts take their time to end
         return self._result(device, trials, Found(verdict, reason, where, answered), {"before": before, "after": after})
-
-    def _wait_turn(self) -> None:
-        """Wait for the GPU, which nothing of the job has touched yet; the other processes import meanwhile."""
-        if self.task["device"] == "cuda":
-            begin = time.monotonic()
-            self.players.supervisor.wait_turn()
-            if time.monotonic() - begin > TURN_IS_THERE_S:
-                self.ledger.restart()
 
     def find_writes(self) -> Dict[str, Any]:
         """See which inputs a candidate writes to that failed before; this is no verdict."""

@@ -9,12 +9,15 @@ from ..devices.device import Device
 from ..timing.clock_overhead import NO_COST, Cost, rehearsed_costs
 from ..timing.rounds import OPEN_S, named
 from ..timing.series import HALF_WIDTH
+from ..timing.time_accounting import Ledger
 from ..verdicts import JudgeFailed, incorrect
 
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
 READY_S = 0.02
 """In so long a process answers that had imported everything before its job."""
+TURN_IS_THERE_S = 0.1
+"""In so long a supervisor answers whose job has its turn already."""
 REHEARSE_S = 0.05
 """For more empty passes than there always are, where a task says nothing else."""
 PUBLIC = (
@@ -72,6 +75,14 @@ class Players:
             player.wants_gpu = str(self.task.get("wants_gpu") or "") if self.task["device"] == "cpu" else ""
         player.tell("hello", task={name: self.task.get(name) for name in PUBLIC})
         return player
+
+    def wait_turn(self, ledger: Ledger) -> None:
+        """Wait for the GPU, which nothing of the job has touched yet; invited players import meanwhile."""
+        if self.task["device"] == "cuda":
+            begin = time.monotonic()
+            self.supervisor.wait_turn()
+            if time.monotonic() - begin > TURN_IS_THERE_S:
+                ledger.restart()
 
     def welcome(self, player: Player) -> None:
         """Wait until a player has started."""
