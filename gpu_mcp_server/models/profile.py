@@ -1,5 +1,6 @@
 """Measurements of a profiler, and the advice that follows from them."""
 
+import textwrap
 from typing import Any, Literal
 
 from pydantic import Field
@@ -164,7 +165,8 @@ class ProfileResult(ResultModel):
             "roofline": self.roofline_artifact_id,
             "output": self.output_artifact_id,
         }
-        lines.append("; ".join(f"{k} {v}" for k, v in about.items() if v))
+        handles = "; ".join(f"{k} {v}" for k, v in about.items() if v)
+        lines += textwrap.wrap(handles, 80, break_long_words=False, break_on_hyphens=False)
         return "\n".join(lines)
 
 

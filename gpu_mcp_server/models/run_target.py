@@ -12,7 +12,7 @@ class RunTarget(Model):
     """Program and arguments."""
     workspace_id: str | None = None
     attempt_id: str | None = None
-    """An evaluation in CUDA or Triton, for checks in C or C++ too; a small driver of ours calls its launcher."""
+    """An evaluation in CUDA, Triton, Python, C or C++; a small driver of ours calls its launcher."""
     shape: dict[str, int] | None = None
     """A size for every symbol of the attempt's problem; its last shape otherwise."""
     report: str | None = None

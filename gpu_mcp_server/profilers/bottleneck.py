@@ -6,6 +6,8 @@ from gpu_mcp_server.models.profile import Advice, KernelReading, KernelVerdict, 
 from gpu_mcp_server.profilers.advice import Situation, occupancy_limiter, suggest
 from gpu_mcp_server.profilers.csv_tables import shares
 from gpu_mcp_server.profilers.hardware_units import BUSY_PERCENT, units_of
+from gpu_mcp_server.profilers.perf_events import TOOL as PROCESSOR
+from gpu_mcp_server.profilers.processor_verdict import processor_verdict
 from gpu_mcp_server.profilers.roofline import Peaks, bandwidths, clock_hz, roofline
 from gpu_mcp_server.time_format import format_time
 
@@ -20,6 +22,8 @@ def kernel_verdict(
     reading: KernelReading, peaks: Peaks | None = None, share_percent: float | None = None
 ) -> KernelVerdict:
     """Return what one kernel is bound by, and the text of it."""
+    if reading.texts.get("tool") == PROCESSOR:
+        return processor_verdict(reading, share_percent)
     units = units_of(reading)
     bound, percent, family = _bound(units)
     roof = roofline(reading, peaks)

@@ -17,7 +17,8 @@ import mmap
 import os
 import random
 import sys
-from typing import Any, Dict, List
+import time
+from typing import Any, Callable, Dict, List
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 ITEM_BYTES.update({"int8": 1, "uint8": 1, "int32": 4, "int64": 8, "bool": 1})
@@ -162,6 +163,57 @@ def launcher_of(module: Any, symbol: str) -> Any:
     return getattr(module, name), name
 
 
+def repeat(task: Dict[str, Any], call: Callable[[], Any]) -> None:
+    """Call as often as the task says; where `REGION_S` asks for it, for so long, with the times told.
+
+    perf, where `PERF_CONTROL` and `PERF_ANSWER` name its pipes, counts these calls alone.
+    """
+    limit_s = float(os.environ.get("REGION_S", 0))
+    if not limit_s:
+        for _ in range(task["calls"]):
+            call()
+        return
+    call()
+    tell_perf("enable")
+    took: List[float] = []
+    waited, began, used = waited_ns(), time.monotonic(), time.process_time()
+    while len(took) < 3 or time.monotonic() - began < limit_s:
+        start = time.monotonic()
+        call()
+        took.append(time.monotonic() - start)
+    seconds = (time.monotonic() - began, time.process_time() - used)
+    waited = waited_ns() - waited
+    tell_perf("disable")
+    if "TIMES" in os.environ:
+        with open(os.environ["TIMES"], "w", encoding="ascii") as out:
+            out.write("%d %d %d %d\n" % (len(took), 1e9 * seconds[0], 1e9 * seconds[1], waited))
+            out.writelines("%d\n" % (1e9 * each) for each in took[-1000:])
+
+
+def waited_ns() -> int:
+    """Return how long this thread was ready and had no core; 0 where the kernel does not say it.
+
+    Source: Documentation/scheduler/sched-stats.rst, second number of schedstat.
+    """
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as text:
+            return int(text.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def tell_perf(word: str) -> None:
+    """Switch perf's counters on or off, and wait for its answer; nothing happens without perf."""
+    if "PERF_CONTROL" in os.environ:
+        with (
+            open(os.environ["PERF_CONTROL"], "w", encoding="ascii") as control,
+            open(os.environ["PERF_ANSWER"], "rb") as answer,
+        ):
+            control.write(word + "\n")
+            control.flush()
+            answer.readline()
+
+
 def play_launcher(task: Dict[str, Any]) -> None:
     """Call `launch(*inputs, *outputs, *dimensions)` of a Python file, without what its parameters have no room for."""
     device = task.get("device", "cuda")
@@ -179,8 +231,7 @@ def play_launcher(task: Dict[str, Any]) -> None:
         given = [tuple(inputs) if len(inputs) != 1 else inputs[0]]
     elif taken in (len(inputs), len(inputs) + len(outputs)) and all(each.kind.value < 2 for each in every):
         given = given[:taken]
-    for _ in range(task["calls"]):
-        launch(*given)
+    repeat(task, lambda: launch(*given))
     wait(t, device)
 
 
@@ -197,8 +248,7 @@ def play_model(task: Dict[str, Any]) -> None:
     given = problem.get_inputs() if problem else random_tensors(t, task["inputs"], device)
     given = [each.to(device) if isinstance(each, t.Tensor) else each for each in given]
     with t.no_grad():
-        for _ in range(task["calls"]):
-            model(*given)
+        repeat(task, lambda: model(*given))
     wait(t, device)
 
 

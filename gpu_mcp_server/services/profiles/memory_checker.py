@@ -13,12 +13,12 @@ from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.profiles import profile_targets
 from gpu_mcp_server.services.profiles.processor_checks import (
-    PROCESSOR_LANGUAGES,
     ProcessorCheck,
     judge_run,
     plan_attempt,
     plan_program,
 )
+from gpu_mcp_server.services.profiles.processor_drivers import PROCESSOR_LANGUAGES
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER, ProfileTarget, Targets
 from gpu_mcp_server.services.profiles.tool_jobs import SHOWN_OUTPUT, FinishedToolJob, ToolJob, ToolJobs
 

@@ -1,26 +1,19 @@
 """Plans checks on a processor: the compiler's sanitizers in a C or C++ attempt, or in a program that has them."""
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.models.memory_check import CheckReport, CheckTool
-from gpu_mcp_server.models.problem import Problem, TensorSpec
+from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.profilers import host_sanitizers
-from gpu_mcp_server.services.builds.build_plans import build_of
-from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
-from gpu_mcp_server.services.profiles.profile_targets import FOLDER, ProfileTarget, dims_of, tensor_of
+from gpu_mcp_server.services.profiles import processor_drivers
+from gpu_mcp_server.services.profiles.profile_targets import FOLDER, ProfileTarget, dims_of
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob
-from gpu_mcp_server.toolchains.base import OUTPUT
-from gpu_mcp_server.toolchains.torch_bindings import binds_torch
 
-PROCESSOR_LANGUAGES = ("c", "cpp")
 SANITIZERS: Mapping[CheckTool, tuple[str, str]] = {
     "memcheck": ("address,undefined", "AddressSanitizer and UBSan"),
     "racecheck": ("thread", "ThreadSanitizer"),
@@ -39,39 +32,6 @@ NOT_BUILT = (
 UNSEEN_RUNTIME = "gcc's OpenMP runtime is not instrumented: a race across one of its barriers may be a false alarm"
 DRIVER = f"{FOLDER}/driver"
 PROGRAM = f"{FOLDER}/checked"
-_NAME = re.compile(r"[A-Za-z_]\w{0,200}")
-_FILL = """#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-static uint32_t driver_state = 1;
-static uint16_t driver_half(uint32_t exponent) {
-    return (uint16_t)(exponent | (driver_state >> 31 << 15) | (driver_state >> 16 & 63));
-}
-static void *driver_tensor(size_t count, size_t size, int kind, int write) {
-    void *at = 0;
-    if (posix_memalign(&at, 64, count * size)) exit(3);
-    for (size_t i = 0; write && i < count; i++) {
-        driver_state = driver_state * 1664525u + 1013904223u;
-        double value = (double)(driver_state >> 8) / 8388608.0 - 1.0;
-        if (kind == 'f') ((float *)at)[i] = (float)value;
-        else if (kind == 'd') ((double *)at)[i] = value;
-        else if (kind == 'h') ((uint16_t *)at)[i] = driver_half(0x3800u);
-        else if (kind == 'b') ((uint16_t *)at)[i] = driver_half(0x3f00u);
-        else for (size_t k = 0; k < size; k++)
-            ((unsigned char *)at)[i * size + k] = k ? 0 : (unsigned char)(driver_state >> 24 & (kind == '?' ? 1 : 3));
-    }
-    return at;
-}
-"""
-_KINDS = {"float32": ("f", 4), "float64": ("d", 8), "float16": ("h", 2), "bfloat16": ("b", 2), "bool": ("?", 1)}
-_SIZES = {
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
-    **dict.fromkeys(("int8", "uint8", "float4_e2m1fn_x2"), 1),
-    **dict.fromkeys(("int16", "uint16"), 2),
-    **dict.fromkeys(("int32", "uint32"), 4),
-    **dict.fromkeys(("int64", "complex64"), 8),
-}
-"""Bytes of an element."""
 WHOLE = "whole numbers in its inputs were 0 to 3: a table that larger ones would leave was not tried"
 
 
@@ -126,28 +86,17 @@ def plan_attempt(
         BadRequest: If the launcher cannot be called alone.
         ToolMissing: If the host has no compiler for it.
     """
-    language, symbol = attempt.language, attempt.entry or "launch"
-    strided = any(layout.strides is not None for layout in problem.layouts.values())
-    if binds_torch(text) or strided or not _NAME.fullmatch(symbol) or language not in ("c", "cpp"):
-        raise BadRequest(
-            f"{attempt.attempt_id} cannot be called alone: it binds torch, or its inputs have strides.",
-            hint="Write a program that calls it into a workspace, and give command and workspace_id.",
-        )
     option, words = sanitizers_of(tool)
-    source, dims = CandidateSource(text, language, NAMES[language]), dims_of(problem, shape)
-    chosen = str((attempt.versions or {}).get("compiler") or "").partition(" ")[0] or None
-    options = BuildOptions(flags=tuple(json.loads(attempt.flags or "[]")), compiler=chosen)
-    build = build_of(source, where.probe, where.host, options)
-    driver = DRIVER + (".c" if language == "c" else ".cpp")
-    left_out = ("-shared", "-Wl,", "-O", "-g")
-    kept = [PROGRAM if word == OUTPUT else word for word in build.plan.argv[1:] if not word.startswith(left_out)]
+    dims, main = dims_of(problem, shape), DRIVER + processor_drivers.suffix_of(attempt)
+    build = processor_drivers.build_alone(attempt, text, problem, where)
+    kept = processor_drivers.arguments_alone(build, PROGRAM, left_out=("-O", "-g"))
     more = ["-g", "-O1", "-fno-omit-frame-pointer", "-Wno-deprecated", f"-fsanitize={option}", *RECOVER[tool]]
     check = ProcessorCheck(
-        compile=(build.plan.argv[0], *more, driver, *kept),
+        compile=(build.plan.argv[0], *more, main, *kept),
         command=(f"./{PROGRAM}",),
         files={
             **{name: body.encode() for name, body in build.plan.files.items()},
-            driver: driver_of(problem, dims, symbol),
+            main: processor_drivers.driver_of(problem, dims, attempt.entry or "launch"),
         },
         env={**build.plan.env, **ENVIRONMENT},
         tool=Tool(path=build.toolchain.path, version=build.toolchain.version, roots=list(build.plan.roots)),
@@ -164,23 +113,6 @@ def plan_program(target: ProfileTarget, tool: CheckTool) -> ProcessorCheck:
         BadRequest: If no sanitizer of a processor does it.
     """
     return ProcessorCheck((), target.argv, {}, ENVIRONMENT, None, sanitizers_of(tool)[1])
-
-
-def driver_of(problem: Problem, dims: Mapping[str, int], symbol: str) -> bytes:
-    """Return a program in C and in C++ that calls a launcher once, each tensor in memory of its own."""
-    tensors = [*((t, 1) for t in problem.inputs), *((t, 0) for t in problem.outputs)]
-    made = [_made(tensor, dims, write) for tensor, write in tensors]
-    types = ", ".join(["void *"] * len(made) + ["int64_t"] * len(dims)) or "void"
-    given = ", ".join([*(f"t{n}" for n in range(len(made))), *(str(size) for size in dims.values())])
-    body = "\n".join(f"    void *t{n} = {text};" for n, text in enumerate(made))
-    linkage = f'#ifdef __cplusplus\nextern "C"\n#endif\nint {symbol}({types});\n'
-    call = f'    int code = {symbol}({given});\n    if (code) fprintf(stderr, "the launcher returned %d\\n", code);\n'
-    return f"{_FILL}{linkage}int main(void) {{\n{body}\n{call}    return code != 0;\n}}\n".encode()
-
-
-def _made(tensor: TensorSpec, dims: Mapping[str, int], write: int) -> str:
-    kind, size = _KINDS.get(tensor.dtype) or ("i", _SIZES[tensor.dtype])
-    return f"driver_tensor({tensor_of(tensor, dims)['count']}, {size}, '{kind}', {write})"
 
 
 def judge_run(ended: FinishedToolJob, log: str, sources: Mapping[str, str]) -> tuple[str, str | None, CheckReport]:

@@ -6,6 +6,8 @@ from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.services.profiles.measured_ceilings import MeasuredCeilings
 from gpu_mcp_server.services.profiles.memory_checker import Checker
+from gpu_mcp_server.services.profiles.processor_ceilings import ProcessorCeilingMeter
+from gpu_mcp_server.services.profiles.processor_profiler import ProcessorProfiler
 from gpu_mcp_server.services.profiles.profile_queries import Profiles
 from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.profiler import Profiler
@@ -30,5 +32,6 @@ class ProfileServices:
         artifacts, experience = store.artifacts, store.experience
         tools = ToolJobs(settings, jobs.runner, jobs.table, artifacts, experience)
         targets = Targets(jobs.runner, store.workspaces, artifacts, experience, store.problems, compiler)
-        profiler = Profiler(tools, targets, MeasuredCeilings(settings, jobs.runner, store.db))
+        processor = ProcessorProfiler(tools, targets, ProcessorCeilingMeter(settings, jobs.runner, store.db))
+        profiler = Profiler(tools, targets, MeasuredCeilings(settings, jobs.runner, store.db), processor)
         return cls(Checker(tools, targets), profiler, Profiles(experience, artifacts), tools, targets)

@@ -35,8 +35,8 @@ PYTHON = re.compile(r"python[0-9.]*$")
 DEVICE_NCCL = re.compile(r"\bncclDevComm|\bncclGetLsaPointer|\bncclGin\b|\bncclLsa")
 """NCCL's device interface: kernels that wait for peers."""
 WITHOUT_GPU = (
-    "gpu_status shows hosts with one. Without one, check_memory takes attempts in C and C++ and programs that are "
-    "compiled with -fsanitize; compile_kernel says a kernel's registers, spills and occupancy."
+    "gpu_status shows hosts with one. Without one, profile_kernel takes programs and attempts in C, C++ and Python, "
+    "check_memory those in C and C++; compile_kernel says a kernel's registers, spills and occupancy."
 )
 
 
@@ -133,6 +133,16 @@ class Targets:
         probe = await self._jobs.probe(where)
         return ProfileTarget(tuple(command), where, probe, workspace_id, None, None, files, blobs, sources)
 
+    async def python_attempt(
+        self, attempt: Attempt, shape: Mapping[str, int] | None, where: ProfileTarget
+    ) -> ProfileTarget:
+        """Return a Python attempt, called on the processor.
+
+        Raises:
+            BadRequest: If it cannot be called alone.
+        """
+        return await self._attempt(attempt, shape, where.host, where.probe, 1, "cpu")
+
     async def problem_of(self, attempt: Attempt) -> Problem:
         """Return the problem that an attempt was made for."""
         return await self._problems.get(attempt.problem_id or "")
@@ -147,9 +157,12 @@ class Targets:
                 )
         return found
 
-    async def _attempt(
-        self, attempt: Attempt, shape: Mapping[str, int] | None, host: str, probe: HostProbe, calls: int
-    ) -> ProfileTarget:
+    async def _problem_to_call(self, attempt: Attempt) -> Problem:
+        """Return an attempt's problem, if our player can call it alone.
+
+        Raises:
+            BadRequest: If it cannot.
+        """
         if attempt.kind != "evaluate" or not attempt.source_artifact_id or not attempt.problem_id:
             raise BadRequest(f"{attempt.attempt_id} is no evaluation with a source.", hint="list_attempts shows them.")
         called = {name for name, facts in LANGUAGES.items() if facts.called_alone}
@@ -164,9 +177,21 @@ class Targets:
                 "Inputs of this problem have strides; an attempt that is called alone gets row-major ones.",
                 hint="Write a program that calls it into a workspace, and give command and workspace_id.",
             )
+        return problem
+
+    async def _attempt(
+        self,
+        attempt: Attempt,
+        shape: Mapping[str, int] | None,
+        host: str,
+        probe: HostProbe,
+        calls: int,
+        device: str = "cuda",
+    ) -> ProfileTarget:
+        problem = await self._problem_to_call(attempt)
         dims = dims_of(problem, shape)
-        text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
-        language = attempt.language
+        text = (await self._artifacts.read(attempt.source_artifact_id or "")).decode()
+        language = attempt.language or ""
         if language == "cuda":
             source = CandidateSource(text, "cuda", NAMES["cuda"])
             built = await self._compiler.build(source, host=host, flags=json.loads(attempt.flags or "[]"))
@@ -190,6 +215,7 @@ class Targets:
             "outputs": [tensor_of(t, dims) for t in problem.outputs],
             "dims": list(dims.values()),
             "calls": calls,
+            "device": device,
         }
         player = (WORKERS / "run_attempt.py").read_bytes()
         given |= {f"{FOLDER}/player.py": player, f"{FOLDER}/task.json": json.dumps(task).encode(), library: data}

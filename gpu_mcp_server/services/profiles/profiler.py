@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
@@ -17,9 +16,10 @@ from gpu_mcp_server.services.hosts.device_specs import spec_of
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.profiles.measured_ceilings import Ceilings, MeasuredCeilings
+from gpu_mcp_server.services.profiles.processor_profiler import ProcessorProfiler
 from gpu_mcp_server.services.profiles.profile_plans import ABOUT, FOLDER, REPORT, ROCPROF, plan_profile
-from gpu_mcp_server.services.profiles.profile_targets import Targets
-from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJobs
+from gpu_mcp_server.services.profiles.profile_targets import ProfileTarget, Targets
+from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
 
 MAX_REPORT_FILES = 40
 MOST_LOG_BYTES = 1 << 16
@@ -29,8 +29,10 @@ MOST_LOG_BYTES = 1 << 16
 class Profiler:
     """Programs in, verdicts out."""
 
-    def __init__(self, tools: ToolJobs, targets: Targets, ceilings: MeasuredCeilings) -> None:
-        self._tools, self._targets, self._ceilings = tools, targets, ceilings
+    def __init__(
+        self, tools: ToolJobs, targets: Targets, ceilings: MeasuredCeilings, processor: ProcessorProfiler
+    ) -> None:
+        self._tools, self._targets, self._ceilings, self._processor = tools, targets, ceilings, processor
 
     async def profile(
         self,
@@ -44,7 +46,8 @@ class Profiler:
         Args:
             what: The program, the attempt, or the report.
             level: `quick`: times and stall samples, no counters: Python programs, attempts in Triton, or whatever nsys
-                can start; `standard`: ncu's counters for limit, roofline, stalls, lines; `full`: all of ncu's.
+                can start; `standard`: ncu's counters for limit, roofline, stalls, lines; `full`: all of ncu's. On a
+                processor both of these are perf's, and `quick` times calls alone.
             progress: Told what happens meanwhile.
 
         Raises:
@@ -53,6 +56,8 @@ class Profiler:
         """
         if what.report is not None:
             return await self._read(what.report, what.workspace_id, what.host, level)
+        if (planned := await self._processor.plan(what, level)) is not None:
+            return await self._run(*planned, what, level, progress)
         target = await self._targets.resolve(what, calls=3, amd=True)
         if level != "quick" and target.vendor == "nvidia" and target.waits_for_peers:
             raise BadRequest(
@@ -62,7 +67,12 @@ class Profiler:
         job = plan_profile(level, target, self._tools, what)
         if level != "quick" and target.vendor == "nvidia":
             found = await self._ceilings.measure_once(target.host, target.probe)
-            job = replace(job, context={**job.context, "ceilings": found.model_dump() if found else None})
+            job = job.with_context(ceilings=found.model_dump() if found else None)
+        return await self._run(job, target, what, level, progress)
+
+    async def _run(
+        self, job: ToolJob, target: ProfileTarget, what: RunTarget, level: ProfileLevel, progress: Progress | None
+    ) -> ProfileResult:
         job_id, made = await self._tools.start(job, target)
         if progress is not None:
             await progress(f"profile {level}, job {job_id} on {target.host}")
@@ -82,6 +92,8 @@ class Profiler:
         """Turn a finished profile into its result and remember it; may be done twice, counts once."""
         ended = await self._tools.fetch_results(done, row, ABOUT, keep=(REPORT,))
         context = row.context
+        if context.get("processor"):
+            return await self._finish_on_processor(ended)
         log = ended.files.get(f"{FOLDER}/ncu.log", b"").decode("utf-8", "replace")
         found = {k: v for k, v in ended.files.items() if k != ABOUT and not k.endswith((".log", ".rep"))}
         _, readings = report_detection.read(found)
@@ -107,6 +119,25 @@ class Profiler:
             note="; ".join(filter(None, (note_of(ended, status), saved))) or None,
         )
         return await self._remembered(result, readings, row.attempt_id or "", lines, context.get("ceilings"))
+
+    async def _finish_on_processor(self, ended: FinishedToolJob) -> ProfileResult:
+        row, context = ended.row, ended.row.context
+        sources = await self._sources(context)
+        seen = self._processor.read(ended, sources)
+        result = ProfileResult(
+            status=seen.status,
+            level=context["level"],
+            profiler=seen.profiler,
+            job_id=row.job_id,
+            host=ended.done.host,
+            device=context["device"],
+            not_measured=[],
+            output_artifact_id=await self._tools.keep_output(ended.done) if seen.status != "ok" else None,
+            seconds=ended.seconds,
+            sandbox=ended.done.record.level,
+            note=seen.note,
+        )
+        return await self._remembered(result, with_text(seen.readings, sources), row.attempt_id or "", ())
 
     async def _remembered(
         self,

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -74,6 +74,12 @@ class ToolJob:
     """What whoever settles the job needs."""
     gpus: int | None = None
     """That it holds alone; as many as a profiler does unless given."""
+    counted: bool = False
+    """Whether perf may count its events, in place of tracing its children."""
+
+    def with_context(self, **more: Any) -> "ToolJob":
+        """Return the same job with more to remember until it is settled."""
+        return replace(self, context={**self.context, **more})
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,8 @@ class ToolJobs:
             argv=("{python}", json.dumps(job.plan)),
             env=environment_of(target.probe, job.env),
             program=worker_source(job.worker),
-            profiled=True,
+            profiled=not job.counted,
+            counted=job.counted,
         )
         limits = Limits(
             wall_s=job.limit_s + GRACE_S,

@@ -223,14 +223,17 @@ async def test_handles_and_targets_that_name_nothing_are_errors(lab: Lab):
         await lab.profiles.queries.ask(attempt, "kernels")
 
 
-async def test_without_a_gpu_a_profile_is_refused_and_a_check_says_what_it_lacks(
+async def test_without_a_gpu_a_program_is_the_processors_and_a_check_says_what_it_lacks(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(profile_targets, "GPUS", 1)
     if (await lab.hosts.probe("local")).gpus:
         pytest.skip("this host has a GPU")
+    profiled = await lab.profiles.profiler.profile(RunTarget(command=["true"]), "quick")
+    assert profiled.status == "ok" and "s of processor time" in profiled.verdict, profiled.summary()
+    attempt = await lab.store.experience.start("evaluate", problem_id="p", source_hash="0" * 64, language="triton")
     with pytest.raises(ToolMissing, match="GPU"):
-        await lab.profiles.profiler.profile(RunTarget(command=["true"]))
+        await lab.profiles.profiler.profile(RunTarget(attempt_id=attempt))
     checked = await lab.profiles.checker.check(RunTarget(command=["true"]))
     assert checked.status == "not_checked" and "no sanitizer runs in this program" in (checked.note or "")
 
