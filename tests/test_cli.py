@@ -111,6 +111,13 @@ def test_every_command_offers_json(run: Run):
             assert "as_json" in command.callback.__code__.co_varnames, command.callback.__name__
 
 
+def test_a_program_without_a_result_ends_the_command_with_1(sandboxed: Run):
+    arguments = {"command": ["/usr/bin/python3", "-I", "-c", "print(1)"], "target": "aten::mm"}
+    done = sandboxed("call", "capture_problem", "--args", json.dumps(arguments))
+
+    assert done.returncode == 1 and done.stdout.startswith("no problem was made of aten::mm: ")
+
+
 def test_call_prints_the_text_of_a_tool_or_its_structure(run: Run):
     text = run("call", "list_problems")
     structure = run("call", "list_problems", "--args", "{}", "--json")

@@ -13,6 +13,7 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.files import copied_in
 from gpu_mcp_server.cli.output import Json, announce, fail, note, print_result, shorten_line, withdraw
+from gpu_mcp_server.models.program_speed import UNDONE
 
 TIMED_OUT = 124
 """As `timeout` of GNU coreutils exits."""
@@ -20,6 +21,7 @@ STARTED = re.compile(r"job (j-\S+) on ")
 """What run_command says first of its progress."""
 WAIT_S = 240.0
 """Longest wait of one call; output is followed beyond it."""
+PROGRAM_TOOLS = ("find_hotspots", "capture_problem", "verify_in_place")
 LEAD = 32
 """Columns of a command where it is only named."""
 
@@ -44,6 +46,8 @@ def _arguments(text: str) -> dict[str, Any]:
 def _one_call(tool: str, arguments: dict[str, Any], as_json: bool) -> None:
     answer = in_process_client.answer_of(tool, arguments, as_json=as_json)
     print_result(answer.data, answer.text, as_json=as_json, verbatim=not sys.stdout.isatty())
+    if tool in PROGRAM_TOOLS and any(line.startswith(UNDONE) for line in answer.text.splitlines()):
+        raise typer.Exit(1)
 
 
 def call(
@@ -52,6 +56,8 @@ def call(
     as_json: Json = False,
 ) -> None:
     """Call any tool, as an agent would. Exit code 1 if the tool reports an error.
+
+    So it is where find_hotspots, capture_problem or verify_in_place has no result. A verdict is a result.
 
     At a terminal lines are wrapped; into a file or pipe they stay as the tool wrote them.
     """

@@ -49,7 +49,10 @@ DOING = {
 """What a person reads while a tool works."""
 IN_THE_STORE = ("write_files", "cancel_job", "list_attempts", "search_docs", "find_attempts", "list_problems")
 """Tools that name no host."""
-STARTERS = ("run_command", "evaluate_kernel", "audit_attempt", "check_memory", "profile_kernel", "find_hotspots")
+STARTERS = (
+    "run_command", "evaluate_kernel", "audit_attempt", "check_memory", "profile_kernel", "find_hotspots",
+    "capture_problem", "verify_in_place", "make_dispatcher",
+)  # fmt: skip
 WAIT_S = 60
 
 

@@ -29,6 +29,7 @@ CALLED = (
     "evaluate_kernels", "check_memory", "profile_kernel", "query_profile", "find_hotspots", "read_doc", "inspect_code",
     "build_project", "run_tests", "port_source", "find_attempts", "add_note", "reserve_gpu", "release_gpu",
     "submit_batch", "analyze_nccl", "transform_nccl", "capture_problem", "apply_attempt", "verify_in_place",
+    "make_dispatcher",
 )  # fmt: skip
 """Tools that `call` alone calls. Those named by an ordinary word, `lessons` and `share`, are in no hint."""
 _COMMANDS = PHRASES | TWINS | {tool: f"call {tool}" for tool in CALLED}

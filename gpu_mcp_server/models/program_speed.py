@@ -11,6 +11,8 @@ from gpu_mcp_server.text_safety import join_lines
 from gpu_mcp_server.time_format import format_duration
 
 SHOWN_SHAPES, SHOWN_MODULES = 2, 2
+UNDONE = ("no hot spots: ", "no problem was made of ", "not verified: ")
+"""First words of reports without a result."""
 
 
 class HotspotOptions(Model):
@@ -135,7 +137,7 @@ class HotspotReport(ResultModel):
         if self.status == "running":
             return f"still running on {self.host}; job_status with wait_s waits for its end"
         if not self.hotspots or self.wall_s is None:
-            return f"no hot spots: {self.status}; see the notes and the output below"
+            return f"{UNDONE[0]}{self.status}; see the notes and the output below"
         first = self.hotspots[0]
         where = f"on {self.device}" if self.device else "on the processor"
         return (
@@ -199,7 +201,7 @@ class CaptureReport(ResultModel):
             )
         calls = sum(s.calls for s in self.sets)
         lines = [f"captured {self.target}: {calls} calls, {len(self.sets)} cases" if self.problem else ""]
-        lines[0] = lines[0] or f"no problem was made of {self.target}: {self.status}"
+        lines[0] = lines[0] or f"{UNDONE[1]}{self.target}: {self.status}"
         lines += [f"  {s.calls} calls: {', '.join(s.inputs)}" for s in self.sets]
         if self.replayable:
             names = ", ".join(self.replayable)
@@ -309,7 +311,7 @@ class VerifyReport(ResultModel):
 
     def _head(self) -> str:
         if self.speedup is None or self.speedup_low is None or self.speedup_high is None:
-            return f"not verified: {self.status}; see the notes and the output below"
+            return f"{UNDONE[2]}{self.status}; see the notes and the output below"
         kernel = f"{self.kernel_speedup:.2f} times as a kernel, " if self.kernel_speedup else ""
         whole = f"{self.speedup:.2f} ({self.speedup_low:.2f} to {self.speedup_high:.2f}) of the whole"
         words = {

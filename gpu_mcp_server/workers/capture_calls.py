@@ -1,8 +1,8 @@
-"""Runs a Python program and writes down the calls of one operator, function or module, with samples of their inputs.
+"""Runs a Python program and writes down the calls of one operator, function, module or kernel, with their inputs.
 
-Laid into the job as a file, together with python_profile, program_hooks and call_records, and run by the program's own
-interpreter: `capture_calls.py PLAN FOLDER SCRIPT|-m MODULE|-c TEXT ARGUMENTS`. PLAN is JSON: `kind`, `target`,
-`record_s`, `sets`, `sample_bytes`, `each_bytes`.
+Laid into the job as a file, with python_profile, program_hooks, call_records and kernel_launches, and run by the
+program's own interpreter: `capture_calls.py PLAN FOLDER SCRIPT|-m MODULE|-c TEXT ARGUMENTS`. PLAN is JSON: `kind`,
+`target`, `record_s`, `sets`, `sample_bytes`, `each_bytes`.
 """
 
 import functools
@@ -36,8 +36,16 @@ class CallRecorder:
         self.others = self.graphs = self.compiled = self.differing = 0
         self.wrong = self.overload = ""
         self.device = "cpu"
+        self.written: List[str] = []
+        self.pure: List[str] = []
+        """Arguments of a Triton kernel that it writes, and those of them whose values before do not count."""
         self._lock = threading.RLock()
         self._began = False
+        self._process, self.forks = os.getpid(), 0
+        os.register_at_fork(after_in_parent=self._count_fork)
+
+    def _count_fork(self) -> None:
+        self.forks += 1
 
     def note_name(self, name: str) -> None:
         """Remember that something of this name ran."""
@@ -134,7 +142,9 @@ class CallRecorder:
         os._exit(0)
 
     def end(self) -> None:
-        """Write what was seen."""
+        """Write what was seen; in a forked worker nothing."""
+        if os.getpid() != self._process:
+            return
         signal.setitimer(signal.ITIMER_REAL, 0)
         here = os.path.realpath(os.getcwd()) + os.sep
         loaded: Dict[str, str] = {}
@@ -146,6 +156,7 @@ class CallRecorder:
             "kind": self.plan["kind"], "sets": list(self.sets.values()), "seen": self.seen, "module": self.module,
             "others": self.others, "graphs": self.graphs, "compiled": self.compiled, "differing": self.differing,
             "wrong": self.wrong, "overload": self.overload, "device": self.device, "loaded": loaded,
+            "written": self.written, "pure": self.pure, "forks": self.forks,
             "torch": str(self.torch.__version__), "python": sys.executable,
         }  # fmt: skip
         with open(os.path.join(self.folder, "inputs.safetensors"), "wb") as file:
@@ -217,13 +228,10 @@ def record_operator(recorder: CallRecorder) -> Callable[[], None]:
     return lambda: mode.__exit__(None, None, None)
 
 
-def record_function(recorder: CallRecorder) -> None:
-    """Count the calls of a function of a module."""
+def wrap_named(recorder: CallRecorder, wrap: Callable[[Any], Any]) -> None:
+    """Put `wrap(it)` in the place of the target's function or kernel, once its module is there."""
     hooks: Any = importlib.import_module("program_hooks")
     where, _, name = recorder.plan["target"].partition(":")
-
-    def wrap(function: Any) -> Any:
-        return recorder.count_calls(function, parameters_of(function))
 
     def replace(module: Any) -> None:
         recorder.note_name(where)
@@ -234,6 +242,59 @@ def record_function(recorder: CallRecorder) -> None:
         hooks.MAIN[name] = wrap
     else:
         hooks.watch_import(where, replace)
+
+
+class LaunchRecorder:
+    """Records the launches of a Triton kernel, as calls that return what it writes."""
+
+    def __init__(self, recorder: CallRecorder) -> None:
+        self.recorder, self.records = recorder, recorder.records
+        self.launches: Any = importlib.import_module("kernel_launches")
+        self.forms: Dict[Any, Tuple[List[str], List[str]]] = {}
+        """By types, sizes and values of the arguments: those that a launch writes."""
+
+    def hook(self, kernel: Any) -> Any:
+        """Return the kernel, whose launches are recorded from now on."""
+        try:
+            return self.launches.hook_launches(kernel, functools.partial(self.launch, kernel))
+        except self.launches.NotCallable as error:
+            self.recorder.wrong = str(error)
+            return kernel
+
+    def launch(self, kernel: Any, grid: Any, args: Any, kwargs: Any, original: Any) -> Any:
+        """Make a launch, and record it where that is possible."""
+        one = self._take(kernel, grid, args, kwargs, original)
+        found = original(*args, **kwargs)
+        if one is not None:
+            named = self.launches.named_arguments(args, kwargs)
+            self.recorder.note_answers(one, tuple(named[name] for name in self.recorder.written))
+        return found
+
+    def _take(self, kernel: Any, grid: Any, args: Any, kwargs: Any, original: Any) -> Optional[Dict[str, Any]]:
+        recorder, launches = self.recorder, self.launches
+        cuda = recorder.torch.cuda
+        if cuda.is_available() and cuda.is_current_stream_capturing():
+            recorder.graphs += 1  # trial launches would be captured, too
+            return None
+        try:
+            raw = self.records.Skeleton()
+            key = (json.dumps(raw.take((tuple(args), kwargs))), self.records.key_of(raw.tensors, raw.leaves))
+            if key not in self.forms and len(self.forms) >= recorder.plan["sets"]:
+                recorder.others += 1
+                return None
+            if key not in self.forms:
+                self.forms[key] = launches.find_outputs(args, kwargs, original)
+            form = self.forms[key]
+            if recorder.written and form != (recorder.written, recorder.pure):
+                recorder.differing += 1
+                return None
+            recorder.written, recorder.pure = form
+            plain = launches.plain_grid(kernel, grid, args, kwargs)
+            given, more = launches.as_call(plain, args, kwargs, recorder.pure)
+        except (launches.NotCallable, self.records.NotRecordable) as error:
+            recorder.wrong = str(error)
+            return None
+        return recorder.take(given, more, ["grid", *kernel.arg_names])
 
 
 def record_module(recorder: CallRecorder) -> None:
@@ -283,7 +344,7 @@ def is_alike(recorder: CallRecorder, module: Any) -> bool:
 def run_program(plan: Dict[str, Any], rest: List[str]) -> None:
     """Run the program, its script with a hook where the function is the script's own."""
     where, _, name = plan["target"].partition(":")
-    if plan["kind"] == "function" and where == "__main__" and not rest[0].startswith("-"):
+    if plan["kind"] in ("function", "launch") and where == "__main__" and not rest[0].startswith("-"):
         hooks: Any = importlib.import_module("program_hooks")
         if hooks.run_hooked(rest[0], rest[1:], name):
             return
@@ -312,7 +373,11 @@ def main(arguments: List[str]) -> None:
     if plan["kind"] == "operator":
         record_operator(recorder)
     elif plan["kind"] == "function":
-        record_function(recorder)
+        wrap_named(recorder, lambda function: recorder.count_calls(function, parameters_of(function)))
+    elif plan["kind"] == "launch":
+        if not torch.cuda.is_available():
+            os.environ.setdefault("TRITON_INTERPRET", "1")
+        wrap_named(recorder, LaunchRecorder(recorder).hook)
     else:
         record_module(recorder)
     try:

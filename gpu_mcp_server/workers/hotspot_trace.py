@@ -87,6 +87,7 @@ class ProgramRecorder:
         self._profiler: Any = None
         self._began = self._end_s = 0.0
         self._steps = self._forks = 0
+        self._process = os.getpid()
         self.compiled = 0
         self.names = ModuleNames(torch)
 
@@ -154,6 +155,8 @@ class ProgramRecorder:
 
     def end(self) -> None:
         """Stop and write what was seen; nothing the second time."""
+        if os.getpid() != self._process:  # a forked worker that came to the program's end
+            return
         signal.setitimer(signal.ITIMER_REAL, 0)
         if self._profiler is None or self._end_s:
             return

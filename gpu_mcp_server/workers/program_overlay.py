@@ -1,6 +1,7 @@
-"""Puts a judged kernel into a running program: for an operator, a function or the forward of modules, at known calls.
+"""Puts a judged kernel into a running program: for an operator, function, forward or Triton kernel, at known calls.
 
-Lies in an overlay's folder beside `overlay.json`, the candidate, program_hooks, launcher_call and call_records;
+Lies in an overlay's folder beside `overlay.json`, the candidate, program_hooks, launcher_call, kernel_launches and
+call_records;
 `sitecustomize` of that folder installs it, so that a program runs without it where PYTHONPATH does not name the folder.
 A call with other types, sizes, steps or values than the kernel was judged at goes to the program's own code.
 """
@@ -77,6 +78,31 @@ class Overlay:
         self.calls += 1
         return self.records.fill(case["answer"], list(found), case["answer_leaves"])
 
+    def launch(self, kernel: Any, grid: Any, args: Any, kwargs: Any, original: Any) -> Any:
+        """Answer a launch of a Triton kernel where it is known: the answers go where the program's kernel writes."""
+        launches: Any = importlib.import_module("kernel_launches")
+        named = launches.named_arguments(args, kwargs)
+        if getattr(self._local, "busy", False) or any(name not in named for name in self.plan["written"]):
+            return original(*args, **kwargs)
+        plain = launches.plain_grid(kernel, grid, args, kwargs)
+        case, skeleton = self._case(*launches.as_call(plain, args, kwargs, self.plan["pure"]))
+        if case is None:
+            self.passed_on += 1
+            return original(*args, **kwargs)
+        targets = [named[name] for name in self.plan["written"]]
+        in_place = all(name in self.plan["pure"] and named[name].is_contiguous() for name in self.plan["written"])
+        self._local.busy = True
+        try:
+            found = self._run(case, skeleton.leaves, list(skeleton.tensors), None, targets if in_place else None)
+        finally:
+            self._local.busy = False
+        with self.torch.no_grad():
+            for target, value in zip(targets, found):
+                if value is not target:
+                    target.copy_(value)
+        self.calls += 1
+        return None
+
     def _case(self, args: Any, kwargs: Any) -> Any:
         skeleton = self.records.Skeleton()
         try:
@@ -93,15 +119,17 @@ class Overlay:
         state.update(dict(module.named_buffers(remove_duplicate=False)))
         return [state[name] for name in self.plan["state"]]
 
-    def _run(self, case: Dict[str, Any], leaves: List[Any], given: List[Any], module: Any) -> List[Any]:
-        """Return the kernel's answers, which nothing is differentiated through."""
+    def _run(
+        self, case: Dict[str, Any], leaves: List[Any], given: List[Any], module: Any, into: Any = None
+    ) -> List[Any]:
+        """Return the kernel's answers, in the tensors `into` where it can write there; no gradients go through."""
         torch = self.torch
         with torch.no_grad():
             passed = [leaves[at] for at in self.plan["passed"]]
             if self.plan["form"] == "model":
                 count = len(given) - len(self.plan["state"])
                 return list(self.records.tensors_in(self._model(module, given[count:])(*given[:count], *passed)))
-            outputs = [
+            outputs = into or [
                 torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self.plan["device"])
                 for o in case["outputs"]
             ]
@@ -194,6 +222,12 @@ def replaced_function(overlay: Overlay, function: Any) -> Any:
     return instead
 
 
+def replaced_kernel(overlay: Overlay, kernel: Any) -> Any:
+    """Return a Triton kernel whose launches the judged one answers where it can."""
+    launches: Any = importlib.import_module("kernel_launches")
+    return launches.hook_launches(kernel, functools.partial(overlay.launch, kernel))
+
+
 def replaced_class(overlay: Overlay, kind: Any) -> Any:
     """Return a class of modules whose forward the kernel answers for, where they are built as the judged one."""
     forward, records = kind.forward, overlay.records
@@ -255,7 +289,8 @@ def install() -> None:
         return made[0]
 
     where, _, name = plan["replaces"].partition(":")
-    put: Any = replaced_class if plan["kind"] == "module" else replaced_function
+    puts = {"module": replaced_class, "launch": replaced_kernel}
+    put: Any = puts.get(plan["kind"], replaced_function)
 
     def put_in(it: Any) -> Any:
         return put(overlay(), it)

@@ -103,7 +103,7 @@ async def make_dispatcher(
         list[str] | None, Field(description="Correct attempts to choose from; all if absent.", max_length=64)
     ] = None,
 ) -> DispatchReport:
-    """Choose the fewest judged candidates within 2 % of the best at all shapes, and judge a dispatcher.
+    """Choose the fewest candidates within 2 % of the best at all shapes; judge a dispatcher.
 
     Uses the times on record. The dispatcher is code in the candidates' language, judged at hidden shapes too.
     """

@@ -1,4 +1,4 @@
-"""Calls that were recorded in a user's program, of an operator, a function or a module: each set of inputs a case.
+"""Calls that were recorded in a user's program, of an operator, function, module or kernel: each set of inputs a case.
 
 Inputs come from the recording, varied from the judge's secret seed; indices and masks come as they were.
 """
@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Sequence, cast
 
 from .call_records import build_module, fill, make_tensor, read_samples, tensors_in, torch
 from .case_module import CaseModule
+from .kernel_launches import returning_call
 
 RECORD, SAMPLES = "capture.json", "inputs.safetensors"
 
@@ -49,6 +50,8 @@ class CapturedCalls(CaseModule):
         described = self.record.get("module")
         if described is None:
             call = self.module.call
+            if self.record.get("written"):
+                call = returning_call(call, self.record["written"])
 
             class Call(torch.nn.Module):  # type: ignore[misc]
                 def forward(self, *given: Any) -> Any:

@@ -16,7 +16,9 @@ MAIN = "program_main"
 """Module name of the script's definitions. The judge's call_records has the same name."""
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Text = Annotated[str, Field(max_length=1000)]
-Target = Literal["operator", "function", "module"]
+Target = Literal["operator", "function", "module", "launch"]
+GRID = "[grid]"
+"""End of a target that is a Triton kernel."""
 
 
 class RecordedTensor(BaseModel):
@@ -89,10 +91,15 @@ class CallRecording(BaseModel):
     others: Count
     graphs: Count
     compiled: Count
+    forks: Count = 0
     differing: Count
     wrong: Text
     overload: Text
     device: Text
+    written: list[Text] = Field(default=[], max_length=100)
+    """Of a Triton kernel: arguments that it writes, by place or name."""
+    pure: list[Text] = Field(default=[], max_length=100)
+    """Of these, arguments whose values before the launch do not count."""
     loaded: dict[Text, Text] = Field(max_length=20_000)
     torch: Text
 
@@ -175,6 +182,7 @@ def captured_problem(
         "names": sets[0].names,
         "passed": passed,
         "module": found.module if kind == "module" else None,
+        **({"written": found.written, "pure": found.pure} if kind == "launch" else {}),
         "sets": [_set_record(s) for s in sets],
     }
     said = f"{kind} {target} of a program, as it was called {sum(s.calls for s in sets)} times"
@@ -210,7 +218,13 @@ def reference_text(target: str, kind: Target, found: CallRecording) -> str:
             f'"""The operator {target} of torch, as a program calls it."""\n\nimport torch\n\n\n'
             f"def call(*args, **kwargs):\n    return torch.ops.{found.overload}(*args, **kwargs)\n"
         )
-    name = str((found.module or {}).get("class")) if kind == "module" else target.replace("__main__:", f"{MAIN}:")
+    called = target.removesuffix(GRID).replace("__main__:", f"{MAIN}:")
+    name = str((found.module or {}).get("class")) if kind == "module" else called
+    if kind == "launch" and found.device == "cpu":
+        return (
+            f'"""{target} of a program; its own code lies beside this file, and Triton interprets it."""\n\n'
+            f'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\n\n{import_text(name)}'
+        )
     return f'"""{target} of a program; its own code lies beside this file."""\n\n{import_text(name)}'
 
 

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import Template
 
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.problems.launcher_signatures import c_launcher, cuda_launcher
@@ -119,18 +120,25 @@ def _python(
     points: Sequence[tuple[Sequence[int], int]],
 ) -> str:  # fmt: skip
     tensors = [t.name for t in [*problem.inputs, *problem.outputs]]
-    arguments = ", ".join([*tensors, *problem.symbols()])
     modules = dict.fromkeys(name.partition(".")[0] for part in parts for name in imports_of(part.text).needed)
-    texts = "".join(
-        f"_PARTS.append(_launcher({_SAFE.sub('_', part.attempt_id)!r}, {part.entry!r}, (\n"
-        + "".join(f"    {line!r}\n" for line in part.text.splitlines(True))
-        + ")))\n"
-        for part in parts
-    )
-    rows = "".join(f"    ({tuple(math.log(size) for size in sizes)!r}, {part}),\n" for sizes, part in points)
-    sizes = f"({', '.join(symbols)},)"
-    named = ", ".join(part.attempt_id for part in parts)
-    return f'''"""A dispatcher: the nearest of the timed shapes decides. Parts: {named}."""
+    values = {
+        "NAMED": ", ".join(part.attempt_id for part in parts),
+        "IMPORTS": "\n".join(f"import {name}" for name in modules if name != "__future__"),
+        "ROWS": "".join(f"    ({tuple(math.log(size) for size in sizes)!r}, {part}),\n" for sizes, part in points),
+        "SYMBOLS": ", ".join(symbols),
+        "COUNT": str(len(tensors)),
+        "PARTS": "".join(map(_python_part, parts)),
+        "ARGUMENTS": ", ".join([*tensors, *problem.symbols()]),
+    }
+    return Template(_PYTHON).substitute(values)
+
+
+def _python_part(part: DispatchedPart) -> str:
+    lines = "".join(f"    {line!r}\n" for line in part.text.splitlines(True))
+    return f"_PARTS.append(_launcher({_SAFE.sub('_', part.attempt_id)!r}, {part.entry!r}, (\n{lines})))\n"
+
+
+_PYTHON = '''"""A dispatcher: the nearest of the timed shapes decides. Parts: $NAMED."""
 
 import inspect
 import linecache
@@ -138,12 +146,13 @@ import math
 import sys
 import types
 
-{"".join(f"import {name}" + chr(10) for name in modules if name not in ("__future__",))}
+$IMPORTS
+
 _POINTS = (
-{rows})
-"""Logarithms of the sizes {", ".join(symbols)} at which the parts were timed, and the part that answers."""
+$ROWS)
+"""Logarithms of the sizes $SYMBOLS at which the parts were timed, and the part that answers."""
 _PARTS = []
-_CHOSEN = {{}}
+_CHOSEN = {}
 """Parts by sizes, once they are known."""
 
 
@@ -155,18 +164,18 @@ def _launcher(name, entry, text):
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     exec(compile(text, file, "exec"), module.__dict__)
     function = getattr(module, entry)
-    sized = len(inspect.signature(function).parameters) > {len(tensors)}
-    return (lambda *given: function(*given)) if sized else (lambda *given: function(*given[:{len(tensors)}]))
+    sized = len(inspect.signature(function).parameters) > $COUNT
+    return function if sized else lambda *given: function(*given[:$COUNT])
 
 
-{texts}
+$PARTS
 
-def launch({arguments}):
-    sizes = {sizes}
+def launch($ARGUMENTS):
+    sizes = ($SYMBOLS,)
     chosen = _CHOSEN.get(sizes)
     if chosen is None:
         at = [math.log(max(size, 1)) for size in sizes]
         far = [(sum((a - b) ** 2 for a, b in zip(point, at)), part) for point, part in _POINTS]
         chosen = _CHOSEN[sizes] = _PARTS[min(far)[1]]
-    return chosen({arguments})
+    return chosen($ARGUMENTS)
 '''

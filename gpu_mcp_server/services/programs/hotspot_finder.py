@@ -27,6 +27,11 @@ from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob,
 PURPOSE = "hotspots"
 FOLDER = f"{OURS}/hotspots"
 ABOUT, WRITTEN, COLLECTED = f"{FOLDER}/about.json", f"{FOLDER}/recording.json", f"{FOLDER}/out-0.json"
+NO_NETWORK = re.compile(
+    r"Temporary failure in name resolution|Name or service not known|No address associated with hostname"
+    r"|Network is unreachable|couldn't connect to|Max retries exceeded"
+)
+"""Source: messages of glibc's getaddrinfo, of errno ENETUNREACH, of huggingface_hub and of requests."""
 VALUED, PROGRAM, CUT = "WX", "mc", "EI"
 """Letters of options: with a value, naming the program to run, ignoring PYTHONPATH."""
 SLOW_EVENTS = 200_000
@@ -195,7 +200,7 @@ def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJ
         notes.append("operators are very short: the profiler's own time is part of theirs")
     if not found.operators:
         notes.append("no operator of torch ran in the recorded time: lower warm_s or raise record_s")
-    return notes
+    return notes + without_network(ended)
 
 
 def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob) -> dict[str, Any]:
@@ -205,7 +210,7 @@ def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob) -> dict[st
     notes = [n for n in (ended.done.record.note,) if n]
     if status == "timeout":
         notes.append("nothing was recorded before the limit: lower warm_s, or raise timeout_s")
-    return {"status": status, "notes": notes, "output": ended.output}
+    return {"status": status, "notes": notes + without_network(ended), "output": ended.output}
 
 
 def without_torch(python: str, missing: str) -> str:
@@ -214,6 +219,17 @@ def without_torch(python: str, missing: str) -> str:
         f"{python} cannot import torch ({missing}): give the interpreter that has it as command's "
         "first word, and name it as judge_python of the host so that jobs may read its folder"
     )
+
+
+def without_network(ended: FinishedToolJob) -> list[str]:
+    """Return advice for a program that failed because it wanted the network; nothing for any other."""
+    failed = bool(ended.about.get("code")) or ended.status != "ok"
+    if not failed or NO_NETWORK.search(ended.output) is None:
+        return []
+    return [
+        "the program wanted the network, and a job has none: put the files that it loads into the workspace "
+        "(write_files, gpu-mcp-server push) and have it read them there"
+    ]
 
 
 def last_words(ended: FinishedToolJob) -> str:

@@ -112,7 +112,7 @@ class KernelDispatch:
         (kind, _), *others = groups.most_common()
         notes = [f"left out: {n} attempts in {' on '.join(other)}" for other, n in others]
         latest = {one.attempt.source_hash: one for one in found if _group(one) == kind}
-        return shortlisted([*latest.values()]), notes
+        return best_candidates([*latest.values()]), notes
 
     async def _times(self, problem: Problem, attempt: Attempt) -> list[float]:
         """Return an attempt's time at each shape.
@@ -156,7 +156,7 @@ def times_by_shape(problem: Problem, shapes: Sequence[Mapping[str, Any]]) -> lis
     return None if None in found else cast("list[float]", found)
 
 
-def shortlisted(found: Sequence[TimedCandidate]) -> list[TimedCandidate]:
+def best_candidates(found: Sequence[TimedCandidate]) -> list[TimedCandidate]:
     """Return at most MOST candidates, the best of all shapes first; the best at each shape are among them."""
     overall = sorted(found, key=lambda c: math.fsum(map(math.log, c.times_us)))
     best = [min(found, key=lambda c: c.times_us[at]) for at in range(len(found[0].times_us))]

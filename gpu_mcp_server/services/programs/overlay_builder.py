@@ -13,7 +13,7 @@ from gpu_mcp_server.models.program_speed import ApplyReport
 from gpu_mcp_server.package_files import JUDGE, WORKERS
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
-from gpu_mcp_server.services.programs.capture_content import MAIN
+from gpu_mcp_server.services.programs.capture_content import GRID, MAIN
 from gpu_mcp_server.services.programs.program_text import decode_source
 from gpu_mcp_server.services.store import Store
 from gpu_mcp_server.workers.program_hooks import hooked_script
@@ -72,6 +72,7 @@ class OverlayBuilder:
             "program_overlay.py": WORKERS / "program_overlay.py",
             "program_hooks.py": WORKERS / "program_hooks.py",
             "call_records.py": JUDGE / "adapters" / "call_records.py",
+            "kernel_launches.py": JUDGE / "adapters" / "kernel_launches.py",
             "launcher_call.py": JUDGE / "candidate" / "launcher_call.py",
         }
         found = {f"{FOLDER}/{name}": path.read_bytes() for name, path in sources.items()}
@@ -154,7 +155,7 @@ def overlay_plan(problem: Problem, attempt: Attempt) -> dict[str, Any]:
         told["outputs"] = [{"dtype": t.dtype, "shape": size} for t, size in sizes]
         cases.append(told | {"dims": [shape[symbol] for symbol in problem.symbols()]})
     form = FORMS[str(attempt.language)]
-    replaces = record["module"]["class"] if facts["of"] == "module" else facts["target"]
+    replaces = record["module"]["class"] if facts["of"] == "module" else facts["target"].removesuffix(GRID)
     return {
         "kind": facts["of"],
         "replaces": replaces,
@@ -163,6 +164,8 @@ def overlay_plan(problem: Problem, attempt: Attempt) -> dict[str, Any]:
         "skeleton": record["skeleton"],
         "passed": record["passed"],
         "module": record["module"],
+        "written": record.get("written") or [],
+        "pure": record.get("pure") or [],
         "state": problem.state,
         "cases": cases,
         "form": form,
@@ -198,7 +201,7 @@ def _notes(plan: Mapping[str, Any], attempt: Attempt) -> list[str]:
     notes = [
         "calls with other types, sizes, steps or values than the kernel was judged at go to the program's own code"
     ]
-    if plan["kind"] != "operator":
+    if plan["kind"] in ("function", "module"):
         notes.append("where gradients are wanted, backward is the program's own: it computes its forward once more")
     if attempt.trust != "confirmed":
         notes.append(f"the kernel's time is {attempt.trust or 'not known'}")

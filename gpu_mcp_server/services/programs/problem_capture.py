@@ -19,6 +19,7 @@ from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
 from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
 from gpu_mcp_server.services.programs.capture_content import (
+    GRID,
     MAIN,
     CallRecording,
     NoTorch,
@@ -30,7 +31,12 @@ from gpu_mcp_server.services.programs.capture_content import (
     replayable_inputs,
     told_set,
 )
-from gpu_mcp_server.services.programs.hotspot_finder import last_words, split_command, without_torch
+from gpu_mcp_server.services.programs.hotspot_finder import (
+    last_words,
+    split_command,
+    without_network,
+    without_torch,
+)
 from gpu_mcp_server.services.programs.program_text import decode_source, definitions_of, module_files
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
@@ -44,6 +50,7 @@ MOST_SETS = 48
 """Sets of inputs that the worker records at most; `options.sets` of them become cases."""
 OPERATOR = re.compile(r"[a-z_]\w*(?:::|\.)\w+(?:\.\w+)?")
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+LAUNCH = re.compile(FUNCTION.pattern + re.escape(GRID))
 MODULE = re.compile(r"[A-Za-z_]\w*(?:\.(?:\w+|\*))*")
 TEXT_BYTES = 1 << 20
 
@@ -82,19 +89,19 @@ class ProblemCapture:
         options = options or CaptureOptions()
         python, rest = split_command(command)
         kind = kind_of(target)
-        if kind == "function" and target.startswith("__main__:") and rest[0].startswith("-"):
+        if kind in ("function", "launch") and target.startswith("__main__:") and rest[0].startswith("-"):
             raise BadRequest(
                 f"{target} names a function of the script, but the command runs {rest[0]}.",
                 hint="Name the function by its module: package.module:function.",
             )
         run_at = await self._targets.program(command, workspace_id, host)
         plan = {
-            "kind": kind, "target": target, "record_s": options.record_s, "sets": MOST_SETS,
+            "kind": kind, "target": target.removesuffix(GRID), "record_s": options.record_s, "sets": MOST_SETS,
             "sample_bytes": SAMPLE_BYTES, "each_bytes": EACH_BYTES,
         }  # fmt: skip
         argv = [*python, f"{OURS}/capture_calls.py", json.dumps(plan), FOLDER, *rest]
         modules = [WORKERS / f"{name}.py" for name in ("capture_calls", "program_hooks", "python_profile")]
-        modules.append(JUDGE / "adapters" / "call_records.py")
+        modules += [JUDGE / "adapters" / f"{name}.py" for name in ("call_records", "kernel_launches")]
         job = ToolJob(
             kind="run",
             purpose=PURPOSE,
@@ -209,11 +216,13 @@ def kind_of(target: str) -> Target:
     """Return the kind of a target.
 
     Raises:
-        BadRequest: If it is neither an operator, a function nor a module.
+        BadRequest: If it is neither an operator, a function, a Triton kernel nor a module.
     """
     if len(target) <= 200:
         if FUNCTION.fullmatch(target):
             return "function"
+        if LAUNCH.fullmatch(target):
+            return "launch"
         if "::" in target and OPERATOR.fullmatch(target):
             return "operator"
         if target.startswith("aten.") and OPERATOR.fullmatch(target):
@@ -221,9 +230,9 @@ def kind_of(target: str) -> Target:
         if MODULE.fullmatch(target):
             return "module"
     raise BadRequest(
-        f"{target[:100]!r} names no operator, function or module.",
-        hint="An operator is aten::mm, a function package.module:function, a module Net.blocks.*.mlp: as find_hotspots "
-        "shows them.",
+        f"{target[:100]!r} names no operator, function, Triton kernel or module.",
+        hint="An operator is aten::mm, a function package.module:function, a Triton kernel "
+        "package.module:kernel[grid], a module Net.blocks.*.mlp.",
     )
 
 
@@ -235,11 +244,13 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
         notes.append(f"{found.differing} calls of another overload, or of modules built otherwise, are left out")
     if found.compiled:
         notes.append("torch.compile was off in this run, so that calls could be recorded: compare with its own kernels")
+    if found.forks:
+        notes.append(f"calls in {found.forks} child processes (workers that load data) were not recorded")
     if found.graphs:
         notes.append(f"{found.graphs} calls were recorded into CUDA graphs; replays of these are not counted")
     if code := ended.about.get("code"):
         notes.append(f"the program ended with {code}; calls until then count. {last_words(ended)}")
-    return notes
+    return notes + without_network(ended)
 
 
 def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
@@ -248,14 +259,16 @@ def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
         return [f"{target} cannot be captured: {found.wrong}"]
     if found.sets:
         return []
+    target = target.removesuffix(GRID)
     where = target.partition(":")[0]
-    if kind == "function" and target in found.seen:
+    by_name = kind in ("function", "launch")
+    if by_name and target in found.seen:
         return [f"{target} was never called while the program ran"]
-    if kind == "function" and where in found.seen:
+    if by_name and where in found.seen:
         return [f"{where} has no function {target.partition(':')[2]}"]
-    if kind == "function" and where != "__main__":
+    if by_name and where != "__main__":
         return [f"the program never imported {where}"]
-    if kind == "function":
+    if by_name:
         return [f"the script defines no {target.partition(':')[2]} at its top level, or never calls it"]
     near = difflib.get_close_matches(target, found.seen, n=5, cutoff=0.3)
     near = near or sorted(found.seen, key=lambda n: -found.seen[n])[:5]
@@ -270,4 +283,4 @@ def _not_recorded(found: NoTorch | str, ended: FinishedToolJob) -> dict[str, Any
     notes = [n for n in (found, ended.done.record.note) if n]
     if status == "timeout":
         notes.append("the program was ended before a call was seen, or within options.record_s: raise timeout_s")
-    return {"status": status, "notes": notes, "output": ended.output}
+    return {"status": status, "notes": notes + without_network(ended), "output": ended.output}

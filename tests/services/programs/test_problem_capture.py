@@ -121,9 +121,38 @@ async def test_calls_that_make_no_problem_are_explained(lab: Lab):
     assert writes.status == "nothing" and "writes to its inputs" in writes.summary()
 
 
+FORKS = """
+import os, sys, urllib.request
+import torch
+
+
+@torch.compile
+def doubled(x):
+    return torch.mm(x, x)
+
+
+if os.fork() == 0:
+    doubled(torch.ones(2, 2))
+    sys.exit(0)
+os.wait()
+doubled(torch.ones(3, 3))
+urllib.request.urlopen("http://example.org")
+"""
+
+
+@needs_torch
+async def test_a_program_that_forks_compiles_and_wants_the_network_loses_nothing(lab: Lab):
+    found = await capture(lab, FORKS, "aten::mm")
+    assert [(s.calls, s.inputs) for s in found.sets] == [(1, ["self float32[3, 3]", "mat2 float32[3, 3]"])]
+    said = found.summary()
+    assert "calls in 1 child processes" in said and "torch.compile was off in this run" in said
+    assert "wanted the network, and a job has none: put the files" in said
+
+
 def test_targets_are_told_apart():
-    kinds = [kind_of(t) for t in ("aten::mm", "aten.mm.default", "a.b:c", "__main__:f", "Net.blocks.*.fc1", "GPT")]
-    assert kinds == ["operator", "operator", "function", "function", "module", "module"]
-    for wrong in ("", "a b", "x::y::z", "a:b:c", "../x", "Net..fc"):
+    named = ("aten::mm", "aten.mm.default", "a.b:c", "__main__:f", "Net.blocks.*.fc1", "GPT", "a.b:c[grid]")
+    kinds = [kind_of(t) for t in named]
+    assert kinds == ["operator", "operator", "function", "function", "module", "module", "launch"]
+    for wrong in ("", "a b", "x::y::z", "a:b:c", "../x", "Net..fc", "a.b:c[0]"):
         with pytest.raises(BadRequest):
             kind_of(wrong)

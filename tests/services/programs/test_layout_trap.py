@@ -1,0 +1,57 @@
+"""From a command to a measured copy, end to end: a kernel that is right and fast, and slows the program that it is in."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpu_mcp_server.models.program_speed import VerifyOptions
+from gpu_mcp_server.package_files import content_path
+from gpu_mcp_server.services.lab import Lab
+from tests.laboratory import laboratory
+from tests.services.programs.test_problem_capture import PYTHON, capture, judge, needs_torch
+
+TRAP = (content_path("examples/programs") / "layout_trap.py").read_text()
+ARGUMENTS = ("4", "512", "512")
+KERNEL = """
+#include <math.h>
+#include <stdint.h>
+int launch(const float *x, float *y) {
+    #pragma omp parallel for
+    for (int place = 0; place < 512; place++)
+        for (int batch = 0; batch < 8; batch++)
+            for (int at = 0; at < 512; at++) {
+                float v = x[(place * 8 + batch) * 512 + at];
+                y[(batch * 512 + place) * 512 + at] = v / (1 + expf(-1.702f * v));
+            }
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory(hosts={"local": {"judge_python": PYTHON or None}}) as lab:
+        yield lab
+
+
+@needs_torch
+@pytest.mark.timeout(1800)
+async def test_a_right_kernel_that_changes_a_layout_is_found_to_slow_the_whole(lab: Lab):
+    found = await capture(lab, TRAP, "__main__:gate", *ARGUMENTS)
+    assert found.problem and found.sets[0].inputs == ["x float32[8, 512, 512] strides [512, 4096, 1]"], found.summary()
+    verdict = await judge(lab, found.problem.problem_id, KERNEL)
+    assert verdict.verdict == "correct", verdict.summary()
+    workspace = (await lab.store.workspaces.write(None, {"program.py": TRAP})).workspace_id
+    applied = await lab.programs.overlays.apply(verdict.attempt_id, workspace)
+    options = VerifyOptions(pairs=6, wait_s=240)
+    command = [PYTHON, "program.py", *ARGUMENTS]
+    whole = await lab.programs.verifier.verify(command, applied.workspace_id, options=options)
+    while whole.status == "running":
+        assert whole.job_id
+        row = await lab.jobs.table.get(whole.job_id)
+        done = await lab.jobs.runner.wait(whole.job_id, row.host)
+        assert done is not None
+        whole = await lab.programs.verifier.finish(done, row)
+    # twice as long on an idle machine; on a busy one the interval may be wide, but the kernel is no gain
+    assert whole.status in ("slower", "same") and (whole.speedup or 9) < 1, whole.summary()
+    assert whole.kernel_calls == 4 and "numbers agree" in whole.compared
