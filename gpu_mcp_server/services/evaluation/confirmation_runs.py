@@ -18,7 +18,7 @@ from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
 from gpu_mcp_server.services.evaluation.confirmation_outcomes import ConfirmationOutcomes
 from gpu_mcp_server.services.evaluation.host_use import HostUse
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
-from gpu_mcp_server.services.jobs.call_context import CallContext, run_in_call
+from gpu_mcp_server.services.jobs.call_context import CallContext, current_call, run_in_call
 from gpu_mcp_server.services.jobs.job_runner import JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.jobs.server_liveness import ServerLiveness
@@ -75,6 +75,7 @@ class ConfirmationRuns:
         self._use, self._server = use, server
         self._owed = asyncio.Event()
         self._running: dict[str, _Run] = {}
+        self._tidying: set[asyncio.Task[None]] = set()
         self._not_before: dict[str, float] = {}
         """Of attempts whose run ended by an error, on the monotonic clock."""
         self._worker: asyncio.Task[None] | None = None
@@ -96,6 +97,7 @@ class ConfirmationRuns:
             run.call.leaving = True
             run.task.cancel()
         await asyncio.gather(*(run.task for run in runs), return_exceptions=True)
+        await asyncio.gather(*self._tidying, return_exceptions=True)
 
     def give_way(self, host: str) -> None:
         """End the run on a host where somebody else wants to be judged; it is owed again."""
@@ -155,11 +157,32 @@ class ConfirmationRuns:
         run = self._running[confirmation.host] = _Run(confirmation, task, call)
 
         def ended(_: "asyncio.Task[None]") -> None:
+            with as_server():
+                tidying = asyncio.create_task(self._tidy(run), name=f"end of {task.get_name()}")
+            self._tidying.add(tidying)
+            tidying.add_done_callback(self._tidying.discard)
+
+        task.add_done_callback(ended)
+
+    async def _tidy(self, run: _Run) -> None:
+        """Forget a run that has ended; one that noted no outcome is owed again.
+
+        A task that is cancelled before its first step never runs, so the task itself cannot note that. Where this
+        server ends, a run that has a job stays: the next server waits for it.
+        """
+        confirmation = run.confirmation
+        attempt_id = confirmation.attempt_id
+        try:
+            stands = await self._confirmations.get(attempt_id)
+            since = stands.started_at if stands is not None else None
+            if not (run.call.leaving and await self._confirmations.job_of(attempt_id, since)):
+                await self._confirmations.release_left(attempt_id, self._server.register())
+        except GpuMcpError as error:
+            _log.warning("a confirmation run stays as running", attempt=attempt_id, error=str(error))
+        finally:
             if self._running.get(confirmation.host) is run:
                 del self._running[confirmation.host]
             self._owed.set()
-
-        task.add_done_callback(ended)
 
     async def _made(self, owed: Confirmation) -> None:
         """Make a run for its attempt's user."""
@@ -211,6 +234,11 @@ class ConfirmationRuns:
             assert done is not None
             raise_if_not_run(done.record, row.host)
             evaluation = await self._verdicts.finish(done, row)
+        except asyncio.CancelledError:
+            call = current_call()
+            if job_id is not None and call is not None and not call.leaving:  # it gives way
+                await self._runner.end_quietly(job_id, one.host)
+            raise
         except GpuMcpError as error:
             await self._confirmations.release(
                 one.attempt_id, "" if job_id is None else str(error), counted=bool(job_id)

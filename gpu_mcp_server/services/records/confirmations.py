@@ -134,6 +134,14 @@ class Confirmations:
         found = await self.get(attempt_id)
         return found is not None and found.state == "failed"
 
+    async def release_left(self, attempt_id: str, server: str) -> None:
+        """Owe a run again that a server holds as running although it works on it no more; nothing for any other."""
+        await self._db.execute(
+            "UPDATE confirmations SET state = 'owed', server = NULL, ended_at = ? "
+            "WHERE attempt_id = ? AND state = 'running' AND server = ?",
+            (_now(), attempt_id, server),
+        )
+
     async def finish(self, attempt_id: str, state: State, said: str, seconds: float) -> None:
         """Note how a run ended."""
         await self._db.execute(

@@ -186,6 +186,28 @@ async def test_a_run_gives_way_to_who_is_judged_and_is_owed_again(quick: Lab):
     assert await _second_job(quick, slow.attempt_id, job_id) != job_id, "it is made once more"
 
 
+async def test_a_run_that_ends_before_it_has_a_job_is_owed_again(monkeypatch: pytest.MonkeyPatch):
+    """Somebody else may want its host between the row and the job; then its task never makes a step."""
+    monkeypatch.setattr(confirmation_runs, "QUIET_S", 3600.0)  # none begins but by this test's hand
+    async with laboratory() as lab:
+        attempt = await recorded(lab, await register(lab), RIGHT, 7.0)
+        runs, confirmations = lab.evaluation.runs, lab.evaluation.confirmations
+        for how in ("gives way", "server ends"):
+            await confirmations.owe(attempt.attempt_id, "asked")
+            (owed,) = [one for one in await confirmations.list_owed() if one.attempt_id == attempt.attempt_id]
+            await runs._begin(owed)
+            assert (found := await confirmations.get(attempt.attempt_id)) and found.state == "running"
+            if how == "gives way":
+                runs.give_way(owed.host)
+            else:
+                await runs.close()
+            found = await until(lab, attempt.attempt_id, lambda one: one.state != "running")
+            assert (found.state, found.server, found.tries) == ("owed", None, 0), how
+            assert await confirmations.job_of(attempt.attempt_id, None) is None
+            while runs._running:
+                await asyncio.sleep(0.01)
+
+
 async def _second_job(lab: Lab, attempt_id: str, first: str) -> str:
     async with asyncio.timeout(PATIENCE_S):
         while (found := await lab.evaluation.confirmations.job_of(attempt_id, None)) in (None, first):
