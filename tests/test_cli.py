@@ -111,6 +111,7 @@ def test_every_command_offers_json(run: Run):
             assert "as_json" in command.callback.__code__.co_varnames, command.callback.__name__
 
 
+@pytest.mark.timeout(600)
 def test_a_program_without_a_result_ends_the_command_with_1(sandboxed: Run):
     arguments = {"command": ["/usr/bin/python3", "-I", "-c", "print(1)"], "target": "aten::mm"}
     done = sandboxed("call", "capture_problem", "--args", json.dumps(arguments))

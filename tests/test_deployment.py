@@ -122,6 +122,7 @@ def test_nginx_reads_the_proxy_example(tmp_path: Path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.timeout(600)
 def test_the_action_shows_the_table_and_ends_as_the_comparison_does(tmp_path: Path):
     """Its script runs as GitHub runs it, with our command, on a repository whose change touches no kernel."""
     yaml = pytest.importorskip("yaml")

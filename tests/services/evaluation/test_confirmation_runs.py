@@ -186,6 +186,7 @@ async def test_a_run_gives_way_to_who_is_judged_and_is_owed_again(quick: Lab):
     assert await _second_job(quick, slow.attempt_id, job_id) != job_id, "it is made once more"
 
 
+@pytest.mark.timeout(600)
 async def test_a_run_that_ends_before_it_has_a_job_is_owed_again(monkeypatch: pytest.MonkeyPatch):
     """Somebody else may want its host between the row and the job; then its task never makes a step."""
     monkeypatch.setattr(confirmation_runs, "QUIET_S", 3600.0)  # none begins but by this test's hand

@@ -10,13 +10,14 @@ from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import laboratory
 from tests.services.programs.test_problem_capture import PYTHON, capture, judge, needs_torch
 
-TRAP = (content_path("examples/programs") / "layout_trap.py").read_text()
+EXAMPLE = (content_path("examples/programs") / "layout_trap.py").read_text()
+TRAP = EXAMPLE.replace("torch.manual_seed(0)", "torch.manual_seed(0)\n    torch.set_num_threads(1)")
+"""One thread: several wait for each other where others work on the cores."""
 ARGUMENTS = ("4", "512", "512")
 KERNEL = """
 #include <math.h>
 #include <stdint.h>
 int launch(const float *x, float *y) {
-    #pragma omp parallel for
     for (int place = 0; place < 512; place++)
         for (int batch = 0; batch < 8; batch++)
             for (int at = 0; at < 512; at++) {
