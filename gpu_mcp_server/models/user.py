@@ -63,8 +63,9 @@ class User(Model):
         return any(SCOPES.index(held) >= SCOPES.index(scope) for held in self.scopes)
 
     def expiry_warning(self, now: datetime) -> str:
-        """Say that the token ends within a week, and who makes the next one; empty otherwise."""
-        left = datetime.fromisoformat(self.expires_at) - now if self.expires_at else None
+        """Say that the token ends within a week, and who makes the next one; empty otherwise, and of an issuer's."""
+        ours = self.token_id is not None and self.expires_at is not None
+        left = datetime.fromisoformat(str(self.expires_at)) - now if ours else None
         if left is None or left > WARNED_FOR:
             return ""
         return (

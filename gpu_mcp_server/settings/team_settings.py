@@ -5,6 +5,23 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 
+class OpenIdSettings(BaseModel):
+    """An issuer whose users come in beside those with tokens of this server; all of them have the scope `run`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    issuer: str = Field(pattern=r"^(https://\S+|http://(localhost|127\.0\.0\.1)(:\d+)?(/\S*)?)$")
+    """Its identifier, as in the tokens' `iss`; its keys are found from there (OpenID Connect Discovery)."""
+    audience: str = Field(min_length=1)
+    """What the tokens' `aud` has to name."""
+    user_claim: str = "sub"
+    """Claim with the user's name: one that no user can choose. `email` counts only if the issuer verified it."""
+    groups_claim: str = "groups"
+    """Claim with the list of a user's groups."""
+    projects: dict[str, str] = {}
+    """Project of each group; the first counts. If there are any, users of no such group are refused."""
+
+
 class TeamSettings(BaseModel):
     """Settings of `serve --http` and its users."""
 
@@ -20,6 +37,8 @@ class TeamSettings(BaseModel):
     """PEM file with the certificate's key."""
     authorization_servers: list[str] = []
     """Authorization servers in the protected resource's metadata (RFC 9728); the server's own tokens need none."""
+    openid: OpenIdSettings | None = None
+    """OpenID Connect issuer whose tokens the server also takes."""
     max_body_mib: int = Field(default=16, ge=1, le=1024)
     """Largest request, in MiB."""
     max_connections: int = Field(default=2000, ge=10)

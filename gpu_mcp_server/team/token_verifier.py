@@ -12,6 +12,8 @@ class TokenRefusal:
 
     reason: Literal["unknown", "expired", "revoked"]
     """`expired` and `revoked` only to who knows the whole token: others learn nothing about what there is."""
+    said: str = ""
+    """More exactly, in characters that a quoted string of a header may have."""
 
 
 class Verifier(Protocol):

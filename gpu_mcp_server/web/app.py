@@ -153,8 +153,9 @@ def _metadata(settings: Settings) -> list[BaseRoute]:
             "scopes_supported": list(SCOPES),
             "bearer_methods_supported": ["header"],
         }
-        if settings.team.authorization_servers:
-            said["authorization_servers"] = settings.team.authorization_servers
+        issuers = [settings.team.openid.issuer] if settings.team.openid is not None else []
+        if servers := [*dict.fromkeys([*settings.team.authorization_servers, *issuers])]:
+            said["authorization_servers"] = servers
         return JSONResponse(said, headers={"Access-Control-Allow-Origin": "*"})
 
     return [Route(METADATA, metadata), Route(METADATA.removesuffix(MCP_PATH), metadata)]

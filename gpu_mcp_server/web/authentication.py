@@ -10,11 +10,12 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gpu_mcp_server.errors import HostUnavailable
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.team.rate_limit import RateLimiter, TooManyRequests
 from gpu_mcp_server.team.token_verifier import TokenRefusal, Verifier
-from gpu_mcp_server.web.limits import MCP_PATH, is_event_stream, refusal_response
+from gpu_mcp_server.web.limits import AGAIN_S, MCP_PATH, is_event_stream, refusal_response
 from gpu_mcp_server.web.metrics import Metrics
 
 SESSION_COOKIE = "gpu_mcp_session"
@@ -56,7 +57,11 @@ class Authentication:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        found = await self._found(scope)
+        try:
+            found = await self._found(scope)
+        except HostUnavailable as error:  # an issuer's keys
+            await refusal_response(scope, 503, str(error), AGAIN_S)(scope, receive, send)
+            return
         if isinstance(found, User):
             scope.setdefault("state", {})["user"] = found
             if not found.is_local:
@@ -90,7 +95,7 @@ class Authentication:
         # Source: RFC 6750, section 3: no error code where no token was shown
         if why is None:
             return challenge(401, None, "A bearer token is needed", absolute(self._metadata_url, scope))
-        return challenge(401, "invalid_token", REASONS[why.reason], absolute(self._metadata_url, scope))
+        return challenge(401, "invalid_token", why.said or REASONS[why.reason], absolute(self._metadata_url, scope))
 
 
 def absolute(metadata_url: str, scope: Scope) -> str:

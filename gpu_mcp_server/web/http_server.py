@@ -66,7 +66,7 @@ async def chosen_authentication(settings: Settings, host: str, asked: Authentica
         ConfigError: If none was asked for where others reach the server, or there is no token to come in with.
     """
     async with Team.open(settings, check_up_to_bytes=CHECKED_BY_SERVER_BYTES) as team:
-        there_are = await team.tokens.has_tokens()
+        there_are = settings.team.openid is not None or await team.tokens.has_tokens()
     beyond = not is_loopback(host)
     if beyond and asked == "none":
         raise ConfigError(
@@ -192,6 +192,10 @@ def server_for(
     Raises:
         ConfigError: If the certificate cannot be used.
     """
+    if verifier is None and settings.team.openid is not None:
+        from gpu_mcp_server.team.openid_tokens import OpenIdVerifier
+
+        verifier = OpenIdVerifier(settings.team.openid, team.tokens, team.users)
     app = web_app(server, settings, team, host, verifier=(verifier or team.tokens) if tokens else None)
     site: SiteState = app.state.site
     # h11: httptools keeps the white space behind a header's value, against RFC 9110, section 5.5. Nothing here speaks
