@@ -1,12 +1,16 @@
 """`serve`: MCP over stdio or HTTP."""
 
 import sys
-from typing import Annotated, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpu_mcp_server.cli.output import Json, fail
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.settings.server_settings import Settings
 
 
 def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str | None) -> None:
@@ -75,9 +79,9 @@ def serve(
 def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_json: bool) -> None:
     import asyncio
 
-    from gpu_mcp_server.mcp_api.server import server_from_settings
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.settings.server_settings import load_settings
+    from gpu_mcp_server.store.store_locks import TEAM, hold_lock
     from gpu_mcp_server.web import http_server
 
     address, port = where
@@ -86,6 +90,14 @@ def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_
     tokens = asyncio.run(http_server.chosen_authentication(settings, address, auth)) == "tokens"
     if settings.min_level is None:  # other processes of this machine may be other people
         settings = settings.model_copy(update={"min_level": "full"})
+    with hold_lock(settings.data_dir, TEAM, alone=True) if tokens else nullcontext():
+        _serve_at(address, port, settings, tokens=tokens)
+
+
+def _serve_at(address: str, port: int, settings: "Settings", *, tokens: bool) -> None:
+    from gpu_mcp_server.mcp_api.server import server_from_settings
+    from gpu_mcp_server.web import http_server
+
     scheme = http_server.scheme_of(settings.team.tls_cert)
     shown = f"[{address}]" if ":" in address else address
     who = "users show tokens" if tokens else "every user of this machine may use it"

@@ -11,11 +11,17 @@ from gpu_mcp_server.store.database import translate_errors
 
 USE = "use.lock"
 """Held together by all who have the store open; alone by whoever replaces it."""
+TEAM = "team.lock"
+"""Held alone by the server that users reach over HTTP with their tokens."""
 SHARED_WORK = "upkeep.lock"
 """Held together by backups; alone by whoever deletes contents."""
 
 _BUSY = {
     (USE, True): ("A server or a command uses the store in {folder}.", "Stop them, then repeat the command."),
+    (TEAM, True): (
+        "A server gives the store in {folder} to a team already, and one server does: sessions and calls live in it.",
+        "Stop that one, or set GPU_MCP_DATA_DIR to a folder of this server's own.",
+    ),
     (USE, False): ("The store in {folder} is being restored.", "Start again when that has ended."),
     (SHARED_WORK, True): ("A backup of {folder} is being written.", "Repeat the command when it has ended."),
     (SHARED_WORK, False): ("{folder} is being pruned.", "Repeat the command when that has ended."),

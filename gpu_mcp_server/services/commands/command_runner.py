@@ -214,9 +214,11 @@ class CommandRunner:
         try:
             seen = await self._jobs.poll(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
         except NotFound:
-            if row.record is None:
-                raise
-            result = self._result(replace(row.record, stdout_kept=0, stderr_kept=0), row, b"", b"")
+            record = row.record or await self._lost(row)
+            if record is None:
+                hint = f"It is being sent there, or was lost: after {UNKNOWN_S:.0f} s it counts as lost."
+                raise NotFound(f"job on the host {row.host}", job_id, hint=hint) from None
+            result = self._result(replace(record, stdout_kept=0, stderr_kept=0), row, b"", b"")
             gone = "its host does not know it any more: only the record is left"
             return result.model_copy(update={"note": "; ".join(filter(None, [gone, result.note]))}), None
         if seen.record.state == "finished":
@@ -254,17 +256,21 @@ class CommandRunner:
                 if seen.record.state == "finished":
                     await self.status(row.job_id)
         except NotFound:
-            age = datetime.now(UTC) - datetime.fromisoformat(row.submitted_at)
-            if age.total_seconds() > UNKNOWN_S:
-                await self._lost(row)
+            await self._lost(row)
         except (GpuMcpError, TimeoutError) as error:
             _log.info("a job of an earlier server cannot be asked", job=row.job_id, error=str(error))
 
-    async def _lost(self, row: JobRow) -> None:
-        note = "its host does not know it: it never got there, or was cleared away"
-        await self._table.finish(row.job_id, JobRecord(row.job_id, "finished", row.purpose, "broken", note))
+    async def _lost(self, row: JobRow) -> JobRecord | None:
+        """End a job that its host does not know, unless it may still be on its way there."""
+        age = datetime.now(UTC) - datetime.fromisoformat(row.submitted_at)
+        if age.total_seconds() <= UNKNOWN_S:
+            return None
+        note = "its host does not know it: it never got there, or was cleared away, or this store is of a backup"
+        record = JobRecord(row.job_id, "finished", row.purpose, "broken", note)
+        await self._table.finish(row.job_id, record)
         if row.attempt_id:
             await self._experience.finish(row.attempt_id, status="broken", reason=note)
+        return record
 
     async def cancel(self, job_id: str) -> JobResult:
         """End a job and say how it ended."""
