@@ -76,6 +76,24 @@ async def test_the_next_bridge_goes_on_where_the_last_one_stopped(site: Served, 
     assert "did not answer" in told and size // 3 < line.sent_bytes - sent < size * 3 // 4
 
 
+async def test_a_token_that_is_revoked_in_the_middle_of_a_push_is_named_and_the_next_push_goes_on(
+    site: Served, tmp_path: Path
+):
+    size, token = 24 << 20, await site.token("ada")
+    (tmp_path / "t.bin").write_bytes(os.urandom(size))
+    async with line_to(site.url) as line, Bridged(line.url, token, tmp_path).running() as client:
+        pushing = asyncio.create_task(client.refused("write_files", local_path="t.bin"))
+        while line.sent_bytes < size // 4:
+            await asyncio.sleep(0)
+        await site.team.tokens.revoke(token.split("_")[1])
+        told, sent = await pushing, line.sent_bytes
+        client.token = await site.token("ada")
+        pushed = await client.call("write_files", local_path="t.bin")
+
+    assert "The access token was revoked" in told and "gpu-mcp-server login" in told
+    assert [file["size_bytes"] for file in pushed["files"]] == [size] and line.sent_bytes - sent < size * 3 // 4
+
+
 async def test_a_proxy_that_cuts_long_answers_costs_no_call_and_no_second_job(site: Served, tmp_path: Path):
     async with line_to(site.url) as line:
         line.cut_s = 1.0

@@ -8,16 +8,29 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_mcp_server.bridge.command_session import CommandSession
+from gpu_mcp_server.bridge.kept_tokens import keep_token
+from gpu_mcp_server.bridge.remote_runs import RemoteRuns
+from gpu_mcp_server.bridge.team_server import TeamServer
+from gpu_mcp_server.errors import BadRequest, HostUnavailable
+from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.recipes.run.plan_loader import plan_of
+from gpu_mcp_server.recipes.suites import Suites
+from gpu_mcp_server.services.lab import Lab
+from tests.bridge.lines import line_to
 from tests.bridge.server_process import ServerProcess
 from tests.bridge.test_commands import Laptop
 from tests.laboratory import Folder
+from tests.real.clients.model import ScriptedModel, Shown, Step, Use
 from tests.recipes.conftest import HERE, TWICE
+from tests.web.site import Served, served
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed"),
@@ -39,7 +52,7 @@ compile = 3
 """
 SLOW = """
 import pathlib, sys, time
-time.sleep(3)
+time.sleep(1.5)
 exec(pathlib.Path("scripted.py").read_text())
 """
 
@@ -105,8 +118,6 @@ async def test_the_agent_stays_on_the_laptop_and_the_server_judges(server: Serve
     done = await laptop.run("recipe", "run", "plan.toml", "--run-id", "r-one", "--json")
     state = json.loads(done.stdout)
     shown = await laptop.told("recipe", "show", "r-one")
-    listed = await laptop.told("recipe", "list")
-    again = await laptop.told("recipe", "resume", "r-one")
     report = await laptop.run("recipe", "report", "r-one", "-o", "page.html")
     here = await laptop.told("--local", "recipe", "list")
     hip = await laptop.run("recipe", "suite", "hip", "plan.toml", "--instructions", "x.json")
@@ -114,7 +125,7 @@ async def test_the_agent_stays_on_the_laptop_and_the_server_judges(server: Serve
     judged = [step["outcome"] for step in state["steps"] if step["kind"] == "judge"]
     assert (state["state"], judged) == ("finished", ["compile_failed", "incorrect", "correct"]), done.stderr
     assert "judge-002: incorrect" in done.stderr and f"judged at http://127.0.0.1:{server.port}" in done.stderr
-    assert shown == again == state and [each["run_id"] for each in listed] == ["r-one"] and here == []
+    assert shown == state and here == []
     assert report.returncode == 0 and "int65_t" in (laptop.project / "page.html").read_text()
     assert hip.returncode == 2 and "--local" in hip.stderr
 
@@ -161,3 +172,140 @@ async def test_a_killed_command_and_a_killed_server_go_on_where_they_stopped(ser
         calls = db.execute("SELECT count(*) FROM jobs WHERE context LIKE '%recipe_step%'").fetchone()[0]
     assert calls == 4, "the call that the kill left behind was taken up, and none was made twice"
     assert sorted(evaluations(server)) == ["compile_failed", "judged", "judged"]
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Served]:
+    async with served() as site:
+        yield site
+
+
+@asynccontextmanager
+async def runs_of(url: str, token: str, lab: Lab, patience_s: float = 60.0) -> AsyncGenerator[RemoteRuns]:
+    """Open a laptop's end of runs at a server; `lab` is the laptop's."""
+    async with TeamServer(url, lambda: token, patience_s=patience_s).hold_connections() as server:
+        yield RemoteRuns(CommandSession(server), lab)
+
+
+def plan_in(folder: Path, **more: Any) -> RunPlan:
+    (folder / "problem.toml").write_text(TWICE)
+    agent = {
+        "command": ["/usr/bin/python3", "agent.py"], "files": {"agent.py": str(HERE / "agent.py")},
+        "environment": {"SCENARIO": "learns", "OUTSIDE": "/nowhere"},
+    }  # fmt: skip
+    values = {"name": "twice", "problem": "problem.toml", "language": "c", "agent": agent, "tier": "smoke"}
+    return plan_of({**values, "accept_provisional": True, **more}, folder)
+
+
+async def test_a_server_that_stays_away_is_named_and_the_run_goes_on_later(site: Served, own_lab: Lab, tmp_path: Path):
+    token, told = await site.token("ada"), list[str]()
+    async with line_to(site.url) as line:
+
+        async def tell(message: str) -> None:
+            told.append(message)
+            if message.startswith("specification-001: ok"):
+                line.down = True
+                line.cut()
+
+        async with runs_of(line.url, token, own_lab, patience_s=1.0) as runs:
+            run_id = await runs.begin(plan_in(tmp_path))
+            with pytest.raises(HostUnavailable, match="did not answer for"):
+                await runs.go(run_id, tell)
+        line.down = False
+        visits = [
+            await site.ask("POST", f"/recipes/{run_id}/attend", token, json={"visitor": letter * 32})
+            for letter in "aba"
+        ]
+        async with runs_of(line.url, token, own_lab) as runs:
+            state = await runs.go(run_id)
+            series = await Suites(own_lab, runs).over(plan_in(tmp_path), "s", {"one": tmp_path / "problem.toml"})
+
+    assert [s.outcome for s in state.steps if s.kind == "judge"] == ["compile_failed", "incorrect", "correct"]
+    assert [answer.status_code for answer in visits] == [200, 200, 400] and "Another process" in visits[2].text
+    assert len({s.step for s in state.steps}) == len(state.steps) and told
+    assert [row.correct for row in series.rows] == [True], series.summary()
+
+
+async def test_an_agent_with_tools_works_at_the_server_and_reads_no_file_of_the_laptop(
+    site: Served, own_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    token = await site.token("ada")
+    keep_token(site.url, token)
+    (tmp_path / "secret.c").write_text("int secret;\n")
+    good = "#include <stdint.h>\nint launch(const float *x, float *y, int64_t n) {\n"
+    good += "    for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + 1;\n    return 0;\n}\n"
+
+    def judge(shown: Sequence[Shown]) -> Use:
+        problem_id = shown[-1].data["problems"][0]["problem_id"]
+        given = {"problem_id": problem_id, "source": good, "language": "c", "timing": {"tier": "smoke"}}
+        return Use("evaluate_kernel", given)
+
+    steps: list[Step] = [
+        lambda _: Use("compile_kernel", {"path": str(tmp_path / "secret.c"), "language": "c"}),
+        lambda _: Use("list_problems", {}),
+        judge,
+        lambda shown: Use("job_status", {"job_id": shown[-1].data["job_id"], "wait_s": 240}),  # of a busy machine
+        lambda shown: f"best is {shown[-1].data['attempt_id']}",
+    ]
+    with ScriptedModel(steps) as model:
+        agent = {"client": "chat", "address": f"{model.url}/v1", "model": "local"}
+        async with runs_of(site.url, token, own_lab) as runs:
+            plan = plan_in(tmp_path, agent=agent, mode="agent")
+            state = await runs.go(await runs.begin(plan))
+            with pytest.raises(BadRequest, match=r"agent\.toolsets"):
+                runs.check_agent(plan_in(tmp_path, agent={**agent, "toolsets": ["core"]}, mode="agent"))
+
+    assert "no local files" in model.shown[0].text
+    assert (state.stopped, [s.outcome for s in state.steps]) == ("target", ["correct", "ok"]), state.summary()
+    assert state.spent.tool_calls == 4
+
+
+async def test_runs_are_their_users_alone_and_plans_bring_no_paths_of_the_server(site: Served, tmp_path: Path):
+    ada, eve, reader = await site.token("ada"), await site.token("eve"), await site.token("rita", "read")
+    plan = plan_in(tmp_path).model_dump(mode="json")
+    mine = {"plan": {**plan, "problem": "p-0000"}}
+    begun = await site.ask("PUT", "/recipes/r-mine", ada, json=mine)
+    hostile = {"reference_code": ["/etc/passwd"], "documents": ["/etc/passwd"]}
+    laid = await site.ask("PUT", "/recipes/r-laid", ada, json={"plan": {**plan, "problem": "p-0", **hostile}})
+    kept = json.loads((site.settings.data_dir / "recipes" / "r-laid" / "plan.json").read_text())
+    heard = {"visitor": "a" * 32}
+    theirs = [
+        await site.ask("PUT", "/recipes/r-mine", eve, json=mine),
+        await site.ask("GET", "/recipes/r-mine", eve),
+        await site.ask("GET", "/recipes/r-mine/journal", eve),
+        await site.ask("GET", "/recipes/r-mine/report", eve),
+        await site.ask("POST", "/recipes/r-mine/attend", eve, json=heard),
+        await site.ask("DELETE", "/recipes/r-mine/attend", eve),
+        await site.ask("POST", "/recipes/r-mine/answers/j-1", eve, json={"status": "ok"}),
+        await site.ask(
+            "POST",
+            "/recipes/r-mine/calls/j-1",
+            eve,
+            json={"number": 1, "name": "x", "characters": 1, "is_error": False},
+        ),
+        await site.ask("PUT", "/recipes/r-new", reader, json=mine),
+        await site.ask("PUT", "/recipes/r-path", ada, json={"plan": {**plan, "problem": "/etc/passwd"}}),
+        await site.ask("PUT", "/recipes/x", ada, json=mine),
+        await site.ask("PUT", "/recipes/r-up", ada, json={**mine, "seed": [{"name": "../x", "data": ""}]}),
+        await site.ask("PUT", "/recipes/r-no", ada, content=b"["),
+        await site.ask(
+            "PUT",
+            "/recipes/r-tune",
+            ada,
+            json={"plan": {**plan, "mode": "tune", "problem": "p-0", "tune": {"N": [1]}, "tuning": {"source": "a.c"}}},
+        ),
+    ]
+    lost = (await site.ask("POST", "/recipes/r-mine/attend", ada, json=heard)).json()
+    listed = [run["run_id"] for run in (await site.ask("GET", "/recipes", ada)).json()["runs"]]
+
+    assert begun.status_code == laid.status_code == 200
+    assert (kept["reference_code"], kept["documents"], kept["agent"]["files"]) == ([], [], {})
+    assert [a.status_code for a in theirs] == [400, 404, 404, 404, 404, 404, 404, 404, 400, 400, 400, 400, 400, 400]
+    assert (
+        "is taken" in theirs[0].text
+        and "scope 'run'" in theirs[8].text
+        and "no problem of this server" in theirs[9].text
+    )
+    assert "There is no problem" in lost["error"] and lost["refused"]
+    assert sorted(listed) == ["r-laid", "r-mine"], "nothing is left of what was refused"
