@@ -9,6 +9,7 @@ from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition, read_place
 from gpu_mcp_server.knowledge.readers.sources import DocSource, InstalledSource, place_at
+from gpu_mcp_server.knowledge.readers.task_descriptions import TaskDescription
 from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 
 HEADER = """\
@@ -110,6 +111,11 @@ MANUAL = DocSource(
     id="manual", library="manual", title="Manual", licence="ours", format="documents", files=("*.md",), version="1"
 )
 
+DESCRIPTIONS = [
+    TaskDescription("nothing of this library", ("cartonsShred",)),
+    TaskDescription("put a carton into the attic", ("boxesMoveAsync", "cratesMove", "boxesFree")),
+]
+
 Boxes = Callable[[Path, str, str], Edition]
 
 
@@ -135,7 +141,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IndexReader]:
     ]
     index = root / "index-1"
     index.mkdir()
-    write_index(index / DATABASE, editions)
+    write_index(index / DATABASE, editions, DESCRIPTIONS)
     opened = IndexReader(index)
     yield opened
     opened.close()

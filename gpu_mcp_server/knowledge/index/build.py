@@ -8,6 +8,7 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.knowledge.index.index_schema import Counts, is_outdated, write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
+from gpu_mcp_server.knowledge.readers import task_descriptions
 from gpu_mcp_server.knowledge.readers.entries import Entry
 from gpu_mcp_server.knowledge.readers.library_strings import without_explained
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition, read_place
@@ -65,14 +66,15 @@ def build(
         current = storage.current()
         if if_none and current is not None:
             return BuiltIndex(Counts(), unchanged=True)
-        if not anew and current is not None and _is_of(current, prints.values()):
+        state = _state_of(prints.values())
+        if not anew and current is not None and _is_of(current, state):
             return BuiltIndex(Counts(), kept=[label(p) for p in places], unchanged=True)
         built = BuiltIndex(Counts())
         editions = [_edition(storage, place, prints[place], anew, built, tell) for place in places]
         _drop_explained(editions)
         with storage.new_index() as folder:
-            built.counts = write_index(folder / DATABASE, editions)
-            (folder / "places").write_text("\n".join(sorted(prints.values())), encoding="utf-8")
+            built.counts = write_index(folder / DATABASE, editions, task_descriptions.read_descriptions())
+            (folder / "places").write_text("\n".join(state), encoding="utf-8")
         storage.forget_editions(set(prints.values()))
         built.seconds = time.monotonic() - begun
         return built
@@ -143,9 +145,14 @@ def label(place: InstalledSource) -> str:
     return f"{place.source.library} {place.version} ({place.source.title}, {place.root})"
 
 
-def _is_of(index: Path, fingerprints: Iterable[str]) -> bool:
-    """Return whether an index is of these places and can be read by this version, or only by a newer one."""
-    return _state(index) == sorted(fingerprints) and not is_outdated(index / DATABASE)
+def _state_of(places: Iterable[str]) -> list[str]:
+    """Return what an index of these fingerprints would be made of."""
+    return sorted([*places, task_descriptions.fingerprint()])
+
+
+def _is_of(index: Path, state: list[str]) -> bool:
+    """Return whether an index is made of this and can be read by this version, or only by a newer one."""
+    return _state(index) == state and not is_outdated(index / DATABASE)
 
 
 def _state(folder: Path) -> list[str]:

@@ -13,9 +13,10 @@ from gpu_mcp_server.errors import ConfigError, DiskFull
 from gpu_mcp_server.knowledge.index.identifiers import expand_names, normalize_name, split
 from gpu_mcp_server.knowledge.readers.entries import API_KINDS, Entry, pieces, slug, summary_of
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition
+from gpu_mcp_server.knowledge.readers.task_descriptions import TaskDescription
 from gpu_mcp_server.store.filesystem import NO_ROOM
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when the tables change; an index of a newer one is not opened."""
 NAMED = 30
 """Names of an entry in the full text; all of them are in the table of names."""
@@ -39,6 +40,10 @@ CREATE TABLE symbol (norm TEXT, name TEXT, entry INTEGER, place INTEGER);
 CREATE VIRTUAL TABLE trigrams USING fts5(norm, content='', tokenize='trigram');
 CREATE TABLE name (id INTEGER PRIMARY KEY, norm TEXT, name TEXT, entry INTEGER);
 CREATE TABLE code (value INTEGER, entry INTEGER, family TEXT);
+CREATE TABLE description (id INTEGER PRIMARY KEY, text TEXT);
+CREATE TABLE described (description INTEGER, place INTEGER, entry INTEGER, PRIMARY KEY (description, place, entry))
+    WITHOUT ROWID;
+CREATE VIRTUAL TABLE description_words USING fts5(text, content='', tokenize='porter unicode61 remove_diacritics 2');
 """
 _INDEXES = """
 CREATE INDEX symbol_norm ON symbol (norm);
@@ -58,8 +63,10 @@ class Counts:
     names: int = 0
 
 
-def write_index(path: Path, editions: Iterable[Edition]) -> Counts:
+def write_index(path: Path, editions: Iterable[Edition], descriptions: Iterable[TaskDescription] = ()) -> Counts:
     """Write a new index; of the editions of one source the first is the preferred one.
+
+    Descriptions of names that no edition has are left out.
 
     Raises:
         DiskFull: If there is no room.
@@ -69,6 +76,7 @@ def write_index(path: Path, editions: Iterable[Edition]) -> Counts:
         db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _TABLES)
         counts = _Writer(db).write(editions)
         db.executescript(_INDEXES)
+        _write_descriptions(db, descriptions)
         db.execute("INSERT INTO words (words) VALUES ('optimize')")
         db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
         db.commit()
@@ -79,6 +87,29 @@ def write_index(path: Path, editions: Iterable[Edition]) -> Counts:
     finally:
         db.close()
     return counts
+
+
+def _write_descriptions(db: sqlite3.Connection, descriptions: Iterable[TaskDescription]) -> None:
+    """Write the descriptions that lead to an entry, in every edition that has the name."""
+    number = 0
+    for each in descriptions:
+        found = [(place, entry) for place, name in enumerate(each.names) for entry in _entries_called(db, name)]
+        if not found:
+            continue
+        number += 1
+        db.execute("INSERT INTO description VALUES (?, ?)", (number, each.text))
+        db.execute("INSERT INTO description_words (rowid, text) VALUES (?, ?)", (number, each.text))
+        db.executemany("INSERT OR IGNORE INTO described VALUES (?, ?, ?)", ((number, *pair) for pair in found))
+
+
+def _entries_called(db: sqlite3.Connection, name: str) -> list[int]:
+    """Return the entries whose own name this is, but for variables, which libraries name in their strings."""
+    rows = db.execute(
+        "SELECT DISTINCT s.entry FROM symbol s JOIN entry e ON e.id = s.entry "
+        "WHERE s.norm = ? AND s.name = ? AND s.place = 0 AND e.kind != 'env'",
+        (normalize_name(name), name),
+    )
+    return [entry for (entry,) in rows]
 
 
 def open_index(path: Path) -> sqlite3.Connection:
@@ -246,3 +277,9 @@ def texts_of_briefs(db: sqlite3.Connection) -> Iterator[tuple[str, str]]:
             own = [(path, path.rsplit(" > ", 1)[-1]) for path in paths]
             texts = [last if len(last) > SHORT_TITLE else path for path, last in own] + [summary] * bool(summary)
         yield from ((f"{entry}/{number}", text) for number, text in enumerate(texts))
+
+
+def texts_of_descriptions(db: sqlite3.Connection) -> Iterator[tuple[str, str]]:
+    """Return every description by its number, in their order."""
+    for number, text in db.execute("SELECT id, text FROM description ORDER BY id"):
+        yield str(number), text

@@ -8,10 +8,17 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpu_mcp_server.knowledge.index.identifiers import tokens
 from gpu_mcp_server.knowledge.readers.entries import SECTION_KINDS
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores, cited_entries
+from gpu_mcp_server.knowledge.search.described_tasks import (
+    descriptions_by_meaning,
+    descriptions_by_words,
+    merge_described,
+    score_described,
+)
 from gpu_mcp_server.knowledge.search.edition_scope import BUILTINS, STRINGS, EditionRow, Scope
 from gpu_mcp_server.knowledge.search.excerpts import matched_place
 from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name, library_of
@@ -47,8 +54,20 @@ GROUPS = {
 }
 """What an agent calls a kind, and what it means here."""
 
-Dense = Callable[[str, int], Sequence[Sequence[int]]]
-"""Returns the entries nearest in meaning to a question, of so many neighbours: by texts, by what they are about."""
+
+class Neighbours(NamedTuple):
+    """What is nearest in meaning to a question, best first."""
+
+    texts: Sequence[int] = ()
+    """Entries by their texts."""
+    briefs: Sequence[int] = ()
+    """Entries by what they are about."""
+    descriptions: Sequence[tuple[int, float]] = ()
+    """Numbers of descriptions with their cosine."""
+
+
+Dense = Callable[[str, int], Neighbours]
+"""Returns so many neighbours of a question."""
 NEIGHBOURS = 60
 NEIGHBOURS_NARROW = 400
 """Where a library or kind was named, as most of them are of others."""
@@ -184,8 +203,9 @@ class Search:
     def _ranked(self, query: str, scope: Scope, kinds: Set[str], dense: Dense | None) -> dict[int, str]:
         """Return entries by fused rank, each with the channel that ranked it best, or `cited`."""
         near: list[list[int]] = []
+        described = Neighbours().descriptions
         if dense is not None:
-            found = dense(query, NEIGHBOURS if scope.whole and not kinds else NEIGHBOURS_NARROW)
+            *found, described = dense(query, NEIGHBOURS if scope.whole and not kinds else NEIGHBOURS_NARROW)
             entries = tuple(dict.fromkeys(entry for each in found for entry in each))
             marks = ", ".join("?" * len(entries))
             rows = self._db.execute(f"SELECT id, edition, kind FROM entry WHERE id IN ({marks})", entries)  # noqa: S608
@@ -194,7 +214,20 @@ class Search:
         scores, why = fuse_ranks(rank_by_bm25(self._db, query, scope, kinds), near)
         scores = add_citation_scores(scores, cited_entries(self._db, sort_by_score(scores), scope))
         by_name = self._found_by_name() if scope.whole and not kinds else frozenset[int]()
-        return {entry: why.get(entry, "cited") for entry in sort_by_score(scores) if entry not in by_name}
+        ranked = [entry for entry in sort_by_score(scores) if entry not in by_name]
+        known = {entry: why.get(entry, "cited") for entry in ranked}
+        meanings = descriptions_by_meaning(described)
+        tasks = score_described(self._db, descriptions_by_words(self._db, query), meanings, scope, kinds)
+        order = merge_described(ranked, tasks)
+        first = [
+            entry for entry in ranked[:1] if self._is_guide(entry)
+        ]  # it answers a question, a name is one word of it
+        return {
+            entry: known.get(entry, "meaning" if meanings else "words") for entry in dict.fromkeys([*first, *order])
+        }
+
+    def _is_guide(self, entry: int) -> bool:
+        return self._editions[self._rows([entry])[entry][7]].is_guide
 
     def _found_by_name(self) -> frozenset[int]:
         """Return built-ins and strings: their short texts have the words of a question, and crowded its answer out."""

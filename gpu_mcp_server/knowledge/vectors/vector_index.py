@@ -18,18 +18,25 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gpu_mcp_server.knowledge.index.index_schema import open_index, texts_of_briefs, texts_of_pieces
+from gpu_mcp_server.knowledge.index.index_schema import (
+    open_index,
+    texts_of_briefs,
+    texts_of_descriptions,
+    texts_of_pieces,
+)
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage, translate_disk_full
 from gpu_mcp_server.knowledge.vectors.embedding import EXTRA, WIDTH, Embedder, missing_package, model_folder
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.knowledge.search.hybrid_search import Dense
+    from gpu_mcp_server.knowledge.search.hybrid_search import Dense, Neighbours
 
 COLLECTIONS: dict[str, Callable[[sqlite3.Connection], Iterator[tuple[str, str]]]] = {
     "pieces": texts_of_pieces,
     "briefs": texts_of_briefs,
 }
-"""What is embedded; the ids are ENTRY/NUMBER."""
+"""What is embedded in Chroma; the ids are ENTRY/NUMBER."""
+DESCRIPTIONS = "descriptions.npy"
+"""Vectors of the descriptions in their order: a thousand are multiplied sooner than a graph of them is walked."""
 BATCH = 16
 SAVED = 1024
 """Pieces after which new vectors are kept, so that a build which is ended goes on there."""
@@ -51,7 +58,7 @@ class Vectors:
     def __init__(self, index: Path, data_dir: Path) -> None:
         self._folder = vectors_folder(index)
         self._data_dir = data_dir
-        self._loaded: tuple[Embedder, list[Any]] | None = None
+        self._loaded: tuple[Embedder, list[Any], Any] | None = None
         self._failed = ""
         self._loader: threading.Thread | None = None
         self._unwanted = threading.Event()
@@ -95,15 +102,22 @@ class Vectors:
             return "Words only, not meaning: no model (gpu-mcp-server docs model install)."
         return f"Words only, not meaning: its vectors are being {'loaded' if self._folder.is_dir() else 'made'}."
 
-    def nearest_entries(self, query: str, limit: int) -> Sequence[Sequence[int]]:
-        """Return the entries nearest in meaning, best first, from `limit` pieces and from `limit` briefs."""
+    def nearest_entries(self, query: str, limit: int) -> "Neighbours":
+        """Return what is nearest in meaning, best first, of `limit` pieces, of `limit` briefs and of descriptions."""
+        from gpu_mcp_server.knowledge.search.hybrid_search import Neighbours
+
         assert self._loaded is not None
-        embedder, collections = self._loaded
+        embedder, collections, descriptions = self._loaded
         vector = embedder.vectors([query])
         found = [each.query(query_embeddings=vector, n_results=limit, include=[]) for each in collections]
-        return [list(dict.fromkeys(int(number.split("/")[0]) for number in each["ids"][0])) for each in found]
+        texts, briefs = (list(dict.fromkeys(int(n.split("/")[0]) for n in each["ids"][0])) for each in found)
+        cosines = descriptions @ vector[0]
+        nearest = (-cosines).argsort()[:limit]
+        return Neighbours(texts, briefs, [(int(n) + 1, float(cosines[n])) for n in nearest])
 
     def _load(self) -> None:
+        import numpy as np
+
         folder = model_folder(self._data_dir)
         if folder is None:
             return
@@ -117,7 +131,7 @@ class Vectors:
                 if self._unwanted.is_set():
                     return
                 each.query(query_embeddings=embedder.vectors(["a first query"]), n_results=1, include=[])
-            self._loaded = (embedder, collections)
+            self._loaded = (embedder, collections, np.load(self._folder / DESCRIPTIONS).astype(np.float32))
         except Exception as error:
             self._failed = f"{type(error).__name__}: {str(error)[:160]}"
 
@@ -143,6 +157,8 @@ def build_vectors(storage: Storage, data_dir: Path, said: Callable[[str], None] 
     model = model_folder(data_dir)
     if model is None:
         return "no vectors: no model (gpu-mcp-server docs model install)"
+    import numpy as np
+
     with storage.building() as _, translate_disk_full(storage.root):
         index = storage.current()
         if index is None:
@@ -152,7 +168,8 @@ def build_vectors(storage: Storage, data_dir: Path, said: Callable[[str], None] 
             return "vectors are there already"
         db = open_index(index / DATABASE)
         try:
-            texts = {name: dict(read(db)) for name, read in COLLECTIONS.items()}
+            read_all = {**COLLECTIONS, DESCRIPTIONS: texts_of_descriptions}
+            texts = {name: dict(read(db)) for name, read in read_all.items()}
         finally:
             db.close()
         all_texts = {f"{name} {number}": text for name, each in texts.items() for number, text in each.items()}
@@ -160,9 +177,10 @@ def build_vectors(storage: Storage, data_dir: Path, said: Callable[[str], None] 
         aside = storage.root / f"building-{secrets.token_hex(4)}"
         try:
             client, first = _client(aside), 0
-            for name, each in texts.items():
-                _write(client, name, list(each), made[first : first + len(each)])
-                first += len(each)
+            for name in COLLECTIONS:
+                _write(client, name, list(texts[name]), made[first : first + len(texts[name])])
+                first += len(texts[name])
+            np.save(aside / DESCRIPTIONS, made[first:])
             aside.rename(target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)

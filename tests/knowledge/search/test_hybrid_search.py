@@ -13,7 +13,7 @@ from gpu_mcp_server.knowledge.readers.reader_dispatch import read_place
 from gpu_mcp_server.knowledge.readers.sources import InstalledSource, added_source, known_sources, place_at
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores
 from gpu_mcp_server.knowledge.search.error_lookup import address_of, error_lines
-from gpu_mcp_server.knowledge.search.hybrid_search import limit_own_guides
+from gpu_mcp_server.knowledge.search.hybrid_search import Neighbours, limit_own_guides
 from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.knowledge.search.missing_names import known_libraries, library_of
 from gpu_mcp_server.knowledge.search.ranking import sort_by_score, words_of
@@ -173,9 +173,9 @@ def test_an_empty_and_an_endless_query_are_refused(library: IndexReader):
 
 
 def test_meaning_is_fused_with_words_and_a_name_still_stands_first(library: IndexReader):
-    def dense(_: str, limit: int) -> list[list[int]]:
+    def dense(_: str, limit: int) -> Neighbours:
         rows = library.db.execute("SELECT id FROM entry WHERE kind = 'macro'")
-        return [[row[0] for row in rows][:limit]]
+        return Neighbours([row[0] for row in rows][:limit])
 
     hits = library.ask("boxesFree", dense=dense).hits
     assert (hits[0].name, hits[0].match) == ("boxesFree", "symbol")

@@ -60,7 +60,7 @@ def test_vectors_are_made_once_and_give_the_nearest_entries(storage: Storage, tm
     near = Vectors(folder, tmp_path).wait()
     assert near is not None
     opened = IndexReader(folder)
-    texts, briefs = near("Boxes are square.", 3)
+    texts, briefs, described = near("Boxes are square.", 3)
     (place,) = opened.db.execute("SELECT place FROM entry WHERE id = ?", (texts[0],)).fetchone()
     assert place == "hostile.md"
     (name,) = opened.db.execute(
@@ -68,6 +68,8 @@ def test_vectors_are_made_once_and_give_the_nearest_entries(storage: Storage, tm
     ).fetchone()
     assert name == "BOXES_PINNED"
     assert len(briefs) == 3
+    assert [number for number, _ in described] == [1], "of two descriptions one leads to an entry"
+    assert near("put a carton into the attic", 3).descriptions[0][1] > 0.9 > described[0][1]
     assert any(hit.match == "meaning" for hit in opened.ask("cardboard", dense=near).hits)
 
 
