@@ -219,15 +219,15 @@ class Search:
         meanings = descriptions_by_meaning(described)
         tasks = score_described(self._db, descriptions_by_words(self._db, query), meanings, scope, kinds)
         order = merge_described(ranked, tasks)
-        first = [
-            entry for entry in ranked[:1] if self._is_guide(entry)
-        ]  # it answers a question, a name is one word of it
+        first = [entry for entry in ranked[:1] if self._answers_itself(entry)]
         return {
             entry: known.get(entry, "meaning" if meanings else "words") for entry in dict.fromkeys([*first, *order])
         }
 
-    def _is_guide(self, entry: int) -> bool:
-        return self._editions[self._rows([entry])[entry][7]].is_guide
+    def _answers_itself(self, entry: int) -> bool:
+        """Return whether an entry is a guide or an error: a function's description tells less of a question than it."""
+        _, kind, name, *_, edition = self._rows([entry])[entry]
+        return self._editions[edition].is_guide or (kind == "enumerator" and "error" in name.lower())
 
     def _found_by_name(self) -> frozenset[int]:
         """Return built-ins and strings: their short texts have the words of a question, and crowded its answer out."""
