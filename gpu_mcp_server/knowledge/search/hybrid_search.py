@@ -22,7 +22,14 @@ from gpu_mcp_server.knowledge.search.described_tasks import (
 from gpu_mcp_server.knowledge.search.edition_scope import BUILTINS, STRINGS, EditionRow, Scope
 from gpu_mcp_server.knowledge.search.excerpts import matched_place
 from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name, library_of
-from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, fuse_ranks, rank_by_bm25, sort_by_score, words_of
+from gpu_mcp_server.knowledge.search.ranking import (
+    CANDIDATES,
+    RANK_OFFSET,
+    fuse_ranks,
+    rank_by_bm25,
+    sort_by_score,
+    words_of,
+)
 from gpu_mcp_server.knowledge.search.symbols import Symbols
 
 SAME_FILE = 3
@@ -45,6 +52,8 @@ _CODE_NAME = re.compile(r"[A-Za-z0-9]_[A-Za-z0-9]|::|[a-z][A-Z]")
 """What names of code have within, and abbreviations such as VGPRs have not."""
 QUERY_CHARS = 2_000
 """Of a question that are looked at."""
+FOUND_TWICE = 1.1 / (RANK_OFFSET + 1)
+"""Score that the first by words alone has not: a guide that words and meaning agree on stands before descriptions."""
 GROUPS = {
     "api": ("function", "type", "enum", "enumerator", "macro", "instruction", "term"),
     "guide": ("guide", "term"),
@@ -219,7 +228,8 @@ class Search:
         meanings = descriptions_by_meaning(described)
         tasks = score_described(self._db, descriptions_by_words(self._db, query), meanings, scope, kinds)
         order = merge_described(ranked, tasks)
-        first = [entry for entry in ranked[:1] if self._answers_itself(entry)]
+        agreed = [entry for entry in ranked[:1] if not meanings or scores[entry] > FOUND_TWICE]
+        first = [entry for entry in agreed if self._answers_itself(entry)]
         return {
             entry: known.get(entry, "meaning" if meanings else "words") for entry in dict.fromkeys([*first, *order])
         }
