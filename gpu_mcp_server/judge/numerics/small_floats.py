@@ -59,6 +59,12 @@ def float8_values(codes: Array, dtype: str) -> Array:
     return table(dtype)[codes]
 
 
+def float4_values(codes: Array) -> Array:
+    """Return bytes as twice as many numbers along the last axis."""
+    both = np.stack([codes & 15, codes >> 4], axis=-1)
+    return table(FLOAT4)[both].reshape(*codes.shape[:-1], -1)
+
+
 def float8_bits(values: Array, dtype: str) -> Array:
     """Round to the nearest code, ties to the even one; the largest of e5m2 is odd, so the tie above it is infinite."""
     known = table(dtype)[:128]
