@@ -56,12 +56,15 @@ class KernelDispatch:
             progress: Hears about it.
 
         Raises:
-            BadRequest: If an attempt has no times at every shape, or they are of several languages or devices.
+            BadRequest: If the shapes differ in no size, an attempt has no times at every shape, or the attempts are of
+                several languages or devices.
             NotFound: If a handle names nothing.
         """
         problem = await self._store.problems.get(problem_id)
-        if len(problem.shapes) < 2 or not problem.symbols():
-            raise BadRequest("The problem has one shape alone.", hint="A dispatcher chooses by the sizes of tensors.")
+        if not any(len({dims[symbol] for dims in problem.shapes}) > 1 for symbol in problem.symbols()):
+            raise BadRequest(
+                "The problem's shapes differ in no size.", hint="A dispatcher chooses by the sizes of tensors."
+            )
         found, notes = await self._candidates(problem, attempt_ids)
         weights = [one["recorded"]["calls"] for one in problem.cases if one.get("recorded")]
         weights = weights if len(weights) == len(problem.shapes) else []

@@ -117,6 +117,9 @@ def test_generated_code_keeps_its_parts_apart_and_takes_the_nearest(language: st
 async def test_a_dispatcher_is_made_of_what_was_judged_and_judged_itself():
     async with laboratory() as lab:
         info = await lab.evaluation.registry.keep(problem(SHAPES))
+        single = await lab.evaluation.registry.keep(problem(SHAPES[:1]))
+        with pytest.raises(BadRequest, match="differ in no size"):
+            await lab.programs.dispatch.make(single.problem_id)
         with pytest.raises(BadRequest, match="no correct attempts"):
             await lab.programs.dispatch.make(info.problem_id)
         verdicts = [
