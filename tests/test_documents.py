@@ -18,7 +18,12 @@ PAGES = [
 ]
 """Results of benchmarks and the changelog are history: they name files as they were."""
 DOCS = ROOT / "docs"
-LIMITED = [*sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference"), ROOT / "README.md"]
+TOP = ("README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
+LIMITED = [
+    *sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference"),
+    *(ROOT / name for name in TOP),
+]
+"""All documents but the reference and the tables of benchmarks/results."""
 MAX_WORDS, MAX_SYSTEM_WORDS = 1_500, 1_200
 """Of any page but the reference, and of those that explain the judge and the architecture."""
 MAX_CHANGELOG_LINES, MAX_CHANGELOG_WORDS = 100, 30

@@ -103,7 +103,7 @@ class Supervisor:
         if os.path.exists(self.folder.path_of("cancelled")):
             self._end("cancelled", "")
         else:
-            self._end("broken", "the host or its scheduler ended the job early; it is unfinished")
+            self._end("broken", "the host or its scheduler ended the job early; it is not finished")
 
     def _note_live(self, state: str, note: str = "") -> None:
         """Say how the job stands; for those who ask, so a full disk does not matter."""

@@ -98,8 +98,8 @@ async def _closure(text: str, path: str, read: Reader, folders: Sequence[str]) -
                     room -= len(data)
                     if room < 0:
                         raise LimitExceeded(
-                            f"{path!r} includes more than {MAX_HEADERS_BYTES >> 20} MiB from around it: {len(found)} "
-                            f"files, then {at!r}; {MAX_HEADERS_BYTES >> 20} MiB can go with a source.",
+                            f"The headers that {path!r} includes are too large: {len(found)} files fit, "
+                            f"{at!r} does not; the limit is {MAX_HEADERS_BYTES >> 20} MiB.",
                             hint="Compile it with build_project, or name the folder in include_paths of the host.",
                         )
                     found[at] = data.decode("utf-8", "replace")

@@ -96,8 +96,8 @@ class TrialRecords:
             diagnostics=built.diagnostics if built else [],
             advice=advice,
             note=f"it compiles{arch} and was not judged: the judge calls kernels on processors and NVIDIA GPUs; "
-            "a program problem (GEAK, program.toml) is judged on an AMD GPU; "
-            "compile_kernel keeps what it says of HIP as an attempt",
+            "on an AMD GPU it judges program problems (GEAK, program.toml). "
+            "compile_kernel records HIP compiles as attempts",
             seconds={"compile": time.monotonic() - trial.began},
         )
 

@@ -199,7 +199,7 @@ class NcclVerifier:
             )
         said = f"header {install.header}, library {install.runtime or 'that cannot be loaded'}, {install.folder}"
         if not install.agrees:
-            text = f"{said}: of two versions, device code reads wrong addresses without any word"
+            text = f"{said}: the versions differ, so device code would read wrong addresses silently"
             return NcclCheck(name="versions", status="failed", evidence=text)
         return NcclCheck(name="versions", status="passed", evidence=said)
 

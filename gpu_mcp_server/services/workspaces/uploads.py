@@ -139,7 +139,7 @@ class Uploads:
             raise BadRequest(f"{sha256!r} is not a sha256.", hint="It has 64 lower-case hexadecimal digits.")
         if not 0 < size <= MAX_UPLOAD_BYTES or offset + len(data) > size:
             raise LimitExceeded(
-                f"{offset + len(data)} of {size} bytes; a file may have {MAX_UPLOAD_BYTES}, and no more than it says."
+                f"A part ends at byte {offset + len(data)} of a file of {size} bytes; the limit is {MAX_UPLOAD_BYTES}."
             )
         path = self._partial(sha256)
         received = await asyncio.to_thread(_size, path)
