@@ -88,7 +88,7 @@ async def test_more_headers_than_go_with_a_source_are_refused_with_the_way_out(
     monkeypatch.setattr(includes, "MAX_HEADERS_BYTES", sum(map(len, taken.beside.values())) + 30)
     (tmp_path / "one_more.h").write_text("#define MORE 1\n")
     (tmp_path / names[-1]).write_text('#include "one_more.h"\n')
-    with pytest.raises(LimitExceeded, match=r"600 files, then 'one_more.h'"):
+    with pytest.raises(LimitExceeded, match=r"600 files fit, 'one_more.h' does not"):
         await compiled(lab, None, str(tmp_path / "a.c"))
 
 
