@@ -1,7 +1,8 @@
-"""README's figures are of the judge that is here: measured on the day of the judge's last change, or later."""
+"""README's figures are of the judge that is here: measured a day before its last change at the earliest."""
 
 import re
 import subprocess
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "first-hour.md"
 """Page from which README's first result is generated (gpu_mcp_server/dev/generated_pages.py)."""
+SLACK = timedelta(days=1)
+"""A change is measured before it is committed, and may land a day later."""
 
 
 def git(*words: str) -> str:
@@ -23,7 +26,7 @@ def test_the_first_result_is_not_older_than_the_judge():
     changed = git("log", "-1", "--format=%ad", "--date=format:%Y-%m-%d", "--", "gpu_mcp_server/judge")
 
     assert measured is not None and changed
-    assert measured[1] >= changed, (
+    assert date.fromisoformat(measured[1]) >= date.fromisoformat(changed) - SLACK, (
         f"The judge changed on {changed}, README's table is of {measured[1]}. Play `make demo`, put its table and date "
         f"into {RESULTS.relative_to(ROOT)}, then `python -m gpu_mcp_server.dev pages`."
     )
