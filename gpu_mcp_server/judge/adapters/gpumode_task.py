@@ -146,6 +146,11 @@ class GpuModeTask(CaseModule):
         answers = Parts(found)
         if function is self.module.ref_kernel and self.number not in self.forms:
             self.forms[self.number] = Parts.blank(answers)
+        types: List[str] = self.facts.get("types") or []
+        answers.leaves = [
+            each.to(getattr(torch, types[i])) if i < len(types) and each.is_floating_point() else each
+            for i, each in enumerate(answers.leaves)
+        ]
         return answers.leaves[0] if len(answers.leaves) == 1 else tuple(answers.leaves)
 
     def _leaves(self, given: Sequence[Any], copied: Sequence[int]) -> List[Any]:
@@ -188,7 +193,8 @@ class GpuModeTask(CaseModule):
     def examine(self) -> Dict[str, Any]:
         """Return which tensors are for answers, or written to, and the tolerance of the own check.
 
-        A tensor of an answer's form that the reference neither reads nor writes is memory for one, too.
+        A tensor of an answer's form that the reference neither reads nor writes is memory for one, too: the answer is
+        of its type then, though a reference may compute a wider one.
         """
         data = self.make()
         parts = Parts(data)
@@ -197,10 +203,13 @@ class GpuModeTask(CaseModule):
         found = self.module.ref_kernel(parts.build(used))
         answers = [each.detach().clone() for each in Parts(found).leaves]
         written = [i for i, (one, other) in enumerate(zip(used, before)) if not _same(one, other)]
-        like = [(each.shape, each.dtype) for each in answers]
-        places = [i for i, each in enumerate(before) if i in written or (each.shape, each.dtype) in like]
+        like = [_form(each) for each in answers]
+        places = [i for i, each in enumerate(before) if i in written or _form(each) in like]
         scratch = [i for i in places if self._is_scratch(parts, before, i, answers)]
         said: Dict[str, Any] = {"scratch": scratch, "written": [i for i in written if i not in scratch]}
+        meant = [next((before[i] for i in scratch if _form(before[i]) == _form(each)), each) for each in answers]
+        if any(one.dtype != other.dtype for one, other in zip(meant, answers)):
+            said["types"] = [str(each.dtype).replace("torch.", "") for each in meant]
         told = self._tolerance(parts, before, answers, found)
         if is_stand_in():
             told["note"] = "; ".join(each for each in (told.get("note"), NOTE) if each)
@@ -292,6 +301,11 @@ def _blank(tensor: Any) -> Any:
 def _empty_like(blank: Any, given: Sequence[Any]) -> Any:
     device: Optional[Any] = next((each.device for each in given if torch.is_tensor(each)), None)
     return torch.empty_strided(tuple(blank.shape), blank.stride(), dtype=blank.dtype, device=device)
+
+
+def _form(tensor: Any) -> Any:
+    """Return what an answer has in common with memory for it: sizes, and the type unless it is of floats."""
+    return tuple(tensor.shape), "float" if tensor.is_floating_point() else tensor.dtype
 
 
 def _copy(tensor: Any) -> Any:

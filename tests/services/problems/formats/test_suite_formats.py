@@ -537,3 +537,25 @@ async def test_a_task_that_calls_aiter_is_judged_by_its_definition_where_aiter_i
     wrong = await judged(lab, problem.problem_id, BY_HAND.replace("n % 16 * 16 + byte % 16", "byte % 16 * 16 + n % 16"))
     assert wrong.verdict == "incorrect"
     assert "elements are wrong" in wrong.reason
+
+
+@needs_torch
+async def test_an_answer_is_of_the_type_of_the_memory_for_it_though_the_reference_computes_a_wider_one(
+    lab: Lab, tmp_path: Path
+):
+    wider = REFERENCE.replace(
+        """    out[...] = (pair["a"] + pair["b"].sum(dim=1)) * settings.scale + settings.bias.sum()
+    return out
+""",
+        """    wide = pair["a"].double() + pair["b"].double().sum(dim=1)
+    return wide * settings.scale + settings.bias.double().sum()
+""",
+    )
+    task = TASK.replace('"size": 500, "scale": 3', '"size": 40, "scale": 3')
+    problem = await imported(lab, gpumode_task(tmp_path, task, wider))
+    assert problem.launcher_c.count("double") == 0
+    assert (await judged(lab, problem.problem_id, RIGHT)).verdict == "correct"
+    assert (
+        await judged(lab, problem.problem_id, RIGHT.replace("return out", "return out.double()"))
+    ).verdict == "correct"
+    assert (await judged(lab, problem.problem_id, RIGHT.replace("[:, 1]", "[:, 0]"))).verdict == "incorrect"
