@@ -111,6 +111,9 @@ async def test_a_vanished_file_a_folder_a_pipe_and_a_nul_say_what_is_wrong(works
     [
         ("class ModelNew:\n    pass\ndef launch(x):\n    pass\n", "python"),
         ("import triton\n\ndef launch(x, y, n):\n    pass\n", "triton"),
+        ("class Gate(torch.nn.Module):\n    pass\ndef get_inputs():\n    pass\n", "python"),
+        ("import triton\ndef _own(data):\n    pass\ncustom_kernel = torch.compile(_own)\n", "python"),
+        ("class Gate(nn.Module):\n    pass\ndef launch(x, y):\n    pass\n", "launcher"),
     ],
 )
 async def test_a_python_file_is_told_from_its_content(workspaces: Workspaces, text: str, language: str):

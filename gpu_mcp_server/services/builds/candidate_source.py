@@ -250,7 +250,9 @@ def python_kind(text: str) -> CandidateLanguage:
     if any(isinstance(s, ast.ClassDef) and s.name == "ModelNew" for s in body):
         return "python"
     functions = {s.name for s in body if isinstance(s, ast.FunctionDef)}
-    if "launch" not in functions and (functions & set(SUITE_NAMES) or any(_is_model(s) for s in body)):
+    assigned = {t.id for s in body if isinstance(s, ast.Assign) for t in s.targets if isinstance(t, ast.Name)}
+    asked = (functions | assigned) & set(SUITE_NAMES) or any(_is_model(s) for s in body)
+    if "launch" not in functions and asked:
         return "python"
     if functions:
         return launcher_language(text)
@@ -276,7 +278,10 @@ def judged_kind(source: str, language: str, problem: Problem) -> JudgedKind:
 
 
 def _is_model(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ClassDef) and statement.name == "Model"
+    """Say whether a statement is a module's class: Model, or one of any name that derives from torch's Module."""
+    if not isinstance(statement, ast.ClassDef):
+        return False
+    return statement.name == "Model" or any(ast.unparse(base).endswith("Module") for base in statement.bases)
 
 
 def _language(given: str | None, path: str | None, text: str, languages: Sequence[str]) -> CandidateLanguage:

@@ -37,7 +37,7 @@ def error_of(lack: Mapping[str, Any], host: str, python: JudgePython | None) -> 
         case "module":
             package = package_of(name)
             hint = f"Install {package or 'it'} into {where}, or name a host that has it."
-            hint += "" if package else f" If it is a file of your own, put its text into the {who}: that is one file."
+            hint += "" if package else f" If it is a file of your own, put it beside the {who}, or its text into it."
             return MachineLacks(f"the {who} imports the module {name!r}", host, hint)
         case "library":
             hint = f"It comes with NVIDIA's driver. {GPU}" if name in DRIVER else "Install it, or name another host."
