@@ -175,7 +175,8 @@ def install_aiter() -> None:
     for name, content in contents.items():
         module: Any = types.ModuleType(name, NOTE)
         module.__path__ = []
-        vars(module).update(content)
+        for key, value in content.items():
+            setattr(module, key, value)
         sys.modules[name] = module
         above, _, own = name.rpartition(".")
         if above:

@@ -252,7 +252,8 @@ def joined_functions(module: Any, several: Sequence[Dict[str, Any]]) -> Optional
     """
     found: List[Tuple[Any, List[int]]] = []
     for each in several:
-        own = [name for name in vars(module) if ("_" + name).endswith("_" + each["name"])]
+        every: List[str] = list(module.__dict__)
+        own = [name for name in every if ("_" + name).endswith("_" + each["name"])]
         named = [name for name in own if inspect.isroutine(getattr(module, name))]
         if len(named) != 1:
             return None

@@ -117,7 +117,8 @@ def _handed_model(adapter: TraceDefinition, function: Any) -> Any:
 
 def _shape(spec: Dict[str, Any], sizes: Dict[str, int]) -> Tuple[int, ...]:
     """Return a tensor's sizes: each a number, also as text, or an axis."""
-    return tuple(int(sizes.get(str(size), size)) for size in spec.get("shape") or ())
+    named: List[Any] = list(spec.get("shape") or ())
+    return tuple(int(sizes[size]) if size in sizes else int(size) for size in named)
 
 
 def _parameters(function: Any) -> int:

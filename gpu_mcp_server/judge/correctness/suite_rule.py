@@ -5,7 +5,7 @@ It is told beside a verdict and decides nothing: the judge asks every element to
 Source: https://github.com/NVIDIA/SOL-ExecBench, src/sol_execbench/core/bench/correctness.py (at 8d2237d).
 """
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -26,9 +26,9 @@ class SuiteRule(NamedTuple):
     @classmethod
     def from_task(cls, task: Dict[str, Any], dims: Dict[str, int]) -> "Optional[SuiteRule]":
         """Return the rule of a shape; None where its suite says none."""
-        cases = task.get("cases") or []
+        cases: List[Dict[str, Any]] = task.get("cases") or []
         number = dims.get("case", 0)
-        said = cases[number - 1].get("tolerance") if 0 < number <= len(cases) else None
+        said: Dict[str, Any] = (cases[number - 1].get("tolerance") or {}) if 0 < number <= len(cases) else {}
         return cls(said["rtol"], said["atol"], said["matched"], said.get("cap")) if said else None
 
     def words(self, expected: Array, got: Array, item: Tensor) -> str:

@@ -141,7 +141,7 @@ def _compare_fours(expected: Array, got: Array, rtol: float, atol: float) -> Dif
     """Compare bytes of two codes each: one is wrong if either of its numbers is."""
     want, have = (float4_values(part.reshape(-1, 1)).ravel() for part in (expected, got))
     wrong, max_abs, max_rel = _compare_part(want, have, rtol, atol)
-    mask = wrong.reshape(-1, 2).any(axis=1)
+    mask: Array = np.any(wrong.reshape(-1, 2), axis=1)
     bad = int(np.count_nonzero(mask))
     return Difference(bad, max_abs, max_rel, mask if bad else None)
 

@@ -141,19 +141,20 @@ async def _cases(
 def _tolerance(workload: Mapping[str, Any]) -> dict[str, float]:
     """Return the suite's rule for a workload, of several for its outputs the strictest; empty where it says none."""
     given: Any = workload.get("tolerance") or workload.get("checks") or []
+    text = str(given)[:100]
     listed: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given]
     rules = [cast("Mapping[str, Any]", each) for each in listed if isinstance(each, dict)]
     if not any(name in rule for rule in rules for name in RULE):
         return {}
-    said = [
+    said: list[dict[str, Any]] = [
         {"rtol": each.get("max_rtol", RTOL), "atol": each.get("max_atol", ATOL), "matched": _matched(each)}
         | ({} if each.get("max_error_cap") is None else {"cap": each["max_error_cap"]})
         for each in rules
     ]
-    values = [value for rule in said for value in rule.values()]
+    values: list[Any] = [value for rule in said for value in rule.values()]
     if not all(_is_amount(value) for value in values) or any(rule["matched"] > 1 for rule in said):
         raise BadRequest(
-            f"A workload's tolerance is {str(given)[:100]}.",
+            f"A workload's tolerance is {text}.",
             hint="max_rtol, max_atol and max_error_cap are numbers of 0 or more, required_matched_ratio is at most 1.",
         )
     strict = {name: min(float(rule[name]) for rule in said) for name in ("rtol", "atol")}
