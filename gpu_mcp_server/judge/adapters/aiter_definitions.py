@@ -15,6 +15,9 @@ from typing import Any, Dict, List, Tuple
 
 torch: Any = importlib.import_module("torch")
 
+PAIRS = getattr(torch, "float4_e2m1fn_x2", torch.uint8)
+EXPONENTS = getattr(torch, "float8_e8m0fnu", torch.uint8)
+"""Types of torch 2.8; before them, as for aiter, bytes."""
 BLOCK = 32
 """Elements of MXFP4 that share a scale."""
 FOURS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -101,7 +104,7 @@ def multiply_fours(left: Any, right: Any, left_scale: Any, right_scale: Any, **h
 def quantize_dynamically(values: Any, *_: Any, **__: Any) -> Tuple[Any, Any]:
     """Return MXFP4 by torch's types, as aiter.utility.fp4_utils has it."""
     pairs, exponents = quantize_blocks(values)
-    return pairs.view(torch.float4_e2m1fn_x2), exponents.view(torch.float8_e8m0fnu)
+    return pairs.view(PAIRS), exponents.view(EXPONENTS)
 
 
 def describe_work(*_: Any, **__: Any) -> List[Tuple[Tuple[int], Any]]:
@@ -158,7 +161,7 @@ def install_aiter() -> None:
         "e8m0_to_f32": exponents_as_floats, "e8m0_shuffle": shuffle_scale,
     }  # fmt: skip
     kinds = {
-        "fp4x2": torch.float4_e2m1fn_x2, "fp8": torch.float8_e4m3fn, "fp8_e8m0": torch.float8_e8m0fnu,
+        "fp4x2": PAIRS, "fp8": torch.float8_e4m3fn, "fp8_e8m0": EXPONENTS,
         "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32,
     }  # fmt: skip
     contents: Dict[str, Dict[str, Any]] = {
