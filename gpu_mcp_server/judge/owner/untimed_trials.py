@@ -101,7 +101,7 @@ class Trials(TrialRoom):
             self._renew(table)
             self.leave(table)
         if len(self.hidden) > self.shapes_tried:
-            text = "%d hidden shapes, larger ones and other distributions (a confirmation run tries them)"
+            text = "larger shapes, other distributions and %d more hidden ones (a confirmation run tries them)"
             self.left_out[text % (len(self.hidden) - self.shapes_tried)] = None
 
     def _largest(self) -> Optional[Dict[str, Any]]:
