@@ -71,7 +71,9 @@ def test_a_first_look_tries_two_hidden_shapes_and_says_what_it_left_out(court):
     assert any(size > 32 and size % 2 for dims in hidden for size in dims)
     assert verdict["covers"] == "1 declared shape, 2 hidden shapes, inputs as declared"
     assert verdict["robust"].startswith("yes, with ")
-    assert re.search(r"left out: larger shapes, other distributions and \d+ more hidden ones", verdict["trials_summary"])
+    assert re.search(
+        r"left out: larger shapes, other distributions and \d+ more hidden ones", verdict["trials_summary"]
+    )
 
 
 @pytest.mark.parametrize(
