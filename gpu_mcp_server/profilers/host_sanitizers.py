@@ -1,4 +1,4 @@
-"""The words of the compilers' sanitizers on a processor: AddressSanitizer, UBSan, ThreadSanitizer.
+"""The words of the compilers' sanitizers on a processor: AddressSanitizer, LeakSanitizer, UBSan, ThreadSanitizer.
 
 Source: outputs of gcc 12 and clang 19 for planted mistakes; LLVM's and GCC's documents of `-fsanitize`. The text comes
 from the checked program too: lines, reports and their frames have limits, and a forged report accuses its own author.
@@ -20,7 +20,10 @@ _REPORT = re.compile(
     r"(?:==\d+==ERROR: AddressSanitizer: (?P<address>.{1,300})|"
     r"WARNING: ThreadSanitizer: (?P<thread>.{1,200}?) \(pid=\d+\))$"
 )
-_END = re.compile(r"SUMMARY: \w+Sanitizer:|=={8,}")
+_LEAK = re.compile(r"(?P<leak>Direct leak of \d{1,18} byte\(s\)) in \d{1,18} object\(s\) allocated from:$")
+"""What is lost with it, an indirect leak, is left out."""
+_NO_LEAKS = re.compile(r"LeakSanitizer has encountered a fatal error")
+_END = re.compile(r"Indirect leak of |SUMMARY: \w+Sanitizer:|=={8,}")
 _ACCESS = re.compile(
     r"\s{0,20}(?:Previous )?(?P<how>(?:atomic )?(?:READ|WRITE|Read|Write|read|write)) of size (?P<size>\d{1,12})"
 )
@@ -31,7 +34,7 @@ _ADDRESS = re.compile(r" on (?:unknown )?address .*| \(pc .*|: 0x.*")
 _STARTED = re.compile(r"AddressSanitizer Init done|\*\*\*\*\* Running under ThreadSanitizer")
 
 Frame = tuple[str, str, int]
-Kind = Literal["invalid access", "race", "other"]
+Kind = Literal["invalid access", "race", "leak", "other"]
 
 
 def parse(text: str, sources: Mapping[str, str]) -> CheckReport:
@@ -66,11 +69,16 @@ def is_instrumented(text: str) -> bool:
     return bool(_STARTED.search(text))
 
 
+def missed_leaks(text: str) -> bool:
+    """Return whether LeakSanitizer said that it could not look for leaks."""
+    return bool(_NO_LEAKS.search(text))
+
+
 def _reports(text: str) -> Iterator[list[str]]:
     block: list[str] = []
     for full in text.splitlines():
         line = full[:LONGEST_LINE].rstrip()
-        starts = _REPORT.match(line) or _UNDEFINED.match(line)
+        starts = _REPORT.match(line) or _UNDEFINED.match(line) or _LEAK.match(line)
         if block and (starts or _END.match(line)):
             yield block
             block = []
@@ -86,6 +94,10 @@ def _finding(lines: list[str], names: set[str]) -> MemoryFinding:
     if undefined := _UNDEFINED.match(lines[0]):
         file, line = undefined["file"].rpartition("/")[2], int(undefined["line"])
         return MemoryFinding(kind="other", message=f"undefined behaviour: {undefined['words']}", file=file, line=line)
+    if leak := _LEAK.match(lines[0]):
+        allocated = [frame for line in lines[1:] if (frame := _frame(line))]
+        name, file, number = _place(allocated, names) if allocated else (None, None, None)
+        return MemoryFinding(kind="leak", message=f"never freed: {leak['leak']}", kernel=name, file=file, line=number)
     head = _REPORT.match(lines[0])
     race = head["thread"] if head else None
     words = race or _ADDRESS.sub("", head["address"] or "" if head else "")

@@ -85,6 +85,12 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"(?:cutlass|cute)/\S+(?:: No such file|\" ?$)|open source file \"(?:cutlass|cute)/",
      "The host has no CUTLASS: pip install nvidia-cutlass for judge_python, or name a clone's include folder in "
      "include_paths of the host."),
+    (r"\b(?:cublas|cufft|curand|cusolver|cusparse|cudnn|cutensor)\w*\.h\"?(?:: No such file| ?$)",
+     "This header comes with one of NVIDIA's libraries, which the host lacks: its package of the CUDA toolkit (such as "
+     "libcublas-dev), or of pip (nvidia-cublas) for judge_python; link it with -lNAME."),
+    (r"ModuleNotFoundError: No module named",
+     "The package is not in judge_python of the host: a person installs it there, or copy what you use of it into the "
+     "file, which is compiled alone."),
     (r"No such file or directory|cannot open source file",
      "The header is neither on the host nor where the source looks: write_files both into one workspace, give `path`, "
      "and -IFOLDER where it lies in another folder."),

@@ -11,7 +11,9 @@ from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.toolchains import launchers
 from gpu_mcp_server.toolchains.base import Toolchain
+from gpu_mcp_server.toolchains.hints import hint_for
 from gpu_mcp_server.toolchains.python_languages import MOST_MODULES, imports_of
+from gpu_mcp_server.workers import launcher_aot
 
 LAUNCH = "\ndef launch(x, y, n):\n    pass\n"
 
@@ -95,3 +97,42 @@ def test_the_worker_is_python_that_runs_once():
 
     tree = ast.parse(worker_source("launcher_aot"))
     assert not [s for s in tree.body if isinstance(s, ast.If)], "its source goes to `python -c`, whose name is __main__"
+
+
+def test_what_a_language_made_of_a_function_can_be_named_as_the_kernel():
+    def matmul(a: object, b: object, block: int, *, dtype: str = "f16") -> None: ...
+
+    matmul.__module__ = "candidate"
+
+    class Made:
+        """As TileLang's and Triton's jit give it: a call of any arguments, without a name."""
+
+        def __init__(self, func: object) -> None:
+            self.func = func
+
+        def __call__(self, *_: object, **__: object) -> None: ...
+
+    assert [one.name for one in launcher_aot.parameters_of(Made(matmul))] == ["a", "b", "block"]
+    assert [one.name for one in launcher_aot.parameters_of(matmul)] == ["a", "b", "block"]
+    assert launcher_aot.is_own(Made(matmul), "matmul") and launcher_aot.is_own(matmul, "matmul")
+    assert not launcher_aot.is_own(matmul, "_matmul") and not launcher_aot.is_own(print, "print")
+    assert not launcher_aot.is_own(Made, "Made")
+
+
+def test_the_error_behind_a_generated_source_is_what_is_told():
+    source = "\n".join(f"int line{number};" for number in range(200))
+    assert launcher_aot.decisive_part(f"{source}\na.h(3): error: needs sm_90a\n") == "a.h(3): error: needs sm_90a"
+    assert launcher_aot.decisive_part("short: error\nand why") == "short: error\nand why"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("cublas_v2.h: No such file or directory", "libcublas-dev"),
+        ('cannot open source file "cudnn.h"', "NVIDIA's libraries"),
+        ("ModuleNotFoundError: No module named 'liger_kernel'", "a person installs it"),
+        ("common.h: No such file or directory", "write_files both"),
+    ],
+)
+def test_a_header_or_package_that_is_elsewhere_gets_the_hint_that_helps(message: str, words: str):
+    assert words in (hint_for(message) or "")

@@ -21,11 +21,15 @@ SANITIZERS: Mapping[CheckTool, tuple[str, str]] = {
 RECOVER: Mapping[CheckTool, tuple[str, ...]] = {"memcheck": ("-fsanitize-recover=address",), "racecheck": ()}
 """So that a program goes on behind its first mistake, and the others are told too."""
 ENVIRONMENT = {
-    "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=0:verbosity=1",
+    "ASAN_OPTIONS": "detect_leaks=1:halt_on_error=0:verbosity=1",
     "TSAN_OPTIONS": "verbosity=1",
     "OMP_NUM_THREADS": "4",
 }
-"""Leaks are left out: LeakSanitizer stops threads by ptrace. Verbosity tells whether a sanitizer runs at all."""
+"""LeakSanitizer stops threads by ptrace, as a checker's job may. Verbosity tells whether a sanitizer runs at all."""
+NO_LEAKS = "whether it leaks is unknown: LeakSanitizer could not stop the program's threads on this host"
+NO_RUNTIME = (
+    "; clang's sanitizers are a package of their own: apt-get install libclang-rt-19-dev (its version, of clang)"
+)
 NOT_BUILT = (
     "no sanitizer runs in this program: compile it in the same command, as sh -c 'gcc -g -fsanitize={} a.c && ./a.out'"
 )
@@ -123,6 +127,7 @@ def judge_run(ended: FinishedToolJob, log: str, sources: Mapping[str, str]) -> t
         return "timeout", "the compiler did not end within timeout_s", CheckReport()
     if compiled and compiled.get("code"):
         why = log.strip()[:600] or compiled.get("error") or "the compiler said nothing"
+        why += NO_RUNTIME if "libclang_rt" in why else ""
         return "not_checked", f"it does not compile with the sanitizer: {why}", CheckReport()
     report = host_sanitizers.parse(log, sources)
     notes: list[str] = []
@@ -140,7 +145,9 @@ def judge_run(ended: FinishedToolJob, log: str, sources: Mapping[str, str]) -> t
         return "not_checked", NOT_BUILT.format(SANITIZERS[context["tool"]][0]), report
     if checked.get("cut"):
         return "not_checked", "it printed more than 1 MiB; what came behind was not read: print less", report
-    if checked.get("code") == 0:
+    leaks_unknown = host_sanitizers.missed_leaks(log) and "the launcher returned" not in log
+    notes += [NO_LEAKS] if leaks_unknown else []
+    if checked.get("code") == 0 or (compiled and leaks_unknown):
         notes += [WHOLE] if context.get("whole") else []
         return "clean", "; ".join(notes) or None, report
     return "failed", f"the program ended with {checked.get('error') or checked.get('code')}, without findings", report

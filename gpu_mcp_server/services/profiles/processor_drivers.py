@@ -170,6 +170,7 @@ def driver_of(problem: Problem, dims: Mapping[str, int], symbol: str, timed: tup
         ahead = _TIMED_MAIN.replace("WARM", str(timed[0])).replace("MOST", str(timed[1]))
         call += ahead.replace("CALL", once)
     call += '    if (code) fprintf(stderr, "the launcher returned %d\\n", code);\n'
+    call += "".join(f"    free(t{n});\n" for n in range(len(made)))
     parts = [_FILL, _TIMED if timed is not None else "", linkage]
     return f"{''.join(parts)}int main(void) {{\n{body}\n{call}    return code != 0;\n}}\n".encode()
 

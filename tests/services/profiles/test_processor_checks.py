@@ -1,5 +1,6 @@
 """Checks of memory on a processor: gcc's sanitizers around real attempts, in real jobs."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -43,7 +44,9 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-async def check(lab: Lab, text: str, tool: str = "memcheck", language: str = "c") -> MemoryCheck:
+async def check(
+    lab: Lab, text: str, tool: str = "memcheck", language: str = "c", compiler: str | None = None
+) -> MemoryCheck:
     """Judge a source, so that there is an attempt, and check it."""
     tensors: dict[str, Any] = {
         side: [TensorSpec.model_validate(t) for t in PROBLEM[side]] for side in ("inputs", "outputs")
@@ -51,6 +54,9 @@ async def check(lab: Lab, text: str, tool: str = "memcheck", language: str = "c"
     problem_id = (await lab.evaluation.registry.register(**{**PROBLEM, **tensors})).problem_id
     source = CandidateSource(text, language, NAMES[language])  # pyright: ignore[reportArgumentType]
     judged = await lab.evaluation.evaluator.evaluate(problem_id, source, timing=UNTIMED)
+    if compiler is not None:  # as on a host without gcc
+        by = json.dumps({"compiler": compiler})
+        await lab.store.db.execute("UPDATE attempts SET versions = ? WHERE attempt_id = ?", (by, judged.attempt_id))
     target = RunTarget(attempt_id=judged.attempt_id, shape={"n": 100})
     return await lab.profiles.checker.check(target, tool)  # pyright: ignore[reportArgumentType]
 
@@ -73,6 +79,36 @@ async def test_an_honest_attempt_is_clean_for_both_and_other_tools_are_refused(l
     assert clean.checker and clean.checker.startswith("ThreadSanitizer of gcc")
     with pytest.raises(BadRequest, match="initcheck needs a GPU"):
         await check(lab, HONEST, "initcheck")
+
+
+LEAK = HONEST.replace("int launch", "#include <stdlib.h>\nint launch").replace(
+    "return 0;", "float *lost = malloc(4 * n);\n    lost[0] = x[0];\n    y[0] += 0 * lost[0];\n    return 0;"
+)
+
+
+async def test_a_leak_is_found_with_the_line_that_allocated(lab: Lab):
+    leak = await check(lab, LEAK)
+    assert leak.status == "findings", leak.summary()
+    (found,) = leak.findings
+    assert (found.kind, found.file, found.line, found.kernel) == ("leak", "kernel.c", 7, "launch")
+    assert found.message == "never freed: Direct leak of 400 byte(s)"
+
+
+async def test_a_candidate_of_clang_is_checked_or_the_missing_package_named(lab: Lab):
+    probe = await lab.hosts.probe("local")
+    if "clang" not in probe.compilers and "clang" not in probe.toolchains.tools:
+        pytest.skip("clang is not here")
+    leak = await check(lab, LEAK, compiler="clang")
+    if leak.status == "not_checked":
+        assert "libclang-rt" in (leak.note or ""), leak.summary()
+    else:
+        assert [(f.kind, f.line) for f in leak.findings] == [("leak", 7)], leak.summary()
+        assert " of clang" in (leak.checker or "")
+
+
+def test_leaks_that_could_not_be_looked_for_are_no_clean_bill():
+    text = "==2==AddressSanitizer Init done\n==2==LeakSanitizer has encountered a fatal error.\n"
+    assert host_sanitizers.missed_leaks(text) and host_sanitizers.parse(text, {}).findings == []
 
 
 async def test_a_race_of_two_threads_in_cpp_is_found_with_its_line(lab: Lab):
