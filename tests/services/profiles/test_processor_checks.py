@@ -1,24 +1,19 @@
 """Checks of memory on a processor: gcc's sanitizers around real attempts, in real jobs."""
 
-import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.memory_check import MemoryCheck
-from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.profilers import host_sanitizers
-from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM, laboratory
+from tests.services.profiles.attempts import noted_attempt
 
-UNTIMED = TimingOptions(tier="correctness")
 BEYOND = HONEST.replace("i < n", "i <= n")
 OVERFLOW = HONEST.replace("return 0;", "volatile int most = 2147483647;\n    y[0] = most + (int)n;\n    return 0;")
 RACE = """#include <pthread.h>
@@ -47,17 +42,9 @@ async def lab() -> AsyncIterator[Lab]:
 async def check(
     lab: Lab, text: str, tool: str = "memcheck", language: str = "c", compiler: str | None = None
 ) -> MemoryCheck:
-    """Judge a source, so that there is an attempt, and check it."""
-    tensors: dict[str, Any] = {
-        side: [TensorSpec.model_validate(t) for t in PROBLEM[side]] for side in ("inputs", "outputs")
-    }
-    problem_id = (await lab.evaluation.registry.register(**{**PROBLEM, **tensors})).problem_id
-    source = CandidateSource(text, language, NAMES[language])  # pyright: ignore[reportArgumentType]
-    judged = await lab.evaluation.evaluator.evaluate(problem_id, source, timing=UNTIMED)
-    if compiler is not None:  # as on a host without gcc
-        by = json.dumps({"compiler": compiler})
-        await lab.store.db.execute("UPDATE attempts SET versions = ? WHERE attempt_id = ?", (by, judged.attempt_id))
-    target = RunTarget(attempt_id=judged.attempt_id, shape={"n": 100})
+    """Note an attempt of a source and check it."""
+    attempt_id = await noted_attempt(lab, PROBLEM, text, language, compiler)
+    target = RunTarget(attempt_id=attempt_id, shape={"n": 100})
     return await lab.profiles.checker.check(target, tool)  # pyright: ignore[reportArgumentType]
 
 

@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.jobs.spec_validation import validate_spec
 from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec, ProtocolError
-from gpu_mcp_server.models.evaluation import TimingOptions
-from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.models.profile import KernelReading, ProfileResult, SourceLine
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.profilers import bottleneck, perf_events
 from gpu_mcp_server.profilers.perf_events import PerfSeen, ProcessorRun, RunSeen
-from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.workers import run_perf
+from tests.judge.harness import torch_python
 from tests.laboratory import PROBLEM, laboratory
+from tests.services.profiles.attempts import noted_attempt
 
 SCAN = """#include <stdint.h>
 int launch(const float *x, float *y, int64_t n) {
@@ -57,17 +56,6 @@ def perf_works() -> bool:
     return perf is not None and os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
 
 
-async def judged(lab: Lab, text: str, language: Any = "c") -> str:
-    """Judge a source, so that there is an attempt; return its id."""
-    tensors: dict[str, Any] = {
-        side: [TensorSpec.model_validate(t) for t in PROBLEM[side]] for side in ("inputs", "outputs")
-    }
-    problem_id = (await lab.evaluation.registry.register(**{**SCAN_PROBLEM, **tensors})).problem_id
-    source = CandidateSource(text, language, NAMES[language])
-    done = await lab.evaluation.evaluator.evaluate(problem_id, source, timing=TimingOptions(tier="correctness"))
-    return done.attempt_id or ""
-
-
 def lines_at_80_columns(result: ProfileResult) -> list[str]:
     """Return what a text-only client reads; no line is longer than a terminal."""
     lines = result.summary().splitlines()
@@ -76,7 +64,7 @@ def lines_at_80_columns(result: ProfileResult) -> list[str]:
 
 
 async def test_an_attempt_has_its_time_the_hosts_roofs_and_a_reason(lab: Lab):
-    attempt_id = await judged(lab, SCAN)
+    attempt_id = await noted_attempt(lab, SCAN_PROBLEM, SCAN)
     result = await lab.profiles.profiler.profile(RunTarget(attempt_id=attempt_id, shape={"n": 20_000}))
     lines, text = lines_at_80_columns(result), " ".join(result.verdict.split())
     assert result.status == "ok" and lines[0].startswith("launch: "), result.summary()
@@ -97,7 +85,7 @@ async def test_an_attempt_has_its_time_the_hosts_roofs_and_a_reason(lab: Lab):
 
 async def test_quick_times_calls_alone_in_cpp_too_and_a_failing_launcher_is_said(lab: Lab):
     text = SCAN.replace("int launch", 'extern "C" int launch').replace("return 0", "return n == 3 ? 7 : 0")
-    attempt_id = await judged(lab, text, "cpp")
+    attempt_id = await noted_attempt(lab, SCAN_PROBLEM, text, "cpp")
     result = await lab.profiles.profiler.profile(RunTarget(attempt_id=attempt_id, count=5, skip=2), "quick")
     lines = lines_at_80_columns(result)
     assert result.status == "ok" and "median of 5 calls" in lines[0], lines
@@ -116,6 +104,16 @@ async def test_a_program_is_profiled_as_a_whole(lab: Lab):
     assert not perf_works() or "HOT LINE: a.c:" in result.verdict, result.verdict
     with pytest.raises(BadRequest, match="profiled as a whole"):
         await lab.profiles.profiler.profile(RunTarget(command=["true"], kernel="main"))
+
+
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+async def test_a_python_attempt_is_timed_on_the_processor(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GPU_MCP_HOSTS__LOCAL__JUDGE_PYTHON", torch_python())
+    async with laboratory() as lab:
+        text = "import torch\ndef launch(x, y, n):\n    torch.cumsum(x, 0, out=y)\n"
+        attempt_id = await noted_attempt(lab, SCAN_PROBLEM, text, "launcher")
+        result = await lab.profiles.profiler.profile(RunTarget(attempt_id=attempt_id), "quick")
+        assert result.status == "ok" and "median of " in lines_at_80_columns(result)[0], result.summary()
 
 
 def test_only_a_profile_may_count():
