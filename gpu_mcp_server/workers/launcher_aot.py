@@ -32,8 +32,6 @@ TYPES = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
     "u8": "uint8", "i16": "int16", "i32": "int32", "i64": "int64",
 }  # fmt: skip
-LONG_MESSAGE = 40
-"""Lines."""
 NAMES = ("launch", "run", "custom_kernel", "solve")
 MOST_KERNELS = 32
 OWN = tempfile.mkdtemp()
@@ -293,21 +291,16 @@ HOOKS: Dict[str, Callable[[KernelCollection], None]] = {
 """Hooks by the package that a file imports, in the order in which they are set."""
 
 
-def parameters_of(function: Any) -> List[inspect.Parameter]:
-    """Return what a launcher must be given; of an object that a language made of a function, what that one takes."""
-    plain = function if inspect.isroutine(function) else getattr(function, "func", getattr(function, "fn", function))
-    return [one for one in inspect.signature(plain).parameters.values() if one.default is one.empty and one.kind < 2]
-
-
 def arguments_of(name: str, function: Any, request: Dict[str, Any]) -> List[Any]:
     """Return what the launcher of that name is called with.
 
     Raises:
         SystemExit: If a parameter has no type.
     """
-    torch: Any = importlib.import_module("torch")
     signature, constants = request["signature"], request["constants"]
-    names = [one.name for one in parameters_of(function)]
+    plain = function if inspect.isroutine(function) else getattr(function, "func", function)  # TileLang's object has it
+    parameters = inspect.signature(plain).parameters.values()
+    names = [one.name for one in parameters if one.default is one.empty and one.kind < 2]
     packed = name == "custom_kernel" and len(names) == 1  # a suite's, whose data are all the tensors
     names = list(signature) if packed else names
     missing = [name for name in names if name not in signature and name not in constants]
@@ -321,25 +314,10 @@ def arguments_of(name: str, function: Any, request: Dict[str, Any]) -> List[Any]
         if name in constants:
             found.append(constants[name])
             continue
+        torch: Any = importlib.import_module("torch")
         kind, _, sizes = signature[name].strip("*]").partition("[")
         found.append(torch.empty([int(size) for size in sizes.split(",")], dtype=getattr(torch, TYPES[kind])))
     return [tuple(found) if len(found) != 1 else found[0]] if packed else found
-
-
-def decisive_part(text: str) -> str:
-    """Return the errors out of a long message, which repeats a generated source before them; a short one as it is."""
-    lines = text.splitlines()
-    found = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
-    return "\n".join(found[:6]) if len(lines) > LONG_MESSAGE and found else text
-
-
-def is_own(value: Any, name: str) -> bool:
-    """Return whether a value is a function of the candidate's, or what a language made of one."""
-    for plain in (value, getattr(value, "func", None), getattr(value, "fn", None)):
-        plain = inspect.unwrap(plain) if callable(plain) else plain
-        if inspect.isfunction(plain) and plain.__module__ == "candidate":
-            return not name.startswith("_")
-    return False
 
 
 def launch(request: Dict[str, Any], made: KernelCollection) -> None:
@@ -357,10 +335,7 @@ def launch(request: Dict[str, Any], made: KernelCollection) -> None:
         spec.loader.exec_module(module)
         name = request["entry"] or next((name for name in NAMES if hasattr(module, name)), "launch")
         if not hasattr(module, name):
-            others = ", ".join(n for n, of in vars(module).items() if is_own(of, n))[:200] or "no function of its own"
-            raise SystemExit(
-                "the file has no function %s: define it, or name another as kernel; it has %s" % (name, others)
-            )
+            raise SystemExit("the file has no function %s: define it, or name another as kernel" % name)
         function = getattr(module, name)
         function(*arguments_of(name, function, request))
         if not made.kernels:
@@ -369,16 +344,15 @@ def launch(request: Dict[str, Any], made: KernelCollection) -> None:
         complain(request["file"], 1, str(error))
     except BaseException as error:
         lines = [f.lineno or 1 for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        said = "%s: %s" % (type(error).__name__, decisive_part(str(error)))
+        said = "%s: %s" % (type(error).__name__, error)
+        said = "\n".join(re.findall(r"(?m)^.*\berror\b.*$", said)[:6]) or said if said.count("\n") > 40 else said
         complain(request["file"], lines[-1] if lines else 1, said, "warning" if made.kernels else "error")
 
 
 def assemblers() -> List[str]:
     """Return the ptxas that are here: of pip's packages, which are as new as the languages, then the PATH's."""
-    found: List[str] = []
-    for folder in sys.path:
-        found += sorted(glob.glob(folder + "/nvidia/cu*/bin/ptxas"), reverse=True)
-        found += sorted(glob.glob(folder + "/triton/backends/nvidia/bin/ptxas*"), reverse=True)
+    places = ("/nvidia/cu*/bin/ptxas", "/triton/backends/nvidia/bin/ptxas*")
+    found = [path for top in sys.path for at in places for path in sorted(glob.glob(top + at), reverse=True)]
     return [*found, *filter(None, [shutil.which("ptxas")])]
 
 

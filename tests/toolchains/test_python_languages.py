@@ -1,11 +1,16 @@
 """In which language a Python file's kernels are, and what it needs, is read from its imports alone."""
 
 import ast
+import json
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.builds.candidate_source import launcher_language, python_kind
 from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
@@ -14,6 +19,7 @@ from gpu_mcp_server.toolchains.base import Toolchain
 from gpu_mcp_server.toolchains.hints import hint_for
 from gpu_mcp_server.toolchains.python_languages import MOST_MODULES, imports_of
 from gpu_mcp_server.workers import launcher_aot
+from tests.judge.harness import torch_python
 
 LAUNCH = "\ndef launch(x, y, n):\n    pass\n"
 
@@ -100,29 +106,31 @@ def test_the_worker_is_python_that_runs_once():
 
 
 def test_what_a_language_made_of_a_function_can_be_named_as_the_kernel():
-    def matmul(a: object, b: object, block: int, *, dtype: str = "f16") -> None: ...
-
-    matmul.__module__ = "candidate"
+    def matmul(block: int, stages: int, *, dtype: str = "f16") -> None: ...
 
     class Made:
-        """As TileLang's and Triton's jit give it: a call of any arguments, without a name."""
+        """As TileLang's jit gives it: a call of any arguments, without a name."""
 
-        def __init__(self, func: object) -> None:
-            self.func = func
+        func = staticmethod(matmul)
 
         def __call__(self, *_: object, **__: object) -> None: ...
 
-    assert [one.name for one in launcher_aot.parameters_of(Made(matmul))] == ["a", "b", "block"]
-    assert [one.name for one in launcher_aot.parameters_of(matmul)] == ["a", "b", "block"]
-    assert launcher_aot.is_own(Made(matmul), "matmul") and launcher_aot.is_own(matmul, "matmul")
-    assert not launcher_aot.is_own(matmul, "_matmul") and not launcher_aot.is_own(print, "print")
-    assert not launcher_aot.is_own(Made, "Made")
+    request = {"signature": {}, "constants": {"stages": 3, "block": 64}}
+    assert launcher_aot.arguments_of("matmul", Made(), request) == [64, 3]
+    assert launcher_aot.arguments_of("matmul", matmul, request) == [64, 3]
+    with pytest.raises(SystemExit, match="matmul takes block, stages; signature and constants lack stages"):
+        launcher_aot.arguments_of("matmul", Made(), {"signature": {}, "constants": {"block": 64}})
 
 
-def test_the_error_behind_a_generated_source_is_what_is_told():
-    source = "\n".join(f"int line{number};" for number in range(200))
-    assert launcher_aot.decisive_part(f"{source}\na.h(3): error: needs sm_90a\n") == "a.h(3): error: needs sm_90a"
-    assert launcher_aot.decisive_part("short: error\nand why") == "short: error\nand why"
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+def test_the_error_behind_a_generated_source_is_what_is_told(tmp_path: Path):
+    source = "def launch():\n    raise RuntimeError('int line;\\n' * 200 + 'a.h(3): error: needs sm_90a')\n"
+    (tmp_path / "k.py").write_text(source)
+    request = {"file": "k.py", "entry": "", "arch": "sm_90", "signature": {}, "constants": {}}
+    program = f"import launcher_aot; launcher_aot.main([{json.dumps(request)!r}])"
+    env = {**os.environ, "PYTHONPATH": str(WORKERS)}
+    done = subprocess.run([torch_python(), "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and "a.h(3): error: needs sm_90a" in done.stderr and "int line" not in done.stderr
 
 
 @pytest.mark.parametrize(
