@@ -214,11 +214,9 @@ class CommandRunner:
         try:
             seen = await self._jobs.poll(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
         except NotFound:
-            record = row.record or await self._lost(row)
-            if record is None:
-                hint = f"It is being sent there, or was lost: after {UNKNOWN_S:.0f} s it counts as lost."
-                raise NotFound(f"job on the host {row.host}", job_id, hint=hint) from None
-            result = self._result(replace(record, stdout_kept=0, stderr_kept=0), row, b"", b"")
+            if row.record is None:
+                return self._result(await self._lost(row), row, b"", b""), None
+            result = self._result(replace(row.record, stdout_kept=0, stderr_kept=0), row, b"", b"")
             gone = "its host does not know it any more: only the record is left"
             return result.model_copy(update={"note": "; ".join(filter(None, [gone, result.note]))}), None
         if seen.record.state == "finished":
@@ -252,19 +250,15 @@ class CommandRunner:
     async def _settle(self, row: JobRow, patience_s: float) -> None:
         try:
             async with asyncio.timeout(patience_s):
-                seen = await self._jobs.poll(row.job_id, row.host)
-                if seen.record.state == "finished":
-                    await self.status(row.job_id)
-        except NotFound:
-            await self._lost(row)
+                await self._status(row, 0.0, 0)
         except (GpuMcpError, TimeoutError) as error:
             _log.info("a job of an earlier server cannot be asked", job=row.job_id, error=str(error))
 
-    async def _lost(self, row: JobRow) -> JobRecord | None:
-        """End a job that its host does not know, unless it may still be on its way there."""
-        age = datetime.now(UTC) - datetime.fromisoformat(row.submitted_at)
-        if age.total_seconds() <= UNKNOWN_S:
-            return None
+    async def _lost(self, row: JobRow) -> JobRecord:
+        """End a job that its host does not know; NotFound where it may still be on its way there."""
+        if (datetime.now(UTC) - datetime.fromisoformat(row.submitted_at)).total_seconds() <= UNKNOWN_S:
+            hint = f"It is being sent there, or was lost: after {UNKNOWN_S:.0f} s it counts as lost."
+            raise NotFound(f"job on the host {row.host}", row.job_id, hint=hint)
         note = "its host does not know it: it never got there, or was cleared away, or this store is of a backup"
         record = JobRecord(row.job_id, "finished", row.purpose, "broken", note)
         await self._table.finish(row.job_id, record)
