@@ -16,18 +16,21 @@ ASKED = {
 }
 """Sources that questions are about; the others would only take time."""
 FLOOR = Path(__file__).parents[1] / "floor.toml"
+EVERYDAY = Path(__file__).parents[3] / "benchmarks" / "knowledge" / "unseen_paraphrases.toml"
 
 
 def test_no_score_is_below_the_floor_and_one_that_were_would_be_named(tmp_path: Path):
     """Triton's wheel has CUDA's headers, so only some questions about NCCL, MPI and HIP may have to be left out."""
     build(Storage(tmp_path), only=ASKED)
     measured = measure(tmp_path, dense=False)
+    everyday = measure(tmp_path, [EVERYDAY], dense=False).evaluation.scores["paraphrase"]
     asked = sum(score.count for kind, score in measured.evaluation.scores.items() if kind != "all")
     (tmp_path / "floor.toml").write_text("[all]\nr5 = 1.01\n[nothing]\nmrr = 0.1\n")
     below = measured.results_below(tmp_path / "floor.toml")
 
     assert measured.results_below(FLOOR) == []
     assert asked >= 150
+    assert everyday.count >= 60 and everyday.figures()["r5"] >= 0.5, "questions in words that no reference has"
     assert below[0].startswith("all r5 is 0.9")
     assert below[1] == "nothing mrr is 0.0, not 0.1"
 
