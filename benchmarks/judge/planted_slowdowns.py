@@ -1,4 +1,4 @@
-"""Whether `compare` finds a kernel that became 3 % slower, and how often it takes an unchanged one for changed.
+"""Count how often `compare` finds a kernel that became 3 % slower, and takes an unchanged one for changed.
 
     python benchmarks/judge/planted_slowdowns.py --device cuda --planted 100 --null 200 --json OUT
 

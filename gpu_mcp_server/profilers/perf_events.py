@@ -35,7 +35,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
 class RunSeen(Model):
-    """How one command ended."""
+    """End of one command."""
 
     code: int
     seconds: float = Field(ge=0, lt=1e7)
@@ -45,7 +45,7 @@ class RunSeen(Model):
 
 
 class PerfSeen(Model):
-    """Whether perf worked."""
+    """Result of trying perf."""
 
     paranoid: Name = ""
     why: Name = ""
@@ -55,7 +55,7 @@ class PerfSeen(Model):
 
 
 class SamplesSeen(Model):
-    """Where the processor was, by function and by line."""
+    """Samples of the processor's place, by function and by line."""
 
     event: Name
     samples: Count

@@ -57,6 +57,7 @@ def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court):
     seconds = verdict["evidence"]["seconds"]
     assert set(seconds) == {
         "start",
+        "supervisor",
         "trials",
         "fill",
         "reference",

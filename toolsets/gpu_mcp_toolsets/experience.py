@@ -15,8 +15,8 @@ TOOLSET = Toolset(
     id="experience",
     title="Records",
     instructions=(
-        "find_attempts, lessons: earlier tries at any problem; add_note. set_implementation keeps one with its "
-        "problem. audit_attempt before you report a record."
+        "find_attempts, lessons: earlier tries at any problem; add_note. set_implementation keeps one. audit_attempt "
+        "before you report a record."
     ),
     default=False,
 )

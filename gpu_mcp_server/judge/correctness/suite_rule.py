@@ -14,7 +14,7 @@ from ..numerics.tensors import Array, Tensor
 
 
 class SuiteRule(NamedTuple):
-    """What a suite asks of an output at a shape."""
+    """A suite's own tolerance for an output at a shape."""
 
     rtol: float
     atol: float

@@ -339,9 +339,7 @@ class Rounds:
         difference = compare(expected, got, buffers.outputs[output].dtype, rtol, atol)
         mask = self.ties.inexcusable_at(call, output, difference.mask)
         if mask is None or not mask.any():
-            return cheat(
-                "kept writing after it said done: %sa wrong output changed while the judge compared it" % where
-            )
+            return cheat("kept writing after it said done: %sa wrong output changed during the comparison" % where)
         which = "call %d of %d, round %d; %d of %d calls are wrong" % (
             call + 1, buffers.sets, self.number, bad, buffers.sets,
         )  # fmt: skip

@@ -65,7 +65,7 @@ GROUPS = {
 
 
 class Neighbours(NamedTuple):
-    """What is nearest in meaning to a question, best first."""
+    """Nearest entries in meaning to a question, best first."""
 
     texts: Sequence[int] = ()
     """Entries by their texts."""

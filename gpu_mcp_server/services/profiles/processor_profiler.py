@@ -17,7 +17,7 @@ PYTHON = ("launcher", "python")
 
 
 class ProcessorProfile(NamedTuple):
-    """What a finished profile on a processor says."""
+    """Readings of a finished profile on a processor."""
 
     status: str
     note: str | None
