@@ -140,6 +140,7 @@ def test_the_error_behind_a_generated_source_is_what_is_told(tmp_path: Path):
         ('cannot open source file "cudnn.h"', "NVIDIA's libraries"),
         ("ModuleNotFoundError: No module named 'liger_kernel'", "a person installs it"),
         ("common.h: No such file or directory", "write_files both"),
+        ("undefined reference to `cuTensorMapEncodeTiled'", "-lcuda"),
     ],
 )
 def test_a_header_or_package_that_is_elsewhere_gets_the_hint_that_helps(message: str, words: str):
