@@ -115,7 +115,7 @@ def test_what_a_language_made_of_a_function_can_be_named_as_the_kernel():
 
         def __call__(self, *_: object, **__: object) -> None: ...
 
-    request = {"signature": {}, "constants": {"stages": 3, "block": 64}}
+    request: dict[str, dict[str, int]] = {"signature": {}, "constants": {"stages": 3, "block": 64}}
     assert launcher_aot.arguments_of("matmul", Made(), request) == [64, 3]
     assert launcher_aot.arguments_of("matmul", matmul, request) == [64, 3]
     with pytest.raises(SystemExit, match="matmul takes block, stages; signature and constants lack stages"):
