@@ -126,7 +126,7 @@ def test_what_a_language_made_of_a_function_can_be_named_as_the_kernel():
 def test_the_error_behind_a_generated_source_is_what_is_told(tmp_path: Path):
     source = "def launch():\n    raise RuntimeError('int line;\\n' * 200 + 'a.h(3): error: needs sm_90a')\n"
     (tmp_path / "k.py").write_text(source)
-    request = {"file": "k.py", "entry": "", "arch": "sm_90", "signature": {}, "constants": {}}
+    request: dict[str, object] = {"file": "k.py", "entry": "", "arch": "sm_90", "signature": {}, "constants": {}}
     program = f"import launcher_aot; launcher_aot.main([{json.dumps(request)!r}])"
     env = {**os.environ, "PYTHONPATH": str(WORKERS)}
     done = subprocess.run([torch_python(), "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)
