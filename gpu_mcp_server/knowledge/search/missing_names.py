@@ -27,6 +27,8 @@ class KnownLibrary:
     """Id of the source that reads a checkout of `repository`."""
     without: str
     """What is found as long as it is not indexed."""
+    dependencies: bool = False
+    """Whether `package` alone holds nothing to read."""
 
     def holds(self, name: str) -> bool:
         """Return whether a name begins as those of this library do."""
@@ -35,7 +37,8 @@ class KnownLibrary:
     def way_into_index(self) -> str:
         """Return what to do to have it indexed."""
         if self.package:
-            return f"pip install --no-deps {self.package} beside the server, then gpu-mcp-server docs build"
+            alone = "" if self.dependencies else "--no-deps "
+            return f"pip install {alone}{self.package} beside the server, then gpu-mcp-server docs build"
         if self.repository:
             return f"gpu-mcp-server docs add FOLDER --source {self.source}, a checkout of {self.repository}"
         return f"gpu-mcp-server docs add PATH --library {self.library}"
@@ -57,6 +60,7 @@ def known_libraries() -> tuple[KnownLibrary, ...]:
             repository=row.get("repository", ""),
             source=row.get("source", ""),
             without=row["without"],
+            dependencies=row.get("dependencies", False),
         )
         for row in rows
     )

@@ -54,6 +54,7 @@ def test_a_wrong_name_is_told_from_a_right_one(library: IndexReader):
     ("query", "missing"),
     [
         ("cudnnCreate", "; cuDNN is not indexed here: pip install --no-deps nvidia-cudnn-cu13 beside the server"),
+        ("cute.make_layout", "; CuTe DSL is not indexed here: pip install nvidia-cutlass-dsl beside the server"),
         ("what does NCCL_P2P_DISABLE do?", "; NCCL is not indexed here: pip install --no-deps nvidia-nccl-cu13"),
         ("cutlass::gemm::Gemm", "; CUTLASS is not indexed here: gpu-mcp-server docs add FOLDER --source cutlass-guide"),
         ("nvmlDeviceGetName", "; NVML is not indexed here: gpu-mcp-server docs add PATH --library nvml. Until then: "),
