@@ -185,7 +185,7 @@ def _fault_line(fault: dict[str, Any], model: type[BaseModel], nulls: Collection
     if fault["type"] == "extra_forbidden" and above:
         return f"{above} has no key {str(path[-1])!r}; its keys: {', '.join(_keys_at(model, path[:-1]))}"
     if fault["type"] == "string_pattern_mismatch":
-        return f"{where}: a name is a lower-case letter, then letters, digits or _, such as n or rows (got {given})"
+        return f"{where}: a name is a letter, then letters, digits or _, such as n or rows (got {given})"
     if fault["type"] in ("model_type", "dict_type"):
         keys = ", ".join(_keys_at(model, path))
         return f"{where} must be an object" + (f" with some of the keys {keys}" if keys else "") + f" (got {given})"
