@@ -21,7 +21,11 @@ from gpu_mcp_server.workers.program_hooks import hooked_script
 FOLDER = "speedup_overlay"
 """In the copy; PYTHONPATH names it."""
 PLAN = f"{FOLDER}/overlay.json"
-FORMS = {"c": "library", "cpp": "library", "cuda": "library", "triton": "launcher", "python": "model"}
+FORMS = {
+    **dict.fromkeys(("c", "cpp", "cuda"), "library"),
+    **dict.fromkeys(("triton", "launcher"), "launcher"),
+    "python": "model",
+}
 """Form of a candidate by its language."""
 TEXT_BYTES = 1 << 20
 

@@ -74,7 +74,7 @@ async def test_a_launcher_that_returns_is_called_as_the_judge_calls_it(lab: Lab)
     assert found.problem, found.summary()
     verdict = await lab.evaluation.evaluator.evaluate(
         found.problem.problem_id,
-        CandidateSource(RETURNS, "triton", "kernel.py"),
+        CandidateSource(RETURNS, "launcher", "kernel.py"),
         timing=TimingOptions(tier="correctness"),
         wait_s=1200,
     )
