@@ -4,6 +4,10 @@ from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.time_format import format_time
 
 
+TRUSTS = ("confirmed", "provisional", "unconfirmable")
+"""Words before a colon, from the most trusted on."""
+
+
 class HistoryPoint(Model):
     """One evaluation."""
 
@@ -67,10 +71,17 @@ class ProblemHistory(ResultModel):
     def summary(self) -> str:
         """Say how far it came."""
         correct = [point for point in self.points if point.outcome == "correct" and (point.speedup or point.by_time)]
-        best = max(correct, key=lambda point: (point.speedup or 0, -(point.median_us or 0)), default=None)
+        best = min(correct, key=_rank, default=None)
         text = f"{self.name} ({self.problem_id}) on {self.device or 'no device'}: {len(self.points)} evaluations"
         if best is None:
             untimed = sum(point.outcome == "correct" for point in self.points)
             return f"{text}, " + (f"{untimed} correct, none with a time" if untimed else "none correct")
         how = f"speed-up {best.speedup:.3g}" if best.speedup else format_time((best.median_us or 0) / 1e6)
         return f"{text}, best {best.attempt_id} with {how}" + (f" (robust: {best.robust})" if best.robust else "")
+
+
+def _rank(point: HistoryPoint) -> tuple[int, float, float]:
+    """Order correct attempts as rankings do: by trust, then by the speed-up that each has at least."""
+    word = (point.trust or "").partition(":")[0]
+    trust = TRUSTS.index(word) if word in TRUSTS else len(TRUSTS)
+    return trust, -(point.speedup_low or point.speedup or 0.0), point.median_us or 0.0

@@ -155,6 +155,29 @@ def test_no_line_of_the_lineage_crosses_a_label_or_another_attempt(seed: int):
         assert not passed, (path, passed)
 
 
+def test_the_best_goes_by_trust_and_then_by_what_it_has_at_least():
+    def point(name: str, trust: str, speedup: float, low: float) -> HistoryPoint:
+        return HistoryPoint(
+            number=1,
+            attempt_id=name,
+            created_at="now",
+            outcome="correct",
+            speedup=speedup,
+            speedup_low=low,
+            trust=trust,
+        )
+
+    listed = [
+        point("a-lucky", "unconfirmable: the host is busy", 9, 8),
+        point("a-wide", "confirmed", 4, 1),
+        point("a-narrow", "confirmed", 3, 2.9),
+        point("a-first-look", "provisional", 5, 4.9),
+    ]
+    history = ProblemHistory(problem_id="p-1", name="softmax", device="cpu", points=listed)
+
+    assert "best a-narrow with speed-up 3" in history.summary()
+
+
 def test_the_course_has_intervals_as_whiskers_and_ticks_around_all_of_them():
     points = [
         HistoryPoint(
