@@ -3,7 +3,6 @@
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.time_format import format_time
 
-
 TRUSTS = ("confirmed", "provisional", "unconfirmable")
 """Words before a colon, from the most trusted on."""
 
