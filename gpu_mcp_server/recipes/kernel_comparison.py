@@ -111,6 +111,7 @@ def touched_kernels(old: Mapping[str, TreeProblem], new: Mapping[str, TreeProble
                 continue
             note = "" if same_problem or base is None else "the problem changed: both sides are judged at the new one"
             note = "only the problem changed" if base == head else note
+            note = f"base's problem cannot be read: {was.refused}" if was.refused else note
             found.append(TouchedKernel(f"{at}:{name}", one.problem, None if base == head else base, head, note))
     return found
 

@@ -42,11 +42,13 @@ class TreeProblem:
 async def open_tree(name: str, repository: Path) -> AsyncGenerator[Path]:
     """Yield the folder of a tree: `name` itself if it is a folder, else a copy of that revision's problems.
 
-    Only regular files are copied, those in folders with a `problem.toml`; no filter or hook of the repository runs.
+    Only regular files beside a `problem.toml` are copied, and none too large to be read; no filter or hook of the
+    repository runs.
 
     Raises:
         NotFound: If `name` is neither a folder nor a revision.
-        LimitExceeded: If the problems' folders have too many files, or a file of them is too large.
+        LimitExceeded: If the problems' folders have too many files.
+        BadRequest: If git cannot read the revision.
     """
     if is_folder(name):
         yield Path(name)
@@ -88,13 +90,16 @@ def _main_files(root: Path) -> list[Path]:
 
 
 async def _check_out(revision: str, repository: Path, into: Path) -> None:
-    commit = await _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    if commit is None:
+    try:
+        commit = await _git(
+            repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+        )
+    except BadRequest as error:
         raise NotFound(
             "folder or git revision", revision, hint="Give a folder, or a revision of the repository that you are in."
-        )
+        ) from error
     listed = await _git(repository, "ls-tree", "-r", "-z", "--long", commit.decode().strip())
-    entries = [_entry(line) for line in (listed or b"").split(b"\0") if line]
+    entries = [_entry(line) for line in listed.split(b"\0") if line]
     folders = {path.parent for path, *_ in entries if path.name == MAIN_FILE}
     wanted = [entry for entry in entries if entry[0].parent in folders]
     if len(wanted) > MOST_FILES:
@@ -106,7 +111,7 @@ async def _check_out(revision: str, repository: Path, into: Path) -> None:
         if mode in REGULAR and size <= MAX_FILE_BYTES and not path.is_absolute() and ".." not in path.parts:
             target = into / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(await _git(repository, "cat-file", "blob", blob) or b"")
+            target.write_bytes(await _git(repository, "cat-file", "blob", blob))
 
 
 def _entry(line: bytes) -> tuple[PurePosixPath, str, str, int]:
@@ -116,12 +121,12 @@ def _entry(line: bytes) -> tuple[PurePosixPath, str, str, int]:
     return PurePosixPath(os.fsdecode(name)), mode, blob, int(size) if size.isdigit() else 0
 
 
-async def _git(repository: Path, *arguments: str) -> bytes | None:
-    """Return what a git command printed; None if it failed.
+async def _git(repository: Path, *arguments: str) -> bytes:
+    """Return what a git command printed.
 
     Raises:
         ToolMissing: If git is not installed.
-        BadRequest: If git does not answer in `GIT_S`.
+        BadRequest: If git fails, or does not answer in `GIT_S`.
     """
     program = shutil.which("git")
     if program is None:
@@ -135,4 +140,8 @@ async def _git(repository: Path, *arguments: str) -> bytes | None:
     except TimeoutError as error:
         process.kill()
         raise BadRequest(f"git {arguments[0]} took more than {GIT_S:.0f} s.", hint="Compare two folders.") from error
-    return None if process.returncode else out
+    if process.returncode:
+        raise BadRequest(
+            f"git {arguments[0]} ended with {process.returncode}.", hint="Check the repository, or compare two folders."
+        )
+    return out

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.comparison import KernelChange, KernelChanges
 from gpu_mcp_server.recipes.headless_runs import silent
-from gpu_mcp_server.recipes.kernel_comparison import compare_kernels, decide
-from gpu_mcp_server.recipes.kernel_revisions import open_tree, read_tree
+from gpu_mcp_server.recipes.kernel_comparison import compare_kernels, decide, touched_kernels
+from gpu_mcp_server.recipes.kernel_revisions import TreeProblem, open_tree, read_tree
 from tests.laboratory import laboratory
 
 PROBLEM = r"""
@@ -45,10 +45,11 @@ def write(root: Path, folder: str, problem: str = PROBLEM, **kernels: str) -> No
         (root / folder / f"{name}.c").write_text(text)
 
 
-def git(repository: Path, *arguments: str) -> None:
+def git(repository: Path, *arguments: str) -> str:
     who = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     nobody = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-    subprocess.run(["git", "-C", repository, *arguments], check=True, capture_output=True, env={**who, **nobody})
+    command = ["git", "-C", repository, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env={**who, **nobody}).stdout
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,21 @@ async def test_a_tree_that_is_none_is_said(tmp_path: Path):
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "problem.toml").symlink_to(tmp_path / "a" / "problem.toml")
     assert set(await read_tree(tmp_path)) == {"a"}
+
+
+async def test_a_base_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path):
+    write(tmp_path, "a", one="x")
+    (kernel,) = touched_kernels({"a": TreeProblem(None, "it is no TOML")}, await read_tree(tmp_path))
+    assert kernel.base is None and "base's problem cannot be read: it is no TOML" in kernel.note
+
+    git(tmp_path, "init", "-q", ".")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "all")
+    blob = git(tmp_path, "hash-object", "a/one.c").strip()
+    (tmp_path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(BadRequest, match="git cat-file ended with"):
+        async with open_tree("HEAD", tmp_path):
+            pass
 
 
 def test_what_the_change_s_author_wrote_formats_no_table():
