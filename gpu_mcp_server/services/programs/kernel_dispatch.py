@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program_speed import DispatchReport, DispatchRow
@@ -25,8 +26,14 @@ EXACT = 4
 """Largest sets of which every one is tried; beyond, the best addition is taken."""
 MOST = 24
 """Candidates that are looked at: the best at each shape first, then the best of all shapes."""
-FAMILIES = {"c": "c", "cpp": "cpp", "cuda": "cuda", "triton": "launcher", "launcher": "launcher"}
-"""Languages whose candidates go into one dispatcher."""
+FAMILIES: Mapping[str, CandidateLanguage] = {
+    "c": "c",
+    "cpp": "cpp",
+    "cuda": "cuda",
+    "triton": "launcher",
+    "launcher": "launcher",
+}
+"""Languages of candidates, each with the language of a dispatcher that takes them."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,7 @@ class KernelDispatch:
         report = _report(problem, found, chosen, weights).model_copy(update={"notes": notes})
         if len(chosen) == 1:
             return report
-        language = str(first.language) if FAMILIES[str(first.language)] != "launcher" else "launcher"
-        source = await self._source(problem, language, [found[number] for number in chosen])
+        source = await self._source(problem, FAMILIES[str(first.language)], [found[number] for number in chosen])
         flags = [*dict.fromkeys(flag for n in chosen for flag in json.loads(found[n].attempt.flags or "[]"))]
         verdict = await self._evaluator.evaluate(
             problem.problem_id, source, host=first.host, device=first.target, flags=flags,
@@ -138,7 +144,9 @@ class KernelDispatch:
             raise BadRequest(f"{attempt.attempt_id} has no time at every shape.", hint="Judge it at tier performance.")
         return times
 
-    async def _source(self, problem: Problem, language: str, parts: Sequence[TimedCandidate]) -> CandidateSource:
+    async def _source(
+        self, problem: Problem, language: CandidateLanguage, parts: Sequence[TimedCandidate]
+    ) -> CandidateSource:
         texts = [(await self._store.artifacts.read(p.attempt.source_artifact_id or "")).decode() for p in parts]
         named = [
             DispatchedPart(p.attempt.attempt_id, text, p.attempt.entry or "launch")
@@ -149,7 +157,7 @@ class KernelDispatch:
             for at, dims in enumerate(problem.shapes)
         ]
         text = dispatcher_source(problem, language, named, choice)
-        return CandidateSource(text, cast("Any", language), NAMES[cast("Any", language)])
+        return CandidateSource(text, language, NAMES[language])
 
 
 def times_by_shape(problem: Problem, shapes: Sequence[Mapping[str, Any]]) -> list[float] | None:
@@ -202,7 +210,7 @@ def _report(
 ) -> DispatchReport:
     times = [c.times_us for c in found]
     ids = [c.attempt.attempt_id for c in found]
-    single = smallest_single(times, weights)
+    single = best_single(times, weights)
     rows = [
         DispatchRow(
             dims={name: size for name, size in dims.items() if name != "case"},
@@ -222,7 +230,7 @@ def _report(
     )  # fmt: skip
 
 
-def smallest_single(times_us: Sequence[Sequence[float]], weights: Sequence[int]) -> int:
+def best_single(times_us: Sequence[Sequence[float]], weights: Sequence[int]) -> int:
     """Return the number of the candidate that is best over all shapes."""
     return min(range(len(times_us)), key=lambda n: score([n], times_us, weights))
 
