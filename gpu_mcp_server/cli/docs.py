@@ -130,7 +130,7 @@ def remove(path: Annotated[Path, typer.Argument(help="Path, as `docs add` got it
 
 @app.command()
 def build(
-    anew: Annotated[bool, typer.Option("--anew", help="Read everything again.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Read everything again.")] = False,
     vectors: Annotated[
         bool, typer.Option("--vectors", help="Also compute vectors for search by meaning, if there is a model.")
     ] = False,
@@ -140,14 +140,14 @@ def build(
     from gpu_mcp_server.knowledge.index.index_store import Storage
 
     storage = Storage(_data_dir())
-    _build(storage, anew=anew, vectors=vectors, as_json=as_json)
+    _build(storage, rebuild=rebuild, vectors=vectors, as_json=as_json)
 
 
-def _build(storage: Any, *, anew: bool = False, vectors: bool = False, as_json: bool = False) -> None:
+def _build(storage: Any, *, rebuild: bool = False, vectors: bool = False, as_json: bool = False) -> None:
     from gpu_mcp_server.knowledge.index.build import build as build_index
 
     announce("looking for documentation that is new on this machine")
-    built = build_index(storage, anew=anew, tell=lambda what: note(f"reading {what}"))
+    built = build_index(storage, anew=rebuild, tell=lambda what: note(f"reading {what}"))
     made = ""
     if vectors:
         from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors

@@ -1,4 +1,4 @@
-"""`recipe`: headless runs, begun and resumed; of who is logged in at the server, with the agent on this machine."""
+"""`recipe`: headless runs, on this machine or, after `login`, at a team's server with the agent here."""
 
 import json
 from collections.abc import AsyncGenerator, Mapping

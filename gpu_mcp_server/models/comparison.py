@@ -22,7 +22,7 @@ class CandidateSpec(Model):
     flags: tuple[str, ...] = ()
     entry: str = "launch"
     fresh: bool = False
-    """Judge it anew, even where an identical request was judged."""
+    """Judge it even where an identical request was judged."""
 
 
 LEFT = {"running": "job_status for running ones", "not_begun": "call again for those not begun"}

@@ -66,7 +66,7 @@ class TimingOptions(Model):
     once for each problem, device and torch, behind the answer on the first candidate that is correct, and gives way
     to whoever is judged next. compiled: wait for it in this call. eager: do without."""
     fresh: bool = False
-    """Judge an identical request anew; else it is answered at once by the verdict that it got, which says so."""
+    """Judge an identical request again; else it is answered at once by the verdict that it got, which says so."""
     confirm: bool = False
     """Owe a confirmation run, though the attempt is not the best: it judges again behind the answer, with exact."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)

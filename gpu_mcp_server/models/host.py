@@ -100,7 +100,7 @@ class HostStatus(Model):
     capabilities: list[Capability] = []
     """Tried once for each driver: counters, sanitizer, memory export, MPI, NCCL ..."""
     trying: bool = False
-    """That is being tried just now; a later answer has it."""
+    """Whether the server is still trying its capabilities; a later answer has them."""
     jobs_running: int = 0
     job_uids: tuple[int, int] | None = None
     """Free uids for jobs, and all of them; null where jobs run as the account that reaches the host."""

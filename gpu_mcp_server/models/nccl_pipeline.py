@@ -18,7 +18,7 @@ class NcclPipelineOptions(NcclRunOptions):
     together: bool = False
     """Both stages at once, for simple programs; otherwise windows first, verified, then kernels."""
     again: bool = False
-    """Do every step anew, also those whose inputs are as they were."""
+    """Do every step again, also those whose inputs are as they were."""
 
 
 class NcclStep(Model):

@@ -89,7 +89,7 @@ class AgentCommand(Model):
 
 
 class Iterations(Model):
-    """Limits of failed candidates at each stage, counted anew after none: the run ends with the best it has."""
+    """Failed candidates of the whole run at each stage, at which it ends with the best it has."""
 
     specification: int = Field(default=2, ge=1, le=100)
     """Answers of each role that is asked before the first candidate."""
@@ -177,7 +177,7 @@ class RunPlan(Model):
     """Below performance nothing is timed: the first correct candidate is what the run is for. compile: nothing is run
     either, for devices that are not here; the first candidate that compiles is."""
     fresh: bool = False
-    """Judge what was judged before anew; else an identical request is answered by the verdict that it got."""
+    """Judge again what was judged before; else an identical request is answered by the verdict that it got."""
     accept_provisional: bool = False
     """Let unconfirmed times count for the target; else the run confirms candidates that reach it, and its best."""
     entry: str = "launch"

@@ -57,7 +57,7 @@ BREAKDOWNS = tuple(
 NO_NUMBERS = ("n/a", "nan", "-nan", "inf", "-inf")
 COUNTED = ("dram__", "lts__", "l1tex__", "sm__inst", "smsp__inst", "sm__throughput")
 """Metrics of hardware counters; times and launch figures need no permission."""
-OPEN_COUNTERS = "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then load the driver anew"
+OPEN_COUNTERS = "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then reload the driver"
 MAX_KERNELS = 200
 MAX_LINES = 400
 
@@ -108,7 +108,7 @@ MESSAGES: tuple[tuple[re.Pattern[str], str, str], ...] = (
         re.compile(r"ERR_NVGPUCTRPERM"),
         "hardware counters are closed to ordinary users (ERR_NVGPUCTRPERM)",
         "A person with root opens them: `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
-        "/etc/modprobe.d/nvidia-profiling.conf, then load the driver anew. Until then use level quick.",
+        "/etc/modprobe.d/nvidia-profiling.conf, then reload the driver. Until then use level quick.",
     ),
     (
         re.compile(r"==ERROR== LaunchFailed"),

@@ -75,7 +75,7 @@ Name = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Sizes = Annotated[list[Any] | None, WithJsonSchema({"type": "array"})]
 Wished = Annotated[ImportOverrides | None, WithJsonSchema({"type": "object"})]
 Trials = Annotated[RegistrationOptions | None, WithJsonSchema(brief_schema(RegistrationOptions))]
-TIMING = "exact: for a record; compiled: wait for torch.compile; fresh: anew; confirm: judge twice."
+TIMING = "exact: for a record; compiled: wait for torch.compile; fresh: judge again; confirm: judge twice."
 Candidates = Annotated[
     tuple[CandidateSpec, ...],
     Field(max_length=32),
