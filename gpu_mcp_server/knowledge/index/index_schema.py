@@ -124,7 +124,7 @@ def open_index(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         db.close()
         raise ConfigError(
-            f"The documentation's index {path} is damaged: {error}.", hint="gpu-mcp-server docs build --anew"
+            f"The documentation's index {path} is damaged: {error}.", hint="gpu-mcp-server docs build --rebuild"
         ) from error
     schema = int(row[0]) if row else 0
     if schema != SCHEMA:
@@ -133,7 +133,7 @@ def open_index(path: Path) -> sqlite3.Connection:
         raise ConfigError(
             f"The documentation's index {path} was made by {'a newer' if newer else 'an older'} version (schema "
             f"{schema}, this is {SCHEMA}).",
-            hint="Update gpu-mcp-server, or build it again: gpu-mcp-server docs build --anew.",
+            hint="Update gpu-mcp-server, or build it again: gpu-mcp-server docs build --rebuild.",
         )
     db.execute("PRAGMA cache_size=-8000")
     return db
