@@ -7,6 +7,7 @@ Source: T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time, ISMM
 """
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,14 +151,14 @@ class _KernelJudging:
                 found = await self._judge(problem_id, implementation, f"compare: {self._kernel.name}, {side}")
                 getattr(self._judged, side).append(found)
             last = self._judged.head[-1]
-            if last.verdict != "correct":
-                return self._row("wrong", last.reason or f"status {last.status}")
+            if (failed := failure_of(last)) is not None:
+                return self._row(failed, last.reason or f"status {last.status}")
             if self._kernel.base is None:
                 return self._row("new")
             was = self._judged.base[-1]
-            if was.verdict != "correct":
+            if (lacking := failure_of(was)) is not None:
                 why = f"there is nothing to compare with: base is {was.verdict or was.status}: {was.reason}"
-                return self._row("new", why)
+                return self._row("new" if lacking == "wrong" else "unknown", why)
             if not (_basis(last) and _basis(was)):
                 return self._row("unknown", last.note or was.note or "no time was had at every shape")
         return self._decided()
@@ -189,6 +190,13 @@ class _KernelJudging:
             head_attempts=[one.attempt_id for one in self._judged.head],
             note="; ".join(filter(None, (why[:500], self._kernel.note))),
         )  # fmt: skip
+
+
+def failure_of(evaluation: Evaluation) -> ChangeStatus | None:
+    """Return `wrong` for a kernel that is not correct, `refused` for one without a verdict, else None."""
+    if evaluation.verdict == "correct":
+        return None
+    return "wrong" if evaluation.verdict or evaluation.status == "compile_failed" else "refused"
 
 
 def decide(log_ratios: Sequence[float]) -> ChangeStatus:
@@ -230,5 +238,5 @@ def _basis(evaluation: Evaluation) -> tuple[str, ...]:
 
 
 def _middle(judged: Sequence[Evaluation]) -> float | None:
-    times = sorted(time_of(one) for one in judged if _basis(one))
-    return times[len(times) // 2] if times else None
+    times = [time_of(one) for one in judged if _basis(one)]
+    return statistics.median(times) if times else None

@@ -4,13 +4,15 @@ import math
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.comparison import KernelChange, KernelChanges
+from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.recipes.headless_runs import silent
-from gpu_mcp_server.recipes.kernel_comparison import compare_kernels, decide, touched_kernels
+from gpu_mcp_server.recipes.kernel_comparison import compare_kernels, decide, failure_of, touched_kernels
 from gpu_mcp_server.recipes.kernel_revisions import TreeProblem, open_tree, read_tree
 from tests.laboratory import laboratory
 
@@ -66,6 +68,23 @@ def git(repository: Path, *arguments: str) -> str:
 )
 def test_pairs_of_turns_decide(ratios: list[float], status: str):
     assert decide([math.log(ratio) for ratio in ratios]) == status
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict", "failure"),
+    [
+        ("judged", "correct", None),
+        ("judged", "cheat", "wrong"),
+        ("compile_failed", None, "wrong"),
+        ("running", None, "refused"),  # still not judged after an hour: that says nothing of the kernel
+        ("refused", None, "refused"),
+    ],
+)
+def test_a_kernel_without_a_verdict_is_not_called_wrong(status: Any, verdict: Any, failure: str | None):
+    found = Evaluation(
+        status=status, verdict=verdict, attempt_id="a-1", problem_id="p-1", problem_hash="1", language="c", host="local"
+    )
+    assert failure_of(found) == failure
 
 
 def repository(folder: Path) -> None:
