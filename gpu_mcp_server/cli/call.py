@@ -57,7 +57,8 @@ def call(
 ) -> None:
     """Call any tool, as an agent would. Exit code 1 if the tool reports an error.
 
-    So it is where find_hotspots, capture_problem or verify_in_place has no result. A verdict is a result.
+    Exit code 1 also if find_hotspots, capture_problem or verify_in_place ends without a result. A wrong
+    kernel has a result: its verdict.
 
     At a terminal lines are wrapped; into a file or pipe they stay as the tool wrote them.
     """

@@ -52,9 +52,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.", min=0, max=65535)] = 8765,
     auth: Annotated[str | None, typer.Option(help="tokens or none; absent: tokens if any exist.")] = None,
-    toolsets: Annotated[str | None, typer.Option(help="Same as before `serve`.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Same as before `serve`.")] = False,
-    exclude_tools: Annotated[str | None, typer.Option(help="Same as before `serve`.")] = None,
+    toolsets: Annotated[str | None, typer.Option(help="Like the global option of this name.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Like the global option of this name.")] = False,
+    exclude_tools: Annotated[str | None, typer.Option(help="Like the global option of this name.")] = None,
     as_json: Json = False,
 ) -> None:
     """Serve MCP over stdio, or over HTTP to many: `serve --http 127.0.0.1:8765`."""
