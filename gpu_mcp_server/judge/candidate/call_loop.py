@@ -39,6 +39,7 @@ def saying(returned: Optional[int]) -> Callable[[int], None]:
     """Return what says at an address how many calls have returned; of no address, what does nothing."""
     if returned is None:
         return lambda calls: None
+    # An aligned 64-bit store is atomic on x86-64 and AArch64: the owner never reads half a number.
     place = ctypes.c_int64.from_address(returned)
     return lambda calls: setattr(place, "value", calls)
 
@@ -56,9 +57,11 @@ class Calls:
             returned: Address of the number of calls of a round that have returned, where somebody reads it.
         """
         self.launch, self.width, self.returned = launch, len(rows[0]), returned
+        # Without a compiled loop a candidate is still judged; Python's overhead only makes its time longer.
         self.loop = None if isinstance(loop, str) or self.width > MOST_ARGUMENTS else loop
         self.code = ctypes.c_int(0)
         if self.loop is None:
+            # The arguments are converted ahead, as boxing them in the loop would be timed.
             self.rows = [tuple(ctypes.c_int64(v) for v in row) for row in rows]
         else:
             self.block = (ctypes.c_int64 * (self.width * len(rows)))(*(v for row in rows for v in row))
@@ -67,6 +70,7 @@ class Calls:
     def make(self, count: int, first: int = 0, behind: Any = None) -> Reply:
         """Make `count` calls from `first` on, with separators behind them; stop where a launcher does not return 0."""
         if self.loop is not None:
+            # An offset into the block, so that a round from any call on needs no copy of its arguments.
             rows = ctypes.byref(self.block, first * self.width * ctypes.sizeof(ctypes.c_int64))
             copies = None if behind is None else ctypes.byref(behind)
             call = self.loop(self.address, rows, self.width, count, ctypes.byref(self.code), copies, self.returned)

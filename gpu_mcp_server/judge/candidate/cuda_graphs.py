@@ -48,6 +48,7 @@ class Graph:
         prepared(driver, tuple(name for name in SIGNATURES if "Graph" in name or "Stream" in name))
         self.driver = driver
         stream = c_void_p()
+        # The legacy default stream cannot be captured, and a blocking stream is joined to it implicitly.
         driver.call("cuStreamCreate", byref(stream), NON_BLOCKING)
         self.stream = int(stream.value or 0)
         self.nodes = 0
@@ -58,10 +59,12 @@ class Graph:
         self.forget()
         graph, count = c_void_p(), c_size_t(0)
         try:
+            # Relaxed mode permits calls such as cudaMalloc during capture, which launchers make at their first call.
             self.driver.call("cuStreamBeginCapture_v2", self.stream, RELAXED)
             reply = make(calls)
             self.driver.call("cuStreamEndCapture", self.stream, byref(graph))
             self.driver.call("cuGraphGetNodes", graph, None, byref(count))
+            # An empty graph replays in no time and would count as the fastest candidate of all.
             if reply or not count.value:
                 return reply or {"error": "the launcher put nothing on the stream that it is given"}
             whole = c_void_p()
@@ -72,6 +75,7 @@ class Graph:
             return {"error": str(error)}
         finally:
             if graph.value:
+                # The executable graph is independent of its template, which holds memory for every node.
                 self.driver.call("cuGraphDestroy", graph)
 
     def replay(self) -> Reply:
@@ -96,9 +100,11 @@ def by_events(driver: Driver, run: Callable[[], Reply]) -> Reply:
     try:
         prepared(driver, tuple(name for name in SIGNATURES if "Event" in name))
         for event in (first, last):
+            # Default flags: an event with timing disabled could not be read afterwards.
             driver.call("cuEventCreate", byref(event), 0)
         driver.call("cuEventRecord", first, None)
     except CudaError:
+        # Without events the round still counts, as nothing rests on what they say.
         return run()
     reply = run()
     if reply.get("error") or reply.get("code"):

@@ -45,6 +45,7 @@ class Ghost:
     def __enter__(self) -> "Ghost":
         """Put ghosts in the kernels' places."""
         for module_name, name in RUNNERS:
+            # Only what is loaded already is replaced: a candidate without Triton must not import it here.
             runner = getattr(sys.modules.get(module_name), name, None)
             if runner is not None:
                 self._replace(runner, "run", self._nothing)
@@ -55,6 +56,8 @@ class Ghost:
                 if callable(function) and not name.startswith("__"):
                     ghost = self._ghost_of(function)
                     self._replace(module, name, ghost)
+                    # `from extension import kernel` binds the function under another name, which a replaced attribute
+                    # misses.
                     self._replace_elsewhere(function, ghost)
         return self
 
@@ -66,6 +69,7 @@ class Ghost:
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         before = getattr(owner, name)
         setattr(owner, name, value)
+        # The undo list restores in reverse order, so a name that was replaced twice gets its first value back.
         self.undo.append(lambda: setattr(owner, name, before))
 
     def _replace_elsewhere(self, function: Any, ghost: Any) -> None:
@@ -76,6 +80,7 @@ class Ghost:
                     self.undo.append(lambda place=place, name=name: place.__setitem__(name, function))
 
     def _nothing(self, *_: Any, **__: Any) -> None:
+        # The count lets the owner tell a fallback from kernels that this replay cannot see.
         self.launches += 1
 
     def _ghost_of(self, function: Any) -> Callable[..., Any]:
@@ -97,6 +102,7 @@ class Ghost:
         if not isinstance(value, self.torch.Tensor):
             return value
         copy = value.clone()
+        # The address identifies a copy that the function returns: the wrapper around it may be a new object.
         copies[copy.data_ptr()] = value
         return copy
 
@@ -107,8 +113,10 @@ class Ghost:
         if not isinstance(result, self.torch.Tensor):
             return result
         given = copies.get(result.data_ptr())
+        # An in-place function returns its argument; the untouched original stands for it.
         if given is not None and given.shape == result.shape:
             return given
+        # No NaN exists for bool and integers, so every element becomes a surely different one.
         if result.dtype == self.torch.bool:
             return ~result
         return result + 1 if not result.is_floating_point() else self.torch.full_like(result, float("nan"))

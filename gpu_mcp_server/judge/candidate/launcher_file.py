@@ -56,6 +56,7 @@ class LauncherFile(PythonFile):
                 self.tuners.add(id(tuner))
                 return [0.0, 0.0, 0.0]
 
+            # Equal times for all make the tuner's minimum the first configuration, deterministically.
             tuning.Autotuner._bench = untimed
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
@@ -79,6 +80,7 @@ class LauncherFile(PythonFile):
             for at, (given, used) in enumerate(zip(self.memories[number], copies)):
                 if not self._alike(given, used):
                     name = next(view.item.name for view in self.views if view.memory == at)
+                    # On a GPU such a write faults; the interpreter works on copies and would let it pass.
                     raise ValueError("writes to input %s: inputs are read-only" % name)
 
     def _launch(self, inputs: Tuple[Any, ...], outputs: Sequence[Any]) -> None:

@@ -76,6 +76,7 @@ class CudaMemory:
         try:
             self.driver.synchronize()
         except CudaError as error:
+            # The GPU reports a write to a read-only mapping as an illegal address, which puzzles authors.
             hint = ": an access outside the buffers, or a write to an input (inputs are read-only)"
             return error.name + (hint if "ADDRESS" in error.name else "")
         return ""

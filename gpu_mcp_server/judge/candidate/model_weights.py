@@ -38,6 +38,7 @@ def compared_weights(torch: Any, theirs: Dict[str, Any], own: Dict[str, Any], *,
 
     def is_alike(name: str, value: Any) -> bool:
         mine = own[name]
+        # The model may hold weights in a shorter type, which after conversion can still equal the problem's.
         return tuple(mine.shape) == tuple(value.shape) and bool(torch.equal(mine.to(value.dtype), value))
 
     alike = [name for name, value in theirs.items() if name in own and is_alike(name, value)]
@@ -50,11 +51,13 @@ def compared_weights(torch: Any, theirs: Dict[str, Any], own: Dict[str, Any], *,
             continue
         twin = next((mine for mine in free if is_alike(mine, value)), None)
         if twin is not None:
+            # Each weight is a twin once: equal tensors, such as all-zero biases, must pair one to one.
             free.remove(twin)
             renamed.append(name)
         elif name in own and tuple(own[name].shape) == tuple(value.shape):
             others.append(name)
             if copied:
+                # An in-place copy keeps the parameter object, to which optimised modules may hold references.
                 own[name].copy_(value)
         else:
             alone.append(name)

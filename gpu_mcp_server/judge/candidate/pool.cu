@@ -14,6 +14,7 @@ static std::multimap<size_t, char *> spare;
 static std::set<void *> others;  // from the device
 static int64_t live;             // segments of the arena that are in use
 
+// 512 bytes is the granularity of torch's caching allocator, and cudaMalloc aligns to at least 256.
 static size_t rounded(ptrdiff_t bytes) { return ((size_t)bytes + 511) & ~(size_t)511; }
 
 extern "C" void pool_region(uint64_t at, uint64_t bytes) {
@@ -28,6 +29,7 @@ extern "C" void pool_region(uint64_t at, uint64_t bytes) {
 extern "C" void *pool_alloc(ptrdiff_t bytes, int device, cudaStream_t) {
     std::lock_guard<std::mutex> hold(turn);
     size_t whole = rounded(bytes);
+    // Only an exact size is reused: a larger segment would strand its rest, as nothing is ever merged.
     auto found = spare.lower_bound(whole);
     if (found != spare.end() && found->first == whole) {
         char *at = found->second;
@@ -35,6 +37,7 @@ extern "C" void *pool_alloc(ptrdiff_t bytes, int device, cudaStream_t) {
         live++;
         return at;
     }
+    // Subtraction instead of `used + whole <= size`: a huge request must not wrap around.
     if (whole <= size - used) {
         char *at = base + used;
         used += whole;
@@ -42,6 +45,7 @@ extern "C" void *pool_alloc(ptrdiff_t bytes, int device, cudaStream_t) {
         return at;
     }
     void *at = nullptr;
+    // A null pointer makes torch free its cached segments, try again, and only then report out of memory.
     if (cudaSetDevice(device) != cudaSuccess || cudaMalloc(&at, whole) != cudaSuccess) return nullptr;
     others.insert(at);
     return at;
@@ -50,6 +54,7 @@ extern "C" void *pool_alloc(ptrdiff_t bytes, int device, cudaStream_t) {
 extern "C" void pool_free(void *at, ptrdiff_t bytes, int, cudaStream_t) {
     std::lock_guard<std::mutex> hold(turn);
     char *start = (char *)at;
+    // The set tells whose memory it is; an address alone does not, once the arena has been exchanged.
     if (others.erase(at)) {
         cudaFree(at);
     } else if (base && start >= base && start < base + used) {

@@ -44,6 +44,7 @@ def words(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename == SOURCE:
         at = " (candidate.py line %s)" % error.lineno
     try:
+        # The candidate's exception class may define `__str__`, which can raise in turn.
         text = str(error.msg if isinstance(error, SyntaxError) and error.filename == SOURCE else error)
     except Exception as worse:
         text = "its text raises %s" % type(worse).__name__
@@ -59,6 +60,7 @@ def load_file(path: str, name: str) -> Any:
     if spec is None or spec.loader is None:
         raise ImportError("%s cannot be read" % os.path.basename(path))
     module = importlib.util.module_from_spec(spec)
+    # Registered before it runs: dataclasses and pickling look their own module up in sys.modules.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
@@ -73,6 +75,7 @@ class PythonFile:
         for name, folder in CACHES.items():
             path = os.path.join(WORK, ".cache", folder)
             os.makedirs(path, exist_ok=True)
+            # A shared cache would let one candidate plant code or read results of another.
             os.environ[name] = path
         self.before_torch()
         self.torch: Any = importlib.import_module("torch")
@@ -109,6 +112,7 @@ class PythonFile:
             prepare_files(self.task)
             self.module = load_file(SOURCE, "candidate")
             return self.take(self.module, message)
+        # BaseException: a candidate that calls sys.exit at import must yield an error, not end the process silently.
         except BaseException as error:
             return {"error": "the file cannot be loaded: " + words(error)}
 
@@ -123,6 +127,7 @@ class PythonFile:
         memories, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
         self.memories = tensors_at(self.torch, bases[0], message["inputs"], memories, self.device)
         self.views = input_views(self.task, dims)
+        # The views are made once per shape: building tensors at each call would be inside its time.
         self.inputs = [lay_views(self.torch, each, self.views) for each in self.memories]
         self.outputs = tensors_at(self.torch, bases[1], message["outputs"], outputs, self.device)
 
@@ -142,6 +147,7 @@ class PythonFile:
                 self.call(number)
                 if behind is not None:
                     behind(number)
+                # The count comes behind the call, as a stop between the two must not claim an unfinished call.
                 say(number + 1)
         except BaseException as error:
             return {"error": "call %d raised %s" % (number + 1, words(error))}

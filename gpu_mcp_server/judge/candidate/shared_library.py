@@ -56,6 +56,7 @@ class Library:
             return {"error": text % (self.symbol, self.symbol)}
         self.launch.restype = ctypes.c_int
         try:
+            # Only a build that wraps allocations exports this symbol, so its absence is usual.
             self.asked = (ctypes.c_ulong * 3).in_dll(library, "gpu_mcp_asked")
         except ValueError:
             self.asked = None
@@ -83,6 +84,7 @@ class Library:
         """Call the launcher once for each of `calls` sets, from `first` on."""
         reply: Reply = self.calls.make(calls, first, behind) if self.calls else {}
         code = reply.get("code")
+        # The words lie in the candidate's memory and may hold anything, so the index is checked here.
         if code and self.asked is not None and self.asked[0] == code and self.asked[1] < len(ALLOCATE):
             reply["asked"] = {"by": ALLOCATE[self.asked[1]], "bytes": self.asked[2]}
         return reply
@@ -107,6 +109,7 @@ class Library:
                 return reply
         reply = self.graph.replay()
         if calls < len(self.rows):
+            # The replayed graph must have ended before the next capture replaces it.
             self.memory.finish()
             again = self.capture(len(self.rows))
             return again if "nodes" not in again else reply

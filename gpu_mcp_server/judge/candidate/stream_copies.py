@@ -62,6 +62,7 @@ class Separators(Structure):
             output = self.output(call)
             answer = self.at[output] + call * self.stride if answer is None else answer
             at = answer + (self.offset + call * self.step) % self.span[output]
+            # Error codes are collected instead of checked: a branch and return between calls would be timed.
             self.code |= self.copy(self.to + call * self.slot, at, self.bytes[output], LEGACY)
 
 
@@ -74,6 +75,7 @@ def separators(driver: Driver, asked: Dict[str, Any], outputs: Dict[str, Any], b
         outputs: Their layout, as it was told when they were mapped.
         base: Where they are mapped.
     """
+    # The C loop gets the driver's function pointer and thus needs no CUDA header or library itself.
     copy, stride, count = Copy(("cuMemcpyDtoDAsync_v2", driver.library)), int(outputs["stride"]), len(asked["bytes"])
     at = [base + int(offset) + int(asked["ahead"]) * stride for offset in outputs["offsets"]]
     of_each = ((c_int64 * count)(*map(int, values)) for values in (at, asked["bytes"], asked["spans"]))

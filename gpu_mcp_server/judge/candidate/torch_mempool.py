@@ -55,7 +55,9 @@ class Pool:
 
     def offset(self, result: Any, target: Any) -> int:
         """Return where a result lies in the arena, `HERE` if not there, or where torch has not computed it yet."""
+        # A lazy negation or conjugate is a bit on the view; memory holds other numbers than the result.
         lazy = result.is_neg() or result.is_conj()
+        # A subclass may override data_ptr or compute at access, so only plain tensors are named.
         if type(result) is not self.torch.Tensor or result.dtype != target.dtype or lazy:
             return HERE
         at, one = int(result.data_ptr()) - self.arena, int(result.element_size())
@@ -66,6 +68,7 @@ class Pool:
         """Say why the results of two calls cannot stay where they are; empty if they can."""
         places: List[int] = []
         layouts = [layout_of(result) for result in first]
+        # The owner learns strides once per shape and could not read a layout that varies.
         if layouts != [layout_of(result) for result in second]:
             return "an output's strides differ from call to call"
         if not all(layout.dense for layout in layouts):
@@ -77,6 +80,7 @@ class Pool:
             if at == HERE:
                 return "an output does not lie in memory that torch allocated for this call"
             places.append(at)
+        # A model that reuses its output buffer overwrites call one's answer by call two's before the check.
         if set(places[: len(targets)]) & set(places[len(targets) :]):
             return "two calls returned the same memory"
         return ""
@@ -87,6 +91,7 @@ class Pool:
 
     def close(self) -> bool:
         """Let the arena go; return whether something in it is still in use, as a workspace that the model keeps."""
+        # The pool must go first: empty_cache returns only segments that no live pool holds.
         self.pool = None
         self.torch.cuda.empty_cache()
         self.library.pool_live.restype = ctypes.c_int64

@@ -82,11 +82,13 @@ class Elsewhere:
         """
         if not self.names:
             return
+        # Each distribution comes once before any comes twice, so few rounds cover them all.
         self.left = self.left or list(self.names)
         drawn = self.left.pop(self.well.word() % len(self.left))
         rounds, declared, watch = self.rounds, buffers.inputs, self.rounds.watch
         forgives, twice = rounds.forgives, rounds.twice
         buffers.inputs = [replace(i, distribution=drawn) if may else i for i, may in zip(declared, self.free)]
+        # These rounds are no times, so nobody looks at clocks around them.
         rounds.watch, rounds.picks = None, lambda check: self._some(buffers, check)
         rounds.forgives, rounds.twice = self.double.forgiven, self.robustness.required
         try:
@@ -94,9 +96,12 @@ class Elsewhere:
                 (play or rounds.play)(buffers)
             self.robustness.right[drawn] = None
         except ReferenceFailed as error:
+            # A candidate may hold the memory that the reference lacks; that must not remove a distribution from the
+            # draw.
             if rounds.reference.lost or "out of memory" in str(error):
                 raise
             rounds.reference.freeze()
+            # The reference has no answer to this distribution, and would have none the next time.
             self.names.remove(drawn)
         except Judged as judged:
             if judged.verdict == "cheat":
@@ -105,6 +110,7 @@ class Elsewhere:
                 self.names.remove(drawn)
                 return
             text = "right with inputs as declared, wrong with the distribution %s between timed rounds: %s"
+            # The trials passed this distribution, so the candidate behaves otherwise once it is timed.
             raise incorrect(text % (drawn, judged.reason)) from None
         finally:
             buffers.inputs, rounds.watch, rounds.picks = declared, watch, None

@@ -42,6 +42,7 @@ def ghost_replay(
     history = History(outputs, well, task["rtol"], task["atol"])
     rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
     rounds.open(buffers, dims, symbols(task))
+    # The plain call shows that the candidate is right here, so a wrong ghost's answer says something.
     rounds.play(buffers)
     rounds.expect(buffers)
     buffers.poison()
@@ -50,6 +51,7 @@ def ghost_replay(
         reply = timed_pass(candidate, buffers, rounds.timeout_s, ghost=True).reply
         candidate.freeze()
     except Judged as judged:
+        # A crash without its kernels is an honest outcome; the candidate's end must not turn into a verdict.
         candidate.lost = False
         return "ghost replay: without its own kernels the candidate %s" % judged.reason[:200]
     launches = reply.get("launches")
@@ -57,6 +59,7 @@ def ghost_replay(
     if reply.get("error") or not _right(rounds, buffers):
         return "ghost replay: its answer rests on its own kernels (%d launches left out)" % count
     blind: List[str] = task.get("blind_to") or []
+    # Launches that the replay cannot intercept make "right without kernels" no evidence of a fallback.
     if blind and not count:
         return "ghost replay does not see kernels made with %s: whether it fell back is not known" % ", ".join(blind)
     how = "%d launches of its own kernels left out" % count if count else "it launches no kernel of its own"

@@ -45,6 +45,7 @@ class Exchange:
         calls = np.arange(first, buffers.sets, dtype=np.int64)
         if calls.size > most:
             calls = np.unique(calls[well.positions(most, calls.size)]) if most else calls[:0]
+        # The shift is never 0 modulo the calls, so no call gets its own elements back as a change.
         donors = (calls + 1 + well.word() % (buffers.sets - 1)) % buffers.sets
         self.calls: Array = calls
         self.apart = not any(buffers.inputs[number].distribution in MADE for number, _, _ in spans)

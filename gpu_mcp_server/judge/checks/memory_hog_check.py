@@ -28,8 +28,10 @@ def kept_from(error: JudgeFailed, device: Device, candidate: Player) -> str:
     if not is_full(error) or not device.allowance():
         raise error
     before = device.free_bytes()
+    # The driver frees a context's memory when its process ends, and the difference tells who held it.
     candidate.end()
     kept = _settled(device) - before
+    # Context and workspace are no fault of the candidate's: the problem is too large for the GPU then.
     if kept <= device.allowance():
         raise error
     text = "out of memory: it kept %.3g GB of GPU memory, and the %.3g GB left are too few for the judge: %s"

@@ -68,8 +68,10 @@ class Robustness:
             return None
         errors = self._errors(buffers, judged.answer, rounds)
         # Rounding errs in all elements alike; few large errors have another cause, which a tolerance must not cover.
+        # A ratio of maximum to root mean square separates rounding from a few broken elements at any scale.
         if not errors or errors["max_abs"] > SCATTERED * errors["rms"]:
             return None
+        # The guard against 0 keeps an all-zero answer from dividing; the share is then beyond any limit.
         share = float(errors["rms"] / max(errors["rms_of_values"], 1e-300))
         return share if share <= MOST_LOST else None
 
@@ -85,6 +87,7 @@ class Robustness:
             return {}
         some = np.unique(rounds.history.well.positions(LOOKED_AT, item.count))
         want, have = (numbers(part, item.dtype) for part in buffers.elements_at(call, output, some))
+        # An overflow is no matter of precision, and would make every mean infinite.
         if (np.isfinite(want) & ~np.isfinite(have)).any():
             return {}
         double = InDouble(self.task, rounds, rounds.notes)
@@ -130,6 +133,7 @@ class Sameness:
 
     def __init__(self, buffers: Buffers) -> None:
         items = buffers.outputs
+        # A few whole numbers, such as a class, agree by chance; floats do so hardly ever.
         self.telling = any(item.dtype in EPSILON for item in items) or sum(i.count for i in items) >= TELLING
         self.kept: Sequence[Kept] = [buffers.keep(number) for number in range(len(items))] if self.telling else []
         self.alike: List[str] = []

@@ -70,11 +70,13 @@ def found(apart_s: List[float], share_s: float, separator_s: float, noted_s: flo
         while max(votes) <= PAIRS // 2:
             pairs.append(again())
             votes[pairs[-1].apart_s <= SHARE * max(share_s, pairs[-1].share_s) + beside_s] += 1
+        # The pairs replace the first impression: the median of pairs alone is reported from here on.
         apart_s += [pair.apart_s for pair in pairs]
         typical_s, plain_s = (median(list(each)) for each in zip(*pairs))
         if votes[False] > votes[True]:
             text = "no time: calls overlap on the GPU: with a copy between them on the given stream a call takes "
             text += "%.3g us, in a round %.3g us; %s" % (typical_s * 1e6, share_s * 1e6, ADVICE)
+        # Plain rounds slowed as well, so the copies show nothing and the earlier times are stale.
         elif plain_s > SHARE * share_s + SLACK_S:
             text = "no time: a call takes %.3g us now and took %.3g us in timed rounds: the machine or the candidate "
             text = text % (plain_s * 1e6, share_s * 1e6) + "became slower; judge it again"
@@ -116,6 +118,7 @@ class Separation:
 
     def possible(self, buffers: Buffers) -> bool:
         """Say whether there is something between calls, and whether they are made in the plain way."""
+        # One call has no neighbour, and a recorded graph offers no place between its calls.
         return buffers.sets > 1 and not self.rounds.more and not self.rounds.device.stops_calls
 
     def after(self, buffers: Buffers, played: int) -> None:

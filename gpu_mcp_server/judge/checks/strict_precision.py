@@ -43,8 +43,10 @@ class Strict:
             return
         self.owed = False
         step = -(-size // ELEMENTS)
+        # A drawn distance has the mean SELDOM and no period that a candidate could learn.
         self.next = played + 1 + self.well.word() % (2 * SELDOM * step)
         call = self.well.word() % buffers.sets
+        # A drawn offset: with a fixed one, a candidate could be exact at every step-th element alone.
         places = [np.arange(self.well.word() % min(step, item.count), item.count, step) for item in buffers.outputs]
         memory = Region(8 * sum(map(len, places)), writable_by_others=True)
         try:
@@ -54,6 +56,7 @@ class Strict:
             if reply.get("error"):
                 rounds.notes["precision in timed rounds: %s" % str(reply["error"]).splitlines()[-1][:120]] = None
                 return
+            # The reference and not the owner computes it: the problem's code never runs in the owner's process.
             truth = np.split(memory.bytes.view(np.float64), np.cumsum([len(each) for each in places])[:-1])
             with CATCHES.during("timed, strict precision"), CATCHES.check():
                 for number, exact in enumerate(truth):

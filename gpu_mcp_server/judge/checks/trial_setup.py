@@ -37,6 +37,7 @@ class Agenda:
         """
         due = sum(place <= played for place in self.places)
         self.places = [place for place in self.places if place > played]
+        # Each later round is drawn by itself: after many rounds without one, the next is no likelier.
         return due + (played >= self.first and self.well.word() % DUE_ONE_IN == 0)
 
 

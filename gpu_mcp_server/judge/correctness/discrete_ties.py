@@ -88,6 +88,7 @@ def by_rule(rows: Array) -> bool:
         return False
     values = float(rows.max()) - float(rows.min()) + 1
     pairs = rows.shape[0] * rows.shape[1] * (rows.shape[1] - 1) / 2
+    # Rows of random values would have no equal pair with a probability of about exp(-pairs / values).
     return pairs / values > -math.log(BY_CHANCE)
 
 
@@ -139,6 +140,7 @@ class Ties:
         floats = [number for number in range(len(buffers.outputs)) if number not in which]
         calls = [int(call) for call in np.flatnonzero(check.wrong.any(axis=1))]
         open_inputs = any(item.dtype in EPSILON and item.dtype != "float64" for item in buffers.inputs)
+        # A wrong float output fails the round anyway, and double precision adds nothing to inputs of float64.
         if check.wrong[:, floats].any() or not open_inputs or count * len(calls) > MOST_ELEMENTS:
             return check
         self.amount, self.open = moved_by(buffers.inputs), {}
@@ -186,6 +188,7 @@ class Ties:
                 part = slice(int(end) - item.count, int(end))
                 expected[row, part], got[row, part] = want, have = buffers.pair(call, number)
                 difference = compare(want, have, item.dtype, self.rtol, self.atol)
+                # An output that changed since its check is still being written, and no tie explains that.
                 if difference.wrong != check.wrong[call, number]:
                     return None
                 if difference.mask is not None:
@@ -199,6 +202,8 @@ class Ties:
 
     def _clear(self, suspects: Suspects) -> None:
         """Strike out wrong elements that are as right as the reference's."""
+        # Once the answer is known to depend on the order alone, moves come first: double precision decides exact ties
+        # like the reference.
         if self.ordinal:
             self._move(suspects, 0.0)
         wrong = suspects.wrong
@@ -208,6 +213,7 @@ class Ties:
         exact = self._ask(suspects, calls, how="exact")
         if exact is None:
             return
+        # Double precision clears elements where the reference's own rounding chose the other value.
         wrong[calls] &= exact != suspects.got[calls]
         if self.ordinal or not wrong.any():
             return

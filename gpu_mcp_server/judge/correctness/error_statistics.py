@@ -36,6 +36,7 @@ def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict
     size. Signed errors count outwards as positive: what is cut off is negative for both signs. `floors_of_most`: a high
     percentile of the relative error, over the reference's own or an eighth of epsilon.
     """
+    # Infinities and NaN are judged elsewhere; here one of them would swamp every mean.
     fine = np.isfinite(oracle) & np.isfinite(expected) & np.isfinite(got)
     truth, answer, known = oracle[fine], got[fine].astype(np.float64), expected[fine].astype(np.float64)
     if not truth.size:
@@ -44,6 +45,7 @@ def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict
     size = float(np.sqrt(np.mean(truth * truth)))
     least = max(EPSILON[dtype] / 8 * size, 1e-300)
     floor = max(float(np.sqrt(np.mean((known - truth) ** 2))), least)
+    # Elements that cancel to nearly zero get a least size, or their relative errors would be unbounded.
     sizes = np.maximum(np.abs(truth), max(size * 1e-6, 1e-300))
     relative, own = error / sizes, float(np.percentile(np.abs(known - truth) / sizes, MOST))
     signed = (answer - truth) * np.sign(truth)
@@ -77,6 +79,7 @@ def suspicion(errors: Dict[str, Any]) -> str:
         return FEW_HIDE_MOST % (of_most, MOST) if of_most > VERY_COARSE else ""
     relative = errors["rms"] / max(errors["rms_of_values"], 1e-300)
     like = "as bfloat16 would" if relative > BFLOAT16_LIKE else "as float16 or TF32 would"
+    # A sequential float32 sum of n terms loses up to (n - 1) u, which resembles no shorter type.
     like = like if relative > NO_TYPE_LIKE else "or a long sum whose terms are added one after the other"
     text = "looks like lower precision (%s): errors are %.3g times the noise floor%s"
     return text % (like, times, ", biased" if biased else "")

@@ -40,6 +40,7 @@ def widened(item: Tensor, given: Any, nudge: bool, *, rest: bool = False) -> Any
     rng: Any = np.random.default_rng()
     many = wide.shape
     chance = wide.new_empty(many).uniform_(-0.5, 0.5) if hasattr(wide, "new_empty") else rng.uniform(-0.5, 0.5, many)
+    # A relative move leaves zeros where they are, so at rest the move is absolute.
     return wide + EPSILON[item.dtype] * chance if rest else wide * (1 + EPSILON[item.dtype] * chance)
 
 
@@ -76,6 +77,7 @@ def _sizes(wide: Any) -> Tuple[Any, Any]:
     """Return next powers of two, a tiny one for zeros, and a function for the larger of two."""
     if not hasattr(wide, "frexp"):
         return np.ldexp(1.0, np.frexp(np.maximum(abs(wide), TINY))[1]), np.maximum
+    # Torch is imported late: a NumPy problem runs on hosts without it.
     torch: Any = importlib.import_module("torch")
     return 2.0 ** wide.abs().clamp(min=TINY).frexp().exponent.double(), torch.maximum
 
@@ -114,6 +116,7 @@ def whole(result: Any) -> Array:
     if hasattr(result, "detach"):
         result = result.detach().cpu().numpy()
     found = np.asarray(result)
+    # A discrete output that turns into floats in double precision cannot be compared element by element.
     if found.dtype.kind not in "biu":
         raise ValueError("in double precision the answer is %s" % found.dtype)
     return np.ascontiguousarray(found.astype(np.int64)).ravel()
@@ -122,6 +125,7 @@ def whole(result: Any) -> Array:
 def doubles(result: Any, first: int = 0, step: int = 1) -> Array:
     """Return every `step`-th element from `first` on of a result of either framework as doubles."""
     if hasattr(result, "detach"):
+        # Selection comes before the copy: only the wanted elements cross the bus as doubles.
         result = result.detach().reshape(-1)[first::step].double().cpu().numpy()
         first, step = 0, 1
     return np.ascontiguousarray(np.ravel(result)[first::step], dtype=np.float64)
@@ -167,6 +171,7 @@ def write(descriptor: int, results: Sequence[Array]) -> None:
     """Write flat results one behind the other into a memory file, and close it."""
     try:
         with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as memory:
+            # One assignment of the whole file fails on a wrong size instead of leaving a part unwritten.
             memory[:] = np.concatenate(results).tobytes()
     finally:
         os.close(descriptor)
@@ -180,6 +185,7 @@ def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:
     if brings_check(task):
         return False
     kinds = [spec["dtype"] for spec in task["inputs"]]
+    # NumPy references see short floats as integer bits, which widening would not turn into their values.
     bits = task["framework"] == "numpy" and any(kind in SHORT for kind in kinds)
     more = any(k in EPSILON and k != "float64" for k in kinds)
     return not bits and more and any(item.dtype in EPSILON for item in outputs)

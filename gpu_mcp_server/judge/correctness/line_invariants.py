@@ -24,6 +24,7 @@ class Lines:
 
     def _left(self, items: Sequence[Tensor]) -> List[Axis]:
         every = ((number, axis + 1) for number, item in enumerate(items) for axis in range(max(1, len(item.shape))))
+        # An axis is strict until evidence loosens it; two answers that differ along it are such evidence.
         return [each for each in every if each not in self.loose]
 
     def any_left(self, items: Sequence[Tensor]) -> bool:
@@ -40,7 +41,9 @@ class Lines:
         found: List[Axis] = []
         for number, axis in self._left(items):
             part = slice(int(ends[number]) - items[number].count, int(ends[number]))
+            # A scalar counts as one axis of one element, so it needs no special case.
             shape = (-1, *(items[number].shape or (1,)))
+            # Sorted lines are equal exactly where they hold the same values with the same multiplicity.
             want, have = (np.sort(each[:, part].reshape(shape), axis=axis) for each in (moved, answer))
             if (want != have).any():
                 found.append((number, axis))

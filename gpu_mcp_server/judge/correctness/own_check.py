@@ -80,16 +80,19 @@ class OwnCheck:
         left, begin = np.zeros_like(check.wrong), time.monotonic()
         self.reference.thaw()
         try:
+            # A secret order: with a fixed one, a candidate could be wrong only in calls that come late.
             for number, call in enumerate(self._shuffled(calls)):
                 if number >= LEAST_CALLS and time.monotonic() - begin > ROUND_S:
                     break
                 pairs = [buffers.pair(call, output) for output in range(len(buffers.outputs))]
                 why: Optional[str] = NOT_FINITE
+                # The judge refuses NaN itself, as `error > limit` in an author's check is false for it.
                 if not any(is_not_finite(item, *pair) for item, pair in zip(buffers.outputs, pairs)):
                     answers = [answer for _, answer in pairs]
                     why = refusal_of(self.reference, buffers.outputs, answers, call, self.timeout_s)
                 if why is not None:
                     self.said = why
+                    # One refused call decides the round, so the check need not see the others.
                     left[call] = check.wrong[call]
                     break
         finally:

@@ -45,6 +45,7 @@ class History:
 
     def _look(self, number: int, buffers: Buffers) -> Seen:
         pairs = [buffers.samples(i, positions) for i, positions in enumerate(self.positions)]
+        # Copies, because the buffers hold the next round's answers soon.
         return Seen(number, [p[0].copy() for p in pairs], [p[1].copy() for p in pairs])
 
     def repeated(self, number: int, buffers: Buffers, call: int, output: int) -> str:
@@ -55,6 +56,7 @@ class History:
         said = self._expected(now, call, output, self.rtol, self.atol)
         if said and self._apart(now, output, self.rtol, self.atol):
             return said
+        # Where answers pass as each other within the tolerance, only bit equality still tells a replay.
         said = self._expected(now, call, output, 0.0, 0.0) or self._returned(now, call, output)
         return said if said and self._apart(now, output, 0.0, 0.0) else ""
 
@@ -89,6 +91,7 @@ class History:
         rows, values = self._rows(output, now), np.unique(now.got[output][call]).size
         if self.outputs[output].dtype in FLOATS:
             return values >= MANY or len(rows) >= OTHERS
+        # Discrete answers that occur twice among right ones would make an honest mistake look like a replay.
         return values > 2 and len(np.unique(rows, axis=0)) == len(rows)
 
     def _apart(self, now: Seen, output: int, rtol: float, atol: float) -> bool:
@@ -96,6 +99,7 @@ class History:
         if self.outputs[output].dtype not in FLOATS:
             return True
         rows = self._rows(output, now)
+        # Every pair would cost quadratic time, and OTHERS rows bound the chance well enough.
         some = rows[:: max(1, len(rows) // OTHERS)]
         return all(self._same(rows, one, output, rtol, atol).sum() == 1 for one in some)
 

@@ -19,10 +19,12 @@ def judged_by_samples(
     """Return the verdict on a wrong answer, a call and an output of round `number`, by some elements of it."""
     call, output = answer
     item = buffers.outputs[output]
+    # Ascending positions make the gather read memory in order, and the first wrong one is the first by index.
     places = np.sort(history.well.positions(LARGE_SAMPLES, item.count))
     expected, got = (part[call] for part in buffers.samples(output, places))
     difference = compare(expected, got, item.dtype, history.rtol, history.atol)
     text = "output %s: %d of %d elements are wrong (of %d looked at, %d; max abs error %.3g)"
+    # Count and largest error come from the full check; only the place in words rests on samples.
     words = text % (item.name, check.wrong[call, output], item.count, places.size, difference.wrong, check.max_abs)
     if difference.mask is not None and difference.wrong:
         first = int(np.flatnonzero(difference.mask)[0])

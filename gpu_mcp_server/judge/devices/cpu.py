@@ -39,6 +39,7 @@ def processor_state() -> Dict[str, Any]:
     What cannot be read is left out; virtual machines have no frequency.
     """
     state: Dict[str, Any] = {"load_1min": round(os.getloadavg()[0], 2)}
+    # Only cores that this process may use matter: a core of somebody else may run at any clock.
     cores = sorted(os.sched_getaffinity(0))
     try:
         with open("/proc/stat", encoding="ascii") as lines:
@@ -94,6 +95,7 @@ class CpuDevice(Device):
         longest = [0, 0, 0]
         for dims in [*self.task["shapes"], *self.task.get("hidden", [])]:
             inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
+            # The files are sized for the longest round of any shape, as sealed files cannot grow later.
             sets = max(1, min(self.max_sets, MOST_BYTES // self.set_bytes(inputs, outputs)))
             plans = [(inputs, False), (outputs, True), (outputs, False)]
             sizes = [layout(items, sets, guarded=guarded).total + COUNT_BYTES for items, guarded in plans]

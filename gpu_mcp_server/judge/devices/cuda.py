@@ -42,6 +42,7 @@ class CudaDevice(Device):
     empty_hint = " (a kernel that failed to launch looks the same: return cudaGetLastError() from the launcher)"
 
     def __init__(self, well: Well, task: Dict[str, Any]) -> None:
+        # MPS runs kernels of several processes at once, so an idle probe and a gate would prove nothing.
         if os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or os.path.exists("/tmp/nvidia-mps/control"):
             raise JudgeFailed("the GPU is served by MPS, under which no time can be trusted; stop MPS on this host")
         self.well, self.framework = well, str(task["framework"])
@@ -56,6 +57,7 @@ class CudaDevice(Device):
         self.tools = Tools(int(task.get("gpu_index") or 0))
         driver, begin = self.tools.driver, time.perf_counter()
         self.label = driver.name()
+        # A spinning wait answers sooner than a blocking one, but on few cores it would take one from the candidate.
         self.spins = len(os.sched_getaffinity(0)) >= SPARE_CORES
         self.nvml = Nvml(driver.uuid())
         self.swept = 0
@@ -65,6 +67,7 @@ class CudaDevice(Device):
         driver.call("cuMemsetD8_v2", self.scratch, 0, IDLE_SETS * 4096)
         row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"], 0]
         self.idle_fence = Fence(self.tools, [row], IDLE_SETS, self.rtol, self.atol)
+        # Once is enough: the fence compares memory with itself, so no secret positions are needed.
         self.idle_fence.arm(1)
         self.idleness = Idleness(self.idle_fence.passes)
         self.tools.seconds["probes"] = time.perf_counter() - begin
@@ -97,6 +100,7 @@ class CudaDevice(Device):
         """Allocate and export."""
         wanted, free = self.set_bytes(inputs, outputs) * sets, self.free_bytes()
         text = "the problem is too large for this GPU: %d calls at this shape take %.3g GB of buffers, %.3g GB are free"
+        # The judge refuses before it allocates: a failed allocation could take memory that the candidate needs.
         if wanted > free:
             raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
         try:
@@ -109,6 +113,7 @@ class CudaDevice(Device):
 
                 return PooledBuffers(self, inputs, outputs, sets)
             return CudaBuffers(self, inputs, outputs, sets)
+        # Free memory that was read above is no promise: another process may have taken it since.
         except OutOfMemory:
             raise TooLarge(text % (sets, wanted / 1e9, free / 1e9)) from None
 
@@ -171,6 +176,7 @@ class CudaDevice(Device):
         state = self.nvml.snapshot()
         seen = self.nvml.processes()
         if seen is not None:
+            # NVML counts the judge's own contexts as well, one for each of its processes.
             state["other_processes"] = max(0, seen - self.contexts)
         return state
 

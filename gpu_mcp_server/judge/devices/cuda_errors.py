@@ -51,6 +51,7 @@ def _wanted(asked: Any) -> str:
     """Return what was asked for in words, as far as that can be read."""
     found = cast("Dict[str, Any]", asked) if isinstance(asked, dict) else {}
     size, by = found.get("bytes"), found.get("by")
+    # The text comes from the candidate, so only a plain name and a plausible size enter the verdict.
     if isinstance(size, int) and 0 < size < 1 << 64 and isinstance(by, str) and by.isidentifier():
         return "%s asked for %.4g GB (%d bytes)," % (by[:40], size / 1e9, size)
     return "what it asked for was"

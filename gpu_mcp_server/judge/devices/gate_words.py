@@ -22,6 +22,7 @@ class GateWords:
 
     def __init__(self) -> None:
         self.page = Region(PAGE_BYTES, writable_by_others=True)
+        # A memoryview of "I" stores an aligned 32-bit word at once; the GPU never sees half of one.
         self.words = memoryview(self.page.map).cast("I")
         self.first = self.last = 0
 
@@ -32,6 +33,7 @@ class GateWords:
 
     def begin(self, gates: int) -> int:
         """Choose the values of a pass with so many timed gates; return the first one."""
+        # Values wrap as the GPU's 32-bit comparison does, so words never need a reset between passes.
         self.first = (self.last + 1) % WORDS
         self.last = (self.last + gates) % WORDS
         return self.first
@@ -52,6 +54,7 @@ class GateWords:
         deadline = time.perf_counter() + limit_s
         # Without a pause, so that the word is seen within a microsecond of its writing.
         while (words[place] - wanted) % WORDS >= half:
+            # The deadline is checked only after a miss, so it delays no word that is there.
             if time.perf_counter() > deadline:
                 return None
         return time.perf_counter()

@@ -38,11 +38,13 @@ class Idleness:
 
     def alone(self) -> None:
         """Learn it anew."""
+        # The first probe only warms up.
         self.alone_us = median([self._probe() for _ in range(ALONE_PROBES)][1:])
         self.between_us = []
 
     def _probe(self) -> float:
         begin = time.perf_counter()
+        # Several fences in a row: a single one may run whole within its own context's time slice.
         for _ in range(FENCES):
             self.fence()
         return (time.perf_counter() - begin) * 1e6
@@ -57,11 +59,13 @@ class Idleness:
 
     def _busy(self, probes_us: List[float]) -> float:
         middle = median(probes_us) if probes_us else 0.0
+        # A factor and an absolute margin: a slow host raises small times by factors, time slices add milliseconds.
         return middle if middle >= BUSY * self.alone_us + BUSY_US else 0.0
 
     def doubt(self) -> str:
         """Say what speaks against a candidate's time; empty if nothing does. Looks that were taken are forgotten."""
         self.laid_out_us += [round(median(self.ahead_us), 1)] if self.ahead_us else []
+        # Looks are forgotten after each question, so that one shape's finding never voids another's time.
         probe_us, self.ahead_us = self._busy(self.ahead_us), []
         if not probe_us:
             return ""

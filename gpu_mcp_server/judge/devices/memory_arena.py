@@ -61,6 +61,7 @@ class PooledBuffers(CudaBuffers):
         self.arena = Shared.create(self.tools.driver, arena_bytes(outputs, sets))
         self.file = Region(8 * sets * len(outputs), writable_by_others=True)
         self.names: Array = self.file.bytes.view(np.int64).reshape(sets, len(outputs))
+        # Without a name the output is read at its own place, where the poison shows that nothing was written.
         self.names[...] = HERE
         self.taken: Array = self.names.copy()
         self.fresh = False
@@ -104,6 +105,7 @@ class PooledBuffers(CudaBuffers):
             raise incorrect("named outputs with strides that are none")
         for number, (item, strides) in enumerate(zip(self.outputs, rows)):
             span = 1 + sum((size - 1) * step for size, step in zip(item.shape, strides))
+            # Python's integers do not overflow, so a hostile stride cannot wrap around this bound.
             if span * ITEM_BYTES[item.dtype] > self.arena.size:
                 raise incorrect("named outputs that do not lie in the judge's memory")
             self.sizes[0, number] = span * ITEM_BYTES[item.dtype]
@@ -124,6 +126,8 @@ class PooledBuffers(CudaBuffers):
         calls, numbers = np.nonzero(self.taken >= 0)
         some = range(calls.size)
         if calls.size > POISONED:
+            # Each region costs one launch; a secret sample suffices, as a stale answer is wrong for fresh inputs
+            # anyway.
             some = sorted({int(p) for p in self.well.positions(POISONED, calls.size)})
         for place in some:
             number = int(numbers[place])
@@ -152,6 +156,7 @@ class PooledBuffers(CudaBuffers):
         self.fresh = False
         # Checked and used is this copy: the candidate can change the names at any time.
         found = self.names.copy()
+        # Misaligned offsets are refused as well: a load there would fault, and end the owner's context.
         outside = (found != HERE) & ((found < 0) | (found > self.arena.size - self.sizes) | (found % self.items != 0))
         if outside.any():
             raise incorrect("named outputs that do not lie in the judge's memory")
@@ -162,6 +167,7 @@ class PooledBuffers(CudaBuffers):
         calls, numbers = np.nonzero(self.taken >= 0)
         starts = self.taken[calls, numbers]
         ends = starts + self.sizes[0, numbers]
+        # Sorted by start, one sweep finds any overlap; `others` keeps the furthest end of any other call.
         furthest, others, whose = 0, 0, -1
         for at in np.argsort(starts):
             start, end, call = int(starts[at]), int(ends[at]), int(calls[at])
@@ -182,6 +188,7 @@ class PooledBuffers(CudaBuffers):
         self._take()
         self.rows[:, :, 6] = np.where(self.taken >= 0, np.array(self.views)[None, :], 0)
         self.rows[:, :, 1] = np.where(self.taken >= 0, self.arena.address + self.taken, self.places)
+        # The upload is within the clock: the places are known only once the candidate has named them.
         self.tools.driver.upload(self.fence.table, self.rows.ctypes.data, self.rows.nbytes)
         return self.fence.passes()
 

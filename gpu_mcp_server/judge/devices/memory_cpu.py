@@ -113,6 +113,7 @@ def prepare() -> None:
     """Make files ahead of the task, with all their pages there, in a process that has nothing else to do yet."""
     files = Files(*(Region(SPARE_LENGTH, writable_by_others=number > 0) for number in range(3)))
     for region in files:
+        # One store per page makes the kernel provide it now, before the clock of any job runs.
         region.bytes[:SPARE_BYTES:PAGE_BYTES] = 0
     _spare.append(files)
 
@@ -127,6 +128,7 @@ class SampleFence:
     def __init__(self, buffers: "CpuBuffers") -> None:
         """Choose the places."""
         self.buffers = buffers
+        # Places are drawn anew for each round: elements that were looked at before tell nothing of the next.
         random, sets = np.random.default_rng(buffers.well.word()), buffers.sets
         rows, each = np.arange(sets)[:, None], max(1, FENCE_SAMPLES // (sets * len(buffers.outputs)))
         self.places = [(rows, random.integers(0, item.count, (sets, each))) for item in buffers.outputs]
@@ -192,6 +194,7 @@ class CpuBuffers(Buffers):
         fields: Dict[str, Any] = {"inputs": share(self.input_layout), "outputs": share(where)}
         if role == "candidate":
             fields["returned"] = self.count_at
+        # Players keep the files mapped, and every sending would open one more descriptor in them.
         if role in self.told:
             return fields, []
         self.told.add(role)
@@ -225,6 +228,7 @@ class CpuBuffers(Buffers):
 
     def returned(self) -> int:
         """Return how many calls of the round have returned, as the candidate's loop says."""
+        # The candidate can write to this counter, so its value is clamped before anything uses it as an index.
         return min(max(int(self._count()[0]), 0), self.sets)
 
     def _count(self) -> Array:

@@ -173,6 +173,7 @@ class CudaBuffers(Buffers):
 
     def publish(self, look: float = 0.0) -> None:
         """Copy the inputs to the candidate's, as the last thing before its clock starts."""
+        # Positions are drawn per round and before the clock: a candidate that knew them could answer only those.
         self.fence.arm(self.well.word())
         (to, at), total = (self.given.address, self.staged.address), self.input_layout.total
         # In two parts, with a look at the GPU between them: work that waits for the first inputs to change is seen
@@ -198,6 +199,7 @@ class CudaBuffers(Buffers):
     def check(self) -> RoundCheck:
         """Compare all outputs in full."""
         counters = self.sets * len(self.outputs)
+        # Counters stay on the GPU: one download at the end replaces a wait for every output.
         self.tools.driver.call("cuMemsetD8_v2", self.wrong, 0, 8 * counters)
         self.tools.set_counters(self.tools.results, [0, 0])
         for number, item in enumerate(self.outputs):
@@ -316,6 +318,7 @@ class CudaBuffers(Buffers):
         """Choose bytes of each output; by turns they are copied behind calls."""
         sizes = [min(COPIED_BYTES, item.nbytes) for item in self.outputs]
         spans = [item.nbytes - size + 1 for item, size in zip(self.outputs, sizes)]
+        # Offset and step are drawn, so a candidate cannot serve only the bytes that are copied.
         offset, step = (self.well.word() % max(spans) for _ in range(2))
         first, calls = self.well.word() % len(self.outputs), self.sets - ahead
         self.copied_bytes = Copied(ahead, first, sizes, spans, offset, step, calls, COPIED_BYTES, self.room)

@@ -39,6 +39,7 @@ class Tools:
         """Of what the driver took, for the evidence."""
         try:
             self.kernels = self._load(CUBIN)
+        # A cubin is bound to one architecture; the PTX runs on any, after the driver's compilation.
         except (OSError, CudaError):
             self.compiled_by = "the driver"
             self.kernels = self._load(PTX, b"\0")
@@ -129,6 +130,7 @@ class KeptOnGpu(Kept):
         arguments: Any = [c_uint64(self.copy), c_uint64(self.at), c_int64(words)]
         same = not (words and self.tools.count("count_differing", words, arguments)[0])
         rest = self.item.nbytes % WORD_BYTES
+        # The kernel compares whole words; the tail of at most 7 bytes is compared on the host.
         if same and rest:
             same = self._end(self.copy, rest) == self._end(self.at, rest)
         return None if same else (self.tools.elements(self.copy, self.item), self.tools.elements(self.at, self.item))
@@ -168,6 +170,7 @@ class Fence:
         arguments = [c_uint64(self.table), c_int64(self.items), c_int64(self.sets), c_int64(FENCE_SAMPLES), self.key]
         arguments += [*self.tolerances, c_uint64(self.wrong)]
         self.tools.kernels.launch("fence", self.items * self.sets * FENCE_SAMPLES, arguments)
+        # The download waits for the kernel, so its end is the end of all work before it on the stream.
         self.missed = self.tools.counters(self.wrong, 1)[0]
         return self.missed == 0
 
@@ -191,10 +194,12 @@ def answer_of(driver: Driver, fence: Fence) -> str:
     answered: List[float] = []
 
     def ask() -> None:
+        # A CUDA context is current per thread, so the new thread must adopt it.
         driver.enter()
         fence.passes()
         answered.append(time.perf_counter() - begin)
 
+    # A call into a lost context may never return, and a daemon thread does not keep the process alive.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(AFTERMATH_S)

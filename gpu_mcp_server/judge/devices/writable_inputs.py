@@ -14,6 +14,7 @@ from .memory_cuda import CudaBuffers
 
 def changed_elements(before: Array, after: Array) -> int:
     """Return how many elements of two arrays differ in any bit."""
+    # Bits and not values are compared: NaN differs from itself, and -0.0 equals 0.0.
     pair = [each.view(np.uint8).reshape(each.size, -1) for each in (before, after)]
     return int(np.count_nonzero((pair[0] != pair[1]).any(axis=1)))
 

@@ -41,6 +41,7 @@ def holds(constraint: Dict[str, Any], dims: Dims) -> bool:
 def repaired(dims: Dims, constraints: List[Dict[str, Any]]) -> Optional[Dims]:
     """Return the shape moved a little so that it complies with every constraint, `None` if that is not to be had."""
     dims = dict(dims)
+    # Constraints may contradict each other; a few passes repair chains, and no loop runs for ever.
     for _ in range(TRIES):
         broken = [c for c in constraints if not holds(c, dims)]
         if not broken:
@@ -77,6 +78,7 @@ class Drawing:
         found: List[Dims] = [dict.fromkeys(self.names, 1), self.primes()]
         for name in self.names:
             sizes = sorted({dims[name] for dims in self.declared})
+            # Odd sizes stay near the declared range: a far larger shape is the business of `larger_shapes`.
             odd = [v for v in ODD if v <= max(ODD[0], sizes[-1] + 1)]
             near = [self.rng.choice(sizes) + 1, self.rng.choice(sizes) - 1]
             found += [dict(self.primes(), **{name: size}) for size in [1, self.rng.choice(odd), *near]]
@@ -85,6 +87,7 @@ class Drawing:
         found.append({name: size + 1 for name, size in smallest.items()})
         for dims in (smallest, self.declared[-1], self.declared[len(self.declared) // 2]):
             sizes = [dims[name] for name in self.names]
+            # Exchanged sizes catch kernels that confuse rows with columns, which square shapes hide.
             found.append(dict(zip(self.names, sizes[1:] + sizes[:1])))
         return found
 
@@ -94,10 +97,12 @@ def hidden_shapes(task: Dict[str, Any], most_elements: int) -> List[Dims]:
     names = symbols(task)
     if task.get("fixed_shapes") or not names:
         return []
+    # A label separates this draw from others of the same seed, so neither reveals the other.
     secret = hashlib.sha256(b"hidden shapes" + bytes.fromhex(task["seed"])).digest()
     chosen: List[Dims] = []
     for dims in Drawing(task, random.Random(secret)).all():
         fit = repaired({name: max(1, dims[name]) for name in names}, task.get("constraints") or [])
+        # Repair may lead back to a declared shape, which would hide nothing.
         known = any(fit == {n: other[n] for n in names} for other in [*chosen, *task["shapes"]])
         if fit and not known and elements(task, fit) <= most_elements and len(chosen) < MOST:
             chosen.append(fit)

@@ -48,6 +48,7 @@ class ByFile:
     def spread(self, buffers: Buffers, number: int, where: Layout, place: int) -> None:
         """Give tensor `place` to input `number` of every set."""
         values = self.region.tensor(where, buffers.inputs[number], place)
+        # A broadcast has stride 0, by which `put_input` knows that one upload serves all sets.
         buffers.put_input(number, np.broadcast_to(values, (buffers.sets, values.shape[1])))
 
     def close(self) -> None:
@@ -75,6 +76,7 @@ class ByGpu:
         start = buffers.staged.address + where.offsets[number]
         for call in range(calls):
             self.driver.call("cuMemcpyDtoD_v2", start + (first + call) * where.stride, at + call * step, size)
+        # The reference writes the next batch into the same memory, so the copies must have ended.
         self.driver.synchronize()
 
     def put(self, buffers: Buffers, number: int, where: Layout, place: int, first: int) -> None:

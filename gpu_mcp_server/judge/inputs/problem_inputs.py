@@ -59,6 +59,7 @@ def _make(device: Device, buffers: Buffers, reference: Player, seed: int, timeou
     try:
         for first in range(0, sets, carrier.calls):
             where = one._replace(sets=min(carrier.calls, sets - first))
+            # The seed advances by sets, so batches of another size make the very same inputs.
             wrong = _asked(reference, carrier, where, timeout_s, which=which, seed=seed + first, kind="made")
             if wrong:
                 return wrong

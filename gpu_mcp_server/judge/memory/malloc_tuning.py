@@ -21,4 +21,5 @@ def keep() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
+    # Setting either threshold also ends glibc's own adaptation of both, so calls cannot drift apart.
     return bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)) and bool(mallopt(M_MMAP_THRESHOLD, LARGEST_BYTES))

@@ -38,16 +38,19 @@ class Mapping:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         address = self._map(None, self.size, protection, mmap.MAP_SHARED, descriptor, 0)
         if address is None or address == FAILED:
+            # ctypes keeps its own copy of errno per thread, which other library calls do not overwrite.
             code = ctypes.get_errno()
             raise OSError(code, "mmap: " + os.strerror(code))
         self.address = int(address)
         self._populated = 0
+        # The mapping keeps the file alive by itself, so the descriptor would only use up the process's limit.
         os.close(descriptor)
 
     def populate(self, size: int) -> None:
         """Map the first `size` bytes now; an older system does it at the first, untimed round."""
         size = min(size, self.size)
         if size > self._populated:
+            # Its result is not looked at: kernels before 5.14 refuse the advice, and faults then come untimed.
             self._advise(self.address, size, POPULATE_WRITE if self.writable else POPULATE_READ)
             self._populated = size
 

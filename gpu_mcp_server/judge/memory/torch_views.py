@@ -45,6 +45,7 @@ class Window:
         self.__cuda_array_interface__ = {
             "shape": item.shape,
             "typestr": TYPE_STRINGS[item.dtype],
+            # Torch refuses interfaces that are marked read-only; the mapping itself protects the inputs.
             "data": (address, False),
             "version": 3,
         }
@@ -52,10 +53,12 @@ class Window:
 
 def tensor_at(torch: Any, address: int, item: Tensor, device: Any = None) -> Any:
     """Return a tensor over memory of `device`, of the processor if that is `None`; it keeps nothing alive."""
+    # A misaligned address would only fault later, in a load within somebody's kernel.
     assert address % ITEM_BYTES[item.dtype] == 0
     if device is not None:
         got = torch.as_tensor(Window(address, item), device=device)
         return got.view(getattr(torch, item.dtype)) if item.dtype in VIEWED else got
+    # Views over foreign memory copy nothing; the caller keeps the mapping for as long as they live.
     memory = (ctypes.c_uint8 * item.nbytes).from_address(address)
     if item.dtype in VIEWED[1:]:
         return torch.frombuffer(memory, dtype=torch.uint8).view(item.shape).view(getattr(torch, item.dtype))

@@ -105,6 +105,7 @@ def _passes(expected: Array, got: Array, rtol: float, atol: float, room: Scratch
     np.maximum(size, least, out=allowed)
     np.divide(error, allowed, out=allowed)
     relative, worst = float(allowed.max()), float(error.max())
+    # max() propagates NaN, so one test of the maximum covers every element.
     if not (math.isfinite(worst) and math.isfinite(relative)):
         return None
     if relative <= min(rtol, 1.0) * SAFELY and atol > 1e-30:
@@ -122,6 +123,7 @@ def _compare_part(expected: Array, got: Array, rtol: float, atol: float) -> Tupl
     allowed = size * expected.dtype.type(rtol)
     allowed += expected.dtype.type(atol)
     wrong = ~(error <= allowed) | (np.isinf(allowed) & (got != expected))
+    # Equal infinities have a NaN as their difference, so equality is asked separately.
     wrong &= ~((got == expected) | (np.isnan(got) & np.isnan(expected)))
     finite = np.where(np.isfinite(error), error, 0)
     relative = finite / np.maximum(size, max(atol, 1e-30))
@@ -132,6 +134,7 @@ def _compare_whole(expected: Array, got: Array, atol: float) -> Tuple[Array, flo
     """Compare whole numbers: their difference is exact, while from 2^53 on neighbours are the same double."""
     want, have = expected.astype(np.int64), got.astype(np.int64)
     above = np.maximum(want, have).view(np.uint64) - np.minimum(want, have).view(np.uint64)
+    # The unsigned difference of two int64 always fits 64 bits, where a signed one overflows.
     error = above.astype(np.float64)
     size = np.maximum(np.abs(want.astype(np.float64)), max(atol, 1e-30))
     return error > atol, float(error.max()), float((error / size).max())
@@ -171,6 +174,7 @@ def compare(
         want, have = expected[part], got[part]
         wrong: Optional[Array] = None
         if dtype not in FLOATS:
+            # Whole numbers are mostly equal: exact inequality filters before the costly 64-bit steps.
             differ = np.flatnonzero(want != have)
             if not differ.size:
                 continue
@@ -220,6 +224,7 @@ def describe(
     flat = int(np.flatnonzero(difference.mask)[0])
     want = numbers(expected[flat : flat + 1], tensor.dtype)[0]
     have = numbers(got[flat : flat + 1], tensor.dtype)[0]
+    # A random byte equals its poison once in 256 times, too often to call it unwritten.
     known = poison is not None and got.itemsize > 1
     blank = got.view("u%d" % got.itemsize) == poison if known else np.zeros(got.shape, dtype=bool)
     is_what, expects = apart(have, want)

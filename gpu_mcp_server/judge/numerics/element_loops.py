@@ -52,9 +52,11 @@ class Elements:
         Returns:
             `None` where one is not, or nothing can be said here.
         """
+        # The loops read raw pointers: a strided or other-typed array would be misread silently.
         if self._compare is None or not (_plain(expected) and _plain(got)):
             return None
         worst: Array = np.zeros(2, dtype=np.float32)
+        # ctypes releases the GIL for the call, so slabs on several threads run side by side.
         fine = self._compare(_at(expected), _at(got), expected.size, rtol, atol, least, _at(worst))
         return (float(worst[0]), float(worst[1])) if fine else None
 

@@ -92,6 +92,8 @@ def lay_views(torch: Any, memories: Sequence[Any], views: Sequence[View]) -> Tup
     for view in views:
         one = memories[view.memory]
         if view.strides or tuple(one.shape) != view.item.shape:
+            # as_strided is the one view that reproduces overlapping and shared memory exactly.
             one = torch.as_strided(one, view.item.shape, view.strides, view.offset)
+        # A detached leaf: gradients of earlier calls must not flow into this one's graph.
         found.append(one.detach().requires_grad_() if view.requires_grad else one)
     return tuple(found)

@@ -49,12 +49,14 @@ class Recipe:
     def __init__(self, distribution: str, kind: Any, rng: Any) -> None:
         jitter = None
         if distribution in WHOLE:
+            # Multiply and shift spreads the slight bias over all values, where a modulo favours the low ones.
             table = np.arange(LEVELS) * WHOLE[distribution] >> 16
         elif distribution == "uniform":
             table = np.arange(LEVELS) / LEVELS
             jitter = rng.integers(0, 256, OFFSETS + CHUNK) / (256 * LEVELS)
         else:
             factor, shift = FACTORS.get(distribution, (1, 0))
+            # Variances add, so the table is scaled down by what the jitter contributes.
             table = normal_quantiles() * (factor * (1 - JITTER**2) ** 0.5) + shift
             jitter = rng.standard_normal(OFFSETS + CHUNK, dtype=np.float32) * (factor * JITTER)
         self.table: Array = table.astype(kind)
@@ -140,6 +142,7 @@ class Well:
         return hashlib.blake2b(self.blocks.to_bytes(8, "little"), key=self.seed, digest_size=32).digest()
 
     def _generator(self, block: bytes) -> Any:
+        # The state is replaced below; a constant seed only spares the constructor's read of system entropy.
         bits: Any = np.random.SFC64(0)
         state = {"state": np.frombuffer(block, dtype=np.uint64)}
         bits.state = {"bit_generator": "SFC64", "state": state, "has_uint32": 0, "uinteger": 0}
@@ -180,6 +183,7 @@ class Well:
         if count > SLAB:
             starts = range(0, count, SLAB)
             pieces = [(row, row + 1, at, at + SLAB) for row in range(every.shape[0]) for at in starts]
+        # Keys are drawn in order before the threads start, so scheduling cannot change the content.
         keys = [self._block() for _ in pieces]
 
         def make(number: int) -> None:

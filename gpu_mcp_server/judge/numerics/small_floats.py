@@ -43,6 +43,7 @@ def table(dtype: str) -> Array:
     form = FORMATS[dtype]
     codes = np.arange(256 if dtype != FLOAT4 else 16)
     sign = np.where(codes >> (form.exponent + form.mantissa), -1.0, 1.0)
+    # A table of all codes follows the specification's formula once, and decoding is one lookup.
     power = (codes >> form.mantissa) & ((1 << form.exponent) - 1)
     part = (codes & ((1 << form.mantissa) - 1)) / (1 << form.mantissa)
     values = np.where(power > 0, (1 + part) * 2.0 ** (power - form.bias), part * 2.0 ** (1 - form.bias)) * sign
@@ -70,6 +71,7 @@ def float8_bits(values: Array, dtype: str) -> Array:
     known = table(dtype)[:128]
     finite = known[np.isfinite(known)].astype(np.float64)
     size = np.abs(np.asarray(values, dtype=np.float64))
+    # Positive codes ascend with their values, so a binary search finds the two neighbours.
     above = np.searchsorted(finite, size).clip(1, finite.size - 1)
     low, high = finite[above - 1], finite[above]
     nearer = np.where(size - low < high - size, above - 1, above)
@@ -91,11 +93,13 @@ def bfloat16_bits(values: Array) -> Array:
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = bits >> 16
     rounded &= 1
+    # Adding 0x7FFF plus the lowest kept bit carries exactly when rounding to even goes up.
     rounded += 0x7FFF
     rounded += bits
     rounded >>= 16
     short = rounded.astype(np.uint16)
     lost = np.isnan(values)
+    # The carry could turn a NaN's mantissa into infinity, so NaN gets its code explicitly.
     if lost.any():
         short[lost] = 0x7FC0
     return short

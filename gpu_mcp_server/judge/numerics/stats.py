@@ -26,6 +26,7 @@ def interval_ranks(count: int, confidence: float = 0.95) -> Tuple[int, int]:
     low = 1
     tail = 0.0
     for rank in range(1, count // 2 + 1):
+        # Order statistics assume no distribution: timing noise is skewed, and a normal interval would mislead.
         tail += math.comb(count, rank - 1) / 2.0**count
         if 1 - 2 * tail < confidence:
             break
@@ -92,5 +93,6 @@ def speedup(
     reference_us: Sequence[float], candidate_us: Sequence[float], unsure: float = 0.0
 ) -> Tuple[float, float, float]:
     """Return the median, low and high end of the rounds' ratios of reference over candidate; they are paired."""
+    # A median of ratios, not a ratio of medians: pairing removes drift that both sides share.
     ratios: List[float] = [r / c for r, c in zip(reference_us, candidate_us)]
     return median_interval(ratios, unsure=unsure)

@@ -22,12 +22,15 @@ def recall(trials: Trials) -> None:
     """
     found = trials.robustness.found
     for drawn in list(found):
+        # Without a right answer in the trials, a wrong one now shows no change of behaviour.
         if drawn not in trials.marks:
             continue
         table = trials.sit(trials.smallest, hidden=False)
+        # Inputs as declared come first: only where these are right does a failure below speak of the others.
         trials.play(table, "")
         pairs = zip(table.declared, may_vary(table.declared))
         table.buffers.inputs = [replace(item, distribution=drawn) if may else item for item, may in pairs]
+        # The generator draws the very same inputs again, so that no copy of them has to be kept.
         with trials.well.rewind_to(trials.marks[drawn]):
             reference_s = table.rounds.expect(table.buffers)
         try:
@@ -54,8 +57,10 @@ def survey(trials: Trials, shapes: Sequence[Dict[str, Any]]) -> str:
     for dims in trials.task["shapes"]:
         verdict = next((each for other, each in known if other == dims), None)
         if verdict is None:
+            # The verdict is known by now, so the survey may not hold the GPU for long.
             late = time.monotonic() - begin > SURVEY_S
             verdict = "" if late or trials.players[0].lost else _tried(trials, dims)
+        # The survey helps an author to find a bug; it accuses nobody on one untimed call.
         found["" if verdict == "cheat" else verdict].append(named_dims(dims))
     parts = [told[verdict] + _some(names) for verdict, names in found.items() if names]
     return "; ".join(parts)

@@ -53,6 +53,7 @@ def spoiled_answers(outputs: Sequence[Tensor], answers: Sequence[Array]) -> List
 def _rounded(item: Tensor, elements: Array) -> Array:
     if item.dtype not in ROUNDED:
         return elements
+    # bfloat16 is the upper half of float32, so a shift restores a float32 of the rounded value.
     bits: Array = short_bits(elements.astype(np.float32), "bfloat16").astype(np.uint32) << 16
     return bits.view(np.float32).astype(elements.dtype)
 
@@ -64,7 +65,9 @@ def _changed(item: Tensor, elements: Array) -> Array:
     else:
         wide = values.astype(np.float64)
         finite = wide[np.isfinite(wide)]
+        # Infinities are left out, or the change itself would become infinite.
         usual = float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
+        # The usual size is added, too: half of a value near zero would be no visible change.
         other = wide[::ONE_IN] * (1 + HALF) + np.ceil(HALF * (usual or 1.0) if item.dtype[0] in "iu" else 0.0)
         other += HALF * usual if item.dtype[0] not in "iu" else 0.0
     made = elements.copy()

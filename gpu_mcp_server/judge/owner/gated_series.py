@@ -65,6 +65,7 @@ class GatedSeries:
         """
         try:
             buffers = self._fit(buffers, open_buffers)
+            # Gated rounds subtract their own empty pass already; the loop's cost must not come off a second time.
             costs = {"candidate": NO_COST, "reference": NO_COST}
             series = Series(self.goal, self.ledger, costs, buffers.sets, 1)
 
@@ -76,6 +77,7 @@ class GatedSeries:
             series.measure(buffers, play, progress)
             self.gated.complete(buffers)
             self.series = series
+            # Isolated calls come last: they need the series' median to be held against.
             self.isolated.play(buffers)
             if self._is_shared(CERTAIN, SURE_S):
                 raise cheat(self._shared())
@@ -128,6 +130,7 @@ class GatedSeries:
         if self.series is None or not self.isolated.samples_s:
             return False
         device_s = median(self.series.samples_us()[0]) / 1e6
+        # The gate's own time is allowed for each call here, while a whole round pays for one gate.
         return median(self.isolated.samples_s) > most * ((1 + SHARED) * device_s + GATE_S) + more_s
 
     def _shared(self) -> str:
@@ -138,6 +141,7 @@ class GatedSeries:
 
     def is_basis(self, framework: str) -> bool:
         """Say whether these are the shape's times: a reference of the same GPU must be timed so too."""
+        # A ratio needs both sides on one clock; a processor's reference never had a GPU clock to share.
         return self.series is not None and (not self.gated.ungated or framework == "numpy")
 
     def doubt(self) -> str:

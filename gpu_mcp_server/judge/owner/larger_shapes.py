@@ -64,8 +64,10 @@ class LargerShapes:
         """
         task = self.room.task
         names = [] if task.get("fixed_shapes") else symbols(task)
+        # A separate stream of the seed: how many shapes are tried must not shift any other draw.
         secret = hashlib.sha256(b"larger shapes" + bytes.fromhex(task["seed"])).digest()
         rng = random.Random(secret)
+        # A drawn order: where time runs out, no dimension is the one that is always left out.
         for name in rng.sample(names, len(names)):
             if self.room.late("shapes larger than declared along %s" % name):
                 continue
@@ -80,9 +82,11 @@ class LargerShapes:
         before: Optional[Step] = None
         why = ""
         for _ in range(len(sizes) + 1):
+            # The largest affordable size comes first: a call past it is past the smaller limits, too.
             wanted = [FIRST] if before is None else [size for size in reversed(sizes) if size > before.size]
             chosen: Optional[Dims] = None
             for size in wanted:
+                # A size just past the limit, drawn: a power of two would be divisible by every tile.
                 shape = self._shape(name, size + 1 + rng.randrange(99), rng)
                 why = self._why_not(shape, name, before)
                 if shape and not why:
@@ -111,6 +115,7 @@ class LargerShapes:
             return "a tensor of %d elements, the limit is %d" % (elements(task, dims), most)
         if before is None:
             return ""
+        # Attention-like problems grow with the square; for linear ones the guess is too careful by design.
         times = (dims[name] / before.size) ** POWER
         if before.reference_s * times > CALL_S:
             return "the reference may take %.2g s, the limit is %.2g s" % (before.reference_s * times, CALL_S)
@@ -134,6 +139,7 @@ class LargerShapes:
         self.tried += 1
         first_s, began_s = self.room.own_s - began_s, self.room.own_s
         used = max(0, self.room.peak_bytes - had)
+        # The second call tells the steady time: the first pays for compilers and new pages.
         again_s = self.room.play(table, "")
         self.room.leave(table)
         if larger:

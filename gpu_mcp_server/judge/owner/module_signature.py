@@ -40,11 +40,13 @@ def describe(task: Dict[str, Any], reference: Player, timeout_s: float, torch_se
     found = named(reference.ask("describe", timeout_s), "say what it takes and returns")
     told = {name: found.get(name) for name in FIELDS + (CASE_FIELDS if task.get("adapter") else ())}
     kinds = [str(spec["dtype"]) for spec in cast("List[Dict[str, Any]]", told["outputs"])]
+    # One tolerance serves all outputs, so the coarsest type decides; whole numbers add none.
     tolerance = max([TOLERANCES.get(kind, 0.0) for kind in kinds])
     whole = dict(task, **told)
     for name in ("rtol", "atol"):
         if whole[name] is None:
             whole[name] = tolerance if found.get(name) is None else float(found[name])
+    # Made inputs, weights and integers keep their kind: another distribution would break what they mean.
     for spec in whole["inputs"]:
         if task.get("input_distribution") and spec["distribution"] not in ("made", "weights", "integers"):
             spec["distribution"] = task["input_distribution"]

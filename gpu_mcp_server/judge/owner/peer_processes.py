@@ -81,6 +81,7 @@ class Players:
         if self.task["device"] == "cuda":
             begin = time.monotonic()
             self.supervisor.wait_turn()
+            # The wait in line is no work of the judge's, so the ledger starts anew behind it.
             if time.monotonic() - begin > TURN_IS_THERE_S:
                 ledger.restart()
 

@@ -106,6 +106,7 @@ class Registration:
         if len(self.dropped) == len(shapes):
             self.trivial = True
             return next(iter(self.dropped.values()))
+        # Dropped cases are solved by leaving them out, so wishes that would have helped them are moot.
         self.trivial, self.helps = False, {} if self.dropped else self.helps
         for reason in list(self.dropped.values())[:4]:
             self.notes["a case is left out, as an answer without work is right there: %s" % reason[:200]] = None
@@ -125,12 +126,14 @@ class Registration:
         for number in range(SEEDS):
             before = self._drawn(buffers)
             self._draw(buffers)
+            # Inputs that never change make any cached answer right, so no comparison could catch a replay.
             if number and inputs and self._always(buffers, before):
                 reason = reason or self._trivial(Trivial("constant", SAME))
             answers: List[List[Array]] = []
             for _ in range(RUNS):
                 times.append(self._run_once())
                 buffers.collect_expected()
+                # The owner copies the answers now: the next run overwrites the shared memory.
                 answers.append([self._expected(buffers, i) for i in range(len(outputs))])
             reason = reason or self._look(outputs, answers, buffers)
             if number and inputs and not self.degenerate:
@@ -138,6 +141,7 @@ class Registration:
             first = answers[0]
         self.reference.ask("close", OPEN_S)
         buffers.close()
+        # The minimum: the first run pays for allocations and lazy initialisation.
         self.reference_us.append(min(times) * 1e6)
         return at + reason if reason else ""
 
@@ -162,6 +166,7 @@ class Registration:
             said = "%s passes: the problem's own check accepts it" % ANOTHER
             return self._trivial(Trivial("constant", said)) if taken else ""
         alike = [i for i in range(len(first)) if self._right(buffers.outputs[i], first[i], other[i])]
+        # Bit equality separates an output that ignores its inputs from a tolerance that hides them.
         equal = all(first[i].tobytes() == other[i].tobytes() for i in alike)
         for _ in range(DRAWS):
             if not alike:
@@ -241,6 +246,7 @@ class Registration:
         failed: List[Tuple[Dict[str, int], str]] = []
         tried = 0
         for dims in self.task.get("hidden", []):
+            # Hidden shapes only yield a note, so registration does not wait long for them.
             if time.monotonic() - begin > HIDDEN_S:
                 break
             inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
@@ -257,6 +263,7 @@ class Registration:
                     raise
                 failed.append((dims, (str(error).strip().splitlines() or ["?"])[-1][:120]))
             buffers.close()
+        # A note instead of a refusal: an author need not support shapes that were never declared.
         if failed:
             dims, why = failed[0]
             at = ",".join("%s=%d" % pair for pair in dims.items())
@@ -271,6 +278,7 @@ class Registration:
         stored_reply = named(self.reference.ask("store", self.timeout_s), "store its results")
         for note in [*reply.get("notes", []), *stored_reply.get("notes", [])][:8]:
             self.notes[str(note)[:300]] = None
+        # Storing copies results for the judge and is no part of what the problem's author wrote.
         return max(elapsed - float(reply.get("store_us", 0)) / 1e6, 1e-9)
 
     def _look(self, outputs: Sequence[Tensor], answers: List[List[Array]], buffers: Buffers) -> str:

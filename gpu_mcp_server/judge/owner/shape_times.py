@@ -83,6 +83,7 @@ class ShapeTimes:
             return
         result["in_loop"] = loop
         device_us, call_us = (times["candidate"]["median_us"] for times in (alone, loop))
+        # A faster kernel would not help such a call; the note points at launch overhead instead.
         if call_us > LAUNCH_BOUND * device_us:
             self.notes["launch-bound: the GPU is busy %.3g of %.3g us a call" % (device_us, call_us)] = None
 
@@ -106,6 +107,7 @@ class ShapeTimes:
         clock_us = result["samples"]["clock_us"]["candidate"]
         self._hold_against_floor(result, result["samples"]["candidate_us"], clock_us, series.sets)
         unsure = self.costs["candidate"].spread_s * 1e6 / series.sets
+        # Below the default half width of 2 % the uncertainty is inside the interval anyway.
         if unsure > 0.02 * result["candidate"]["median_us"]:
             self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
 
@@ -141,6 +143,7 @@ class ShapeTimes:
 
     def is_too_short(self, series: Series) -> bool:
         """Say whether the rounds are not told from the clock's own cost."""
+        # The interval's low end decides: a time must be clear of the clock's cost with confidence.
         return median_interval(series.samples_us()[0])[1] < self.shortest_s * 1e6 / series.sets
 
     def add_graph(self, graph: Series, result: Dict[str, Any]) -> None:

@@ -64,6 +64,7 @@ class TrialRoom:
 
     def leave(self, table: Table) -> None:
         """Let a shape go; what is small the players keep mapped until they open the next one, which saves time."""
+        # Large buffers are unmapped at once, or two shapes' memory would be held side by side.
         if self.device.set_bytes(table.buffers.inputs, table.buffers.outputs) > KEPT_BYTES:
             table.rounds.close(table.buffers)
         else:
@@ -141,6 +142,7 @@ class TrialRoom:
     def failure_at(self, judged: Judged, table: Table, drawn: str) -> Judged:
         """Return a failure with where it was, and what had been right before."""
         verdict = judged.verdict
+        # An undeclared shape may hit a kernel's early exit, which looks like a cheat and is a bug.
         if table.hidden and judged.reason.startswith(HONEST):
             verdict = "incorrect"
         if verdict == "cheat":

@@ -37,6 +37,7 @@ def trivial_answers(item: Tensor, expected: Array, inputs: Sequence[Tuple[Tensor
     """Return answers that take no work: what they are called, and their elements."""
     values = numbers(expected, item.dtype)
     with np.errstate(all="ignore"):
+        # Averages of many random inputs concentrate, so their mean alone may pass a wide tolerance.
         mean = np.full(expected.size, np.mean(values, dtype=np.float64))
     answers = [
         ("zeros", to_storage(np.zeros(expected.size), item.dtype)),
@@ -74,6 +75,7 @@ def narrower_tolerances(values: Array, answer: Array, dtype: str, rtol: float, a
     for part in NARROWER:
         beyond = float((off - part * rtol * size).max())
         if beyond > ROUNDING * float(size.max()):
+            # A hundredth of the gap leaves honest rounding room and still fails the work-free answer.
             found = {"atol": float("%.0e" % min(beyond / 100, atol))}
             return found if part == 1.0 else dict(found, rtol=part * rtol)
     return {}

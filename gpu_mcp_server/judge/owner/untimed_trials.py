@@ -146,6 +146,7 @@ class Trials(TrialRoom):
         count = elements(self.task, self.smallest)
         if count <= ORACLE_ELEMENTS:
             self._precision(table)
+        # Repeats come right after the call, while its answer still lies there to be compared bit for bit.
         self._again(table)
         if count > LARGE:
             if not self.hidden:
@@ -158,6 +159,7 @@ class Trials(TrialRoom):
         table = self.sit(dims, hidden=True)
         if self.play(table, "") is not None:
             self.shapes_tried += 1
+            # Repeats and precision run at one hidden shape alone: at each they would double the trials' time.
             if number == len(self.hidden) - 1:
                 self._again(table)
                 if not self.errors:
@@ -182,6 +184,7 @@ class Trials(TrialRoom):
         own = {item.distribution for item, may in zip(table.declared, free) if may}
         self.drawn.update(dict.fromkeys(sorted(own)))
         same = Sameness(table.buffers)
+        # A drawn start: a candidate cannot know which two distributions a large shape is tried with.
         first = self.well.word() % len(DISTRIBUTIONS) if most < len(DISTRIBUTIONS) else 0
         tried = 0
         for drawn in DISTRIBUTIONS[first:] + DISTRIBUTIONS[:first]:
@@ -191,6 +194,7 @@ class Trials(TrialRoom):
                 continue
             if drawn in SELDOM_DRAWN and most < len(DISTRIBUTIONS):
                 continue
+            # All-equal inputs tie everywhere, so an argmax or sort has no single right answer.
             if drawn == "zeros" and any(item.dtype not in FLOATS for item in table.buffers.outputs):
                 self.left_out["zeros (an index among equals may be any of them)"] = None
                 continue
@@ -202,6 +206,7 @@ class Trials(TrialRoom):
                 tried += 1
             if drawn in table.failed:
                 same.see(drawn)
+        # The declared inputs are restored even where trials failed: the next call plays them.
         table.buffers.inputs = table.declared
         if table.failed:
             with CATCHES.during("untimed, inputs as declared after others"), CATCHES.check():
@@ -231,6 +236,7 @@ class Trials(TrialRoom):
         rounds, buffers = table.rounds, table.buffers
         before = [buffers.keep(number) for number in range(len(buffers.outputs))]
         for _ in range(REPEATS):
+            # The same inputs have the same answer, which the replay detector would take for an earlier call's.
             rounds.history.rounds.clear()
             try:
                 self.answer(table, 0.0)

@@ -51,6 +51,7 @@ def search_writes(
         except Judged as judged:
             ended = judged.reason
         counts: List[int] = buffers.count_changes()
+        # A crash ends the search, too: the candidate is gone, and the counts show what it wrote before.
         if any(counts) or ended:
             return {"writes": _named(task, dims, counts), "ended": ended[:300]}
         rounds.close(buffers)
@@ -61,6 +62,7 @@ def _called(candidate: Player, timeout_s: float) -> str:
     """Have the candidate make one call; return how it ended otherwise than by returning."""
     candidate.thaw()
     if candidate.prepare_s:
+        # A Python candidate's first call compiles, so it gets the limit for that.
         reply = candidate.ask("prepare", candidate.prepare_s)
     else:
         reply = candidate.ask("go", timeout_s, calls=1)

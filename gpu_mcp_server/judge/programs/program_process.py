@@ -47,6 +47,7 @@ def opened(folder: str, path: str) -> int:
             raise ValueError("is a symbolic link") from None
         words = {errno.ENOENT: "is not there", errno.ENXIO: "is a socket or a device"}
         raise ValueError(words.get(error.errno or 0, "cannot be opened: %s" % os.strerror(error.errno or 0))) from None
+    # fstat looks at what was opened; a stat of the path could look at something else by then.
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ValueError("is a folder, a FIFO or a device")
@@ -114,6 +115,7 @@ class ProgramPlayer:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        # Orphans are handed to this process instead of init, so a daemonised child stays visible.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         return {"versions": {"python": sys.version.split()[0]}}, []
 
@@ -157,6 +159,7 @@ class ProgramPlayer:
         with open(os.path.join(self.folder, path), "wb") as file:
             at = 0
             while at < size:
+                # The kernel copies inputs without a way through this process's memory; one call moves at most 2 GiB.
                 at += os.sendfile(file.fileno(), fd, at, min(_CHUNK, size - at))
 
     def look(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
@@ -190,6 +193,7 @@ class ProgramPlayer:
     def clean(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
         """End what is left."""
         deadline = time.monotonic() + GRACE_S
+        # A process that forks as it is killed leaves a child behind, so killing goes round until none is left.
         while below() and time.monotonic() < deadline:
             for pid in below():
                 os.kill(pid, signal.SIGKILL)

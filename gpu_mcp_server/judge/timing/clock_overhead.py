@@ -100,6 +100,7 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
         turns(1)
     costs = {role: Cost.of(taken) for role, taken in samples.items()}
     for player in players:
+        # Only GPU checks ask for calls one by one and put copies between them.
         if player.role == "candidate" and not device.stops_calls:
             asked_s, copy_s = empty_request_s(player, device), separator_s(player, device)
             costs[player.role] = costs[player.role]._replace(request_s=asked_s, separator_s=copy_s)
@@ -133,12 +134,14 @@ def separator_s(player: Player, device: Device) -> float:
     player.thaw()
     took_s: List[float] = []
     for _ in range(TIMES):
+        # With and without copies alternate, so that clock drift of the GPU cancels in the difference.
         for copies in (0, KERNELS):
             device.lead_in()
             begin = time.perf_counter()
             player.ask("go", ANSWER_S, calls=0, rehearse={"kernels": KERNELS, "each_s": KERNEL_S, "copies": copies})
             took_s.append(time.perf_counter() - begin)
     player.freeze()
+    # Noise may make the difference negative; a floor keeps the copy's cost physical.
     return max(LEAST_COPY_S, median([behind - alone for alone, behind in zip(took_s[::2], took_s[1::2])]) / KERNELS)
 
 
@@ -157,6 +160,7 @@ def empty_pass(player: Player, device: Device) -> float:
     elapsed = time.perf_counter() - begin
     player.freeze()
     if "spun_s" not in reply:
+        # No candidate code is loaded yet, so the failure is never charged to the candidate.
         failed = JudgeFailed if player.foreign else ReferenceFailed
         raise failed("the %s failed to make an empty pass: %s" % (player.role, str(reply.get("error"))[:2000]))
     return elapsed - float(reply["spun_s"])

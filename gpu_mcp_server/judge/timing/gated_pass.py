@@ -78,7 +78,9 @@ class GatedPlayer:
             Judged: If the candidate died or did not end.
         """
         player, self.calls = self.player, calls
+        # Every pass has larger values, so a late write of an earlier pass never looks like this one's.
         value = self.words.begin(calls if each else 1)
+        # The message waits in the socket before the thaw, so the player needs no second wake-up.
         player.tell("go", calls=calls, gate=value, each=each)
         player.thaw()
         # Stopped as soon as the launch has returned, and until `finish`: none of the player's host code runs while the
@@ -110,6 +112,7 @@ class GatedPlayer:
         if words.wait(ENTERED, 0, LATE_S) is None:
             raise TimeoutError
         taken: List[float] = []
+        # The clock starts behind ENTERED: the context switch is then over, and its jitter is in `entered_s` alone.
         first = time.perf_counter()
         for number in range(self.calls if each else 1):
             if each and number and number == each[0]:
@@ -146,6 +149,7 @@ class GatedPlayer:
         except Blocked:
             raise NoGate("an empty launch did not return in %.0f s" % LATE_S) from None
         probe()  # as in a round, the GPU comes from the owner's work, not from the launch
+        # The second probe is the baseline for probes in rounds, which run while the player waits at its gate too.
         laid_s = probe()
         try:
             opened = self.open(LATE_S)

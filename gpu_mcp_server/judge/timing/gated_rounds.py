@@ -121,6 +121,7 @@ class GatedRounds:
             return 0.0
         opened = self.open(buffers)
         self.candidate.finish(reply)
+        # 0 means that the launch failed, so a time that is lost in the empty pass's jitter stays above it.
         return max(opened.elapsed_s - self.empty_s["candidate"], 1e-7) / buffers.sets if opened else 0.0
 
     def try_reference(self, buffers: Buffers) -> bool:
@@ -269,6 +270,7 @@ class GatedRounds:
             return None
         player = self.rounds.reference
         player.thaw()
+        # The reference stores its results after the clock: a candidate writes in place and pays for no such copy.
         named(player.ask("store", self.rounds.timeout_s * 6), "store its results")
         player.freeze()
         buffers.collect_expected()
@@ -291,6 +293,7 @@ class GatedRounds:
             check = buffers.check()
             if self.rounds.picks is not None:
                 check = self.rounds.picks(check)
+            # `finish` has waited for the GPU, so the watch for late work needs no more than its least time.
             self.rounds.judge(buffers, reply, check, finished, 0.0)
         self.rounds.calls_checked += buffers.sets
         return check
@@ -309,6 +312,8 @@ class GatedRounds:
             if len(rounds) >= BUSY_ROUNDS:
                 return "the GPU was busy %s, in %d rounds" % (when, len(rounds))
         for when, more_s in self.later_s().items():
+            # The median decides: one round's delay may be the host's, and a stream that works ahead gains only if it
+            # does so often.
             if more_s > AGREE * median(self.round_s):
                 text = "the GPU answered %.0f us later %s than around an empty pass; a round takes %.0f us"
                 text += ", with a torch reference longer" if self.device.framework == "numpy" else ""
@@ -318,6 +323,7 @@ class GatedRounds:
     def later_s(self) -> Dict[str, float]:
         """Return how much later than around an empty pass the GPU answered, by when."""
         return {
+            # Each probe has its own baseline, as the GPU comes from another process's work in each of the three places.
             "behind the last word": median(self.behind_s or [0.0]) - self.empty.switch_s,
             "behind new inputs": median(self.laid_s or [0.0]) - self.empty.laid_s,
             "at the first gate": median(self.entered_s or [0.0]) - self.empty.entered_s,

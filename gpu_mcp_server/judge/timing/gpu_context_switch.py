@@ -74,4 +74,5 @@ class GpuTurns:
         begin = time.perf_counter()
         self.kernels.launch("spin", 1, [c_uint64(int(seconds * 1e9))])
         self.driver.synchronize()
+        # The GPU's clock and the host's may differ, and no more than the host saw may be taken off.
         return min(seconds, time.perf_counter() - begin)

@@ -28,6 +28,7 @@ class Watch:
             begin = time.perf_counter()
             device.state()
             costs.append(time.perf_counter() - begin)
+        # The minimum leaves out a look that a busy host delayed: it must not make looks rarer.
         self.cost_s = min(costs)
         self.every = max(1, math.ceil(2 * self.cost_s / SHARE_S))
         self.rounds = 0
@@ -60,6 +61,7 @@ def reasons_of(state: State) -> List[str]:
     found: Dict[str, None] = {}
     for moment in (state["before"], state["after"]):
         for reason in str(moment.get("throttle_reasons") or "none").split(", "):
+            # An idle GPU lowers its clock by itself; a mark for that would be on every round.
             if reason != "none" and reason not in HARMLESS:
                 found[reason] = None
     return list(found)

@@ -13,6 +13,7 @@ def run_delay_s() -> float:
     Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat, the second number, in nanoseconds.
     """
     try:
+        # The thread's own file: /proc/self/schedstat tells of the main thread, whichever thread asks.
         with open("/proc/thread-self/schedstat", "rb") as text:
             return int(text.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -35,4 +36,5 @@ class While:
     def lasts(self) -> bool:
         """Say whether it is not over yet."""
         elapsed_s = time.monotonic() - self.begin
+        # The wall-clock limit stands beside: on a machine that never gives a core the wait must still end.
         return elapsed_s < self.at_most_s and elapsed_s - (run_delay_s() - self.delayed_s) < self.seconds

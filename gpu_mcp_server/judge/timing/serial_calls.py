@@ -74,6 +74,7 @@ def doubt(singles: List[Single], share_s: float, again: Callable[[], Single]) ->
     """
     allowed_s = SHARE * share_s + SLACK_S
     for _ in range(AGAIN):
+        # The minimum counts in the candidate's favour: one undisturbed sample suffices to clear it.
         if min(one.device_s(share_s) for one in singles) <= allowed_s:
             return ""
         singles.append(again())
@@ -110,6 +111,7 @@ class OneByOne:
             Judged: If the candidate did not pass.
         """
         rounds, player = self.rounds, self.rounds.candidate
+        # The reference answers all sets first, so that nothing but the candidate runs between the requests.
         rounds.expect(buffers)
         with rounds.ledger.part("fill"):
             buffers.poison()
@@ -122,6 +124,7 @@ class OneByOne:
         with rounds.ledger.part("wait"):
             player.thaw()
             for number in range(count):
+                # Only this call's inputs are shown: work for later calls has nothing to read yet.
                 buffers.publish_sets(number, number + 1)
                 request_s(player, 0, number, rounds.timeout_s)  # the GPU changes hands
                 empty_s.append(request_s(player, 0, number, rounds.timeout_s)[0])
@@ -132,6 +135,7 @@ class OneByOne:
                     break
             player.freeze()
             player.quiet()
+            # The rest is shown before the check, which compares the candidate's inputs with the owner's in full.
             buffers.publish_sets(len(took_s), buffers.sets)
             rounds.ledger.move(time.perf_counter() - begin, "candidate")
         with rounds.ledger.part("check"):

@@ -107,6 +107,7 @@ class Series:
 
     def _stop(self, count: int, elapsed: float) -> None:
         budget_s = self.goal.budget_s
+        # A narrow interval is believed from LEAST_ROUNDS on: few samples that agree by chance look narrow, too.
         if count >= LEAST_ROUNDS and self._narrow():
             self.stopped_by = "half_width"
         elif count >= LEAST_ROUNDS and (elapsed >= budget_s or self.ledger.besides_s() >= self.goal.limit_s):
@@ -117,6 +118,7 @@ class Series:
 
     def _narrow(self) -> bool:
         candidate, reference = self.samples_us()
+        # Ratios are taken round by round: drift that slows both players of a round cancels out.
         ratios, unsure = [r / c for r, c in zip(reference, candidate)], self.unsure()
         narrow = half_width(candidate, unsure.candidate_us) < self.goal.half_width
         return narrow and half_width(ratios, unsure.ratio) < self.goal.half_width
@@ -144,6 +146,7 @@ class Series:
         if not passes_s:
             return Unsure(0.0, 0.0, 0.0)
         middle_s, *ends_s = median_interval(passes_s)
+        # Order statistics of so few passes give no 95 % interval, so the spread from calibration stands in.
         if len(passes_s) < FEWEST_ROUNDS:
             ends_s = [middle_s - cost.spread_s / 2, middle_s + cost.spread_s / 2]
         mine_s = [min(end_s, cost.high_s) for end_s in ends_s]
@@ -183,6 +186,7 @@ class Series:
     def samples_us(self) -> Tuple[List[float], List[float]]:
         """Return microseconds a call of candidate and reference, round by round."""
         more_s = {role: self.taken_s(role) - cost.low_s for role, cost in self.costs.items()}
+        # The reference's time is divided by its passes already, so the clock's cost, paid once a round, is too.
         more_s["reference"] /= self.passes
         own = self.gap() <= ALLOWED  # by the median, so that lies in fewer than half of the rounds pass it
         took_s = [max(p.candidate_s, p.outside_s / (1 + ALLOWED)) if own else p.outside_s for p in self.played]

@@ -43,6 +43,7 @@ class Short(NamedTuple):
     def shared(self, whole_s: float) -> float:
         """Return the part of a whole round, which takes `whole_s`, that this one took besides its calls."""
         part = self.calls / self.sets
+        # A linear model t = shared + calls * each, solved for the shared part; an honest candidate gives about 0.
         return (self.seconds / whole_s - part) / (1 - part)
 
 
@@ -68,20 +69,24 @@ class Sharing:
         Raises:
             Judged: If it is certain.
         """
+        # The cheap test comes first: honest candidates pay for no additional rounds.
         if self._part(whole_s) < DOUBTED:
             return ""
         beside_s: List[float] = []
         empty_s: List[float] = []
         for _ in range(MORE):
             shorten()
+            # Whole rounds are interleaved with short ones, so that a machine that turned busy shows in both.
             beside_s.append(again())
             empty_s.append(empty())
         part = self._part(whole_s)
         if part < DOUBTED:
             return ""
+        # The verdict quotes the round nearest the median, so that its figures agree with the percentage beside them.
         one = min(self.short, key=lambda each: abs(each.shared(whole_s) - part))
         text = "%.0f %% of a round's time does not depend on the number of calls: %d of %d calls took %.3g of %.3g ms"
         told = (100 * part, one.calls, one.sets, 1000 * one.seconds, 1000 * whole_s)
+        # A cheat verdict needs a quiet machine: otherwise the time is void and the candidate stays correct.
         if part < CERTAIN or median(beside_s) > SLOWER * whole_s or median(empty_s) > IDLE * whole_s:
             return "no time: %s; work that calls share is in no call's time" % (text % told)
         text = "worked on a call before it was called: %s; work that calls share is in no call's time" % text

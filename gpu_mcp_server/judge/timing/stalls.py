@@ -40,7 +40,9 @@ def outlasted(
     while True:
         last = play(buffers)
         took_s.append(last.candidate_s)
+        # The minimum estimates undisturbed time: interference only ever adds to a round.
         quickest = min(quickest, last, key=lambda one: one.candidate_s)
+        # Two independent rounds that agree near the minimum are unlikely to have stalled alike.
         quickest_s, next_s = sorted(took_s)[:2]
         steady = next_s <= AGREE * quickest_s and spread_s <= SURE * quickest_s
         if steady or quickest_s < least_s or len(took_s) >= MOST or sum(took_s) >= SHARE * budget_s:

@@ -29,6 +29,7 @@ class StreamGate:
         """
         self.driver, self.turns, self.offsets = driver, turns, offsets
         self.page = Mapping(descriptor, writable=True)
+        # Host memory, not device memory: the owner opens a gate by a plain store, without a launch or copy of its own.
         driver.call("cuMemHostRegister_v2", c_void_p(self.page.address), c_size_t(self.page.size), c_uint(DEVICE_MAP))
         address = c_uint64()
         driver.call("cuMemHostGetDevicePointer_v2", byref(address), c_void_p(self.page.address), c_uint(0))
@@ -36,6 +37,7 @@ class StreamGate:
 
     def _wait(self, word: str, value: int) -> None:
         at = c_uint64(self.base + self.offsets[word])
+        # A stream memory operation occupies no multiprocessor while it waits, unlike a kernel that spins.
         self.driver.call("cuStreamWaitValue32_v2", LEGACY_STREAM, at, c_uint32(value), c_uint(AT_LEAST))
 
     def _write(self, word: str, value: int) -> None:

@@ -21,6 +21,7 @@ def since_start_s() -> float:
         if BEGAN in os.environ:
             return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - float(os.environ[BEGAN]))
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            # The name in brackets may hold spaces and brackets itself, so fields are counted from the last one.
             ticks = int(file.read().rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError, IndexError):
@@ -60,6 +61,7 @@ class Ledger:
         try:
             yield
         finally:
+            # Time up to here belongs to the enclosing part, which this one interrupts.
             self._settle()
             self.open.pop()
 

@@ -44,10 +44,12 @@ def floor_of(task: Dict[str, Any], device: str, number: int, sets: int) -> Optio
     needs = figures["shapes"][number]
 
     def memory_us(size: int) -> float:
+        # A whole cache's worth is granted per round: inputs may lie there when the clock starts.
         return max(0, size * sets - figures["cache_bytes"]) / sets / figures["dram_bytes_per_s"] * 1e6
 
     least: List[Tuple[float, str]] = [(memory_us(needs["least_bytes"]), "memory"), (LAUNCH_US, "launch")]
     roofs: List[Tuple[float, str]] = []
+    # Below twice the cache, bandwidth of memory is no bound that a reader could compare with.
     if needs["touched_bytes"] * sets > 2 * figures["cache_bytes"]:
         whole_us = needs["touched_bytes"] / figures["dram_bytes_per_s"] * 1e6
         roofs.append((whole_us, "memory roof, %.3g us" % whole_us))
@@ -56,6 +58,7 @@ def floor_of(task: Dict[str, Any], device: str, number: int, sets: int) -> Optio
         if figures["roof_flop_per_s"]:
             whole_us = needs["flops"] / figures["roof_flop_per_s"] * 1e6
             roofs.append((whole_us, "compute roof of %s, %.3g us" % (figures["roof_type"], whole_us)))
+    # Memory, compute and launch may overlap, so the floor is the largest of them and not their sum.
     least_us, by = max(least)
     roof_us, roof = max(roofs) if roofs else (None, "")
     return Floor(least_us, by, roof_us, roof)
@@ -73,6 +76,7 @@ def hold_against_floor(result: Dict[str, Any], floor: Floor, samples_us: Sequenc
     Returns:
         What to note, or nothing.
     """
+    # The interval's upper end and the clock's cost both favour the candidate: void means impossible, not unlikely.
     timed, high_us = result["candidate"], median_interval(samples_us)[2] + taken_us
     result["floor_us"], result["floor_by"] = floor.least_us, floor.by
     impossible = floor.impossible(high_us)
