@@ -13,6 +13,7 @@ VERSION = "1"
 def shipped() -> List[str]:
     """Return the path of each file of the judge, below its folder, in order."""
     found = [os.path.join(folder, name) for folder, _, names in os.walk(JUDGE) for name in names]
+    # Sorted, as the order of a directory's entries differs between file systems and would change the hash.
     return sorted(os.path.relpath(path, JUDGE) for path in found)
 
 
@@ -26,6 +27,7 @@ def harness_hash() -> str:
     """Return the sha256 over names and contents of all files of the judge: sources, bytecode, compiled code."""
     digest = hashlib.sha256()
     for name in shipped():
+        # Name and content are delimited, so no two different sets of files feed the hash the same bytes.
         digest.update(name.encode() + b"\0" + bytes.fromhex(sha256_of(name)))
     return digest.hexdigest()
 

@@ -63,6 +63,7 @@ def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
         where: Optional[Dict[str, Any]] = getattr(judged, "where", None)
         if where is not None:
             return where
+        # A failure that was raised anew in other words keeps the original as its context.
         judged = judged.__context__
     return None
 
@@ -103,6 +104,7 @@ def death(event: Optional[Dict[str, Any]]) -> str:
     """Return how a process ended, in words, from the supervisor's exit event."""
     if event is None:
         return "closed its link without a message"
+    # Asked before the signal: the kernel kills for memory by SIGKILL, which alone names no cause.
     if event.get("oom") is True:
         limit = event.get("memory_bytes")
         text = "ran out of memory and was killed"

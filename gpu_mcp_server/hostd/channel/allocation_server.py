@@ -43,6 +43,7 @@ def ensure_own_folder(path: str) -> str:
     try:
         os.mkdir(path, 0o711)
     except FileExistsError:
+        # /tmp is everybody's: lstat, so that a link planted under this name is not followed.
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise OSError("%s belongs to another user" % path) from None
@@ -102,6 +103,7 @@ class AllocationServer:
             self._children.add(pid)
             return
         try:
+            # The gate's handler would only set a flag here, and the channel would not end.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._listener.close()
             log = os.open(os.path.join(self._host.state, "gate.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -123,6 +125,7 @@ class AllocationServer:
         now = time.time()
         if self._host.folders.unfinished_jobs():
             self._used_at = now
+        # Capped at now: a clock that was set back must not keep the allocation for long.
         self._used_at = min(now, max(self._used_at, os.stat(self._host.folders.root).st_mtime))
         return now - self._used_at >= self._idle_s
 

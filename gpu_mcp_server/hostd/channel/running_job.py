@@ -110,6 +110,7 @@ class WaitRequest:
         contents: List[bytes] = []
         left = self._along_bytes
         for output in record["outputs"]:
+            # A large output is passed over, and smaller ones behind it may still fit.
             if output["size"] > left:
                 continue
             try:

@@ -32,11 +32,13 @@ def walk(folder: str, depth: int, mend: bool = False) -> Iterator[Tuple[str, int
         depth: Folders below this level are left out.
         mend: Make folders readable that are not; only when no process of the job lives.
     """
+    # A stack instead of recursion: a job can nest folders deeper than Python's recursion limit.
     todo = [(0, folder, "")]
     line: List[int] = []
     try:
         while todo:
             level, name, relative = todo.pop()
+            # Only the ancestors of the current folder stay open, so depth bounds the descriptors.
             while len(line) > level:
                 os.close(line.pop())
             fd = _open(name, line[-1] if line else None, mend)
@@ -84,6 +86,7 @@ def is_locked(folder: str) -> bool:
     except OSError:
         return False
     try:
+        # A shared lock suffices to find an exclusive one, and lets several lookers pass at once.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
@@ -101,6 +104,7 @@ def usage(folder: str, stop_entries: int, mend: bool = False) -> Usage:
         count += len(entries)
         for entry in entries:
             try:
+                # Blocks, not sizes: a sparse file occupies less, and st_blocks counts 512-byte units on Linux.
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
             except OSError:
                 continue
@@ -115,6 +119,7 @@ def remove(path: str) -> None:
     if _remove_flat(path):
         return
     if os.geteuid() != 0:
+        # A folder without write permission keeps rm from emptying it; root ignores the modes.
         _quietly(["chmod", "-R", "u+rwX", "--", path])
     _quietly(["rm", "-rf", "--one-file-system", "--", path])
 
@@ -128,6 +133,7 @@ def _remove_flat(path: str) -> bool:
     try:
         with os.scandir(fd) as found:
             entries = list(found)
+        # Most workspaces are small and flat, and starting rm takes longer than removing them here.
         if len(entries) > 100 or any(is_folder(e) for e in entries):
             return False
         for entry in entries:

@@ -67,6 +67,7 @@ class _Client:
 
     def send(self, message: Dict[str, Any]) -> bool:
         try:
+            # One client that does not read must not hold up the whole queue.
             self.end.send(json.dumps(message).encode("ascii"), socket.MSG_DONTWAIT)
         except OSError:
             return False
@@ -115,6 +116,7 @@ class Broker:
         except FileNotFoundError:
             pass
         self._door.bind(path)
+        # Every login may connect; SO_PEERCRED, not the file's mode, says who does.
         os.chmod(path, 0o666)
         self._inode = os.stat(path).st_ino
         self._door.listen(256)
@@ -213,6 +215,7 @@ class Broker:
             end, _ = self._door.accept()
         except OSError:
             return  # it has gone again
+        # The kernel fills this in at connect, so a client cannot claim another uid.
         credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(credentials)
         client = _Client(end, uid)
@@ -262,6 +265,7 @@ class Broker:
 
     def _request(self, fd: int, client: _Client, message: Dict[str, Any]) -> Request:
         now = time.monotonic()
+        # A client's own word on its arrival would let it jump the queue at any other time.
         since = float(message.get("since", now)) if now - self._began < REJOIN_S else now
         links: Any = message.get("links")
         limit = min(MOST_S, max(0.0, float(message.get("limit_s") or MOST_S)))

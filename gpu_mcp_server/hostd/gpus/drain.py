@@ -37,6 +37,7 @@ class DrainFiles:
         with open(path + ".new", "w", encoding="ascii") as out:
             json.dump(said, out)
         os.chmod(path + ".new", 0o644)
+        # Readers see the old text or the new one, never half a file.
         os.replace(path + ".new", path)
 
     def end(self) -> None:
@@ -52,6 +53,7 @@ class DrainFiles:
             said = self._said(owner)
             if said is not None:
                 since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(_number(said.get("since"))))
+                # Control characters could rewrite the terminal of whoever reads the reason.
                 why = "".join(c if c.isprintable() else "?" for c in str(said.get("why", "")))[:MAX_WORDS]
                 by = "".join(c if c.isprintable() else "?" for c in str(said.get("by", "")))[:MAX_WORDS]
                 return "the host is being drained by %s since %s" % (by or "somebody", since) + (why and ": " + why)
@@ -62,14 +64,17 @@ class DrainFiles:
 
     def _said(self, uid: int) -> Optional[Dict[str, Any]]:
         try:
+            # The folder is open to every login: a link or FIFO planted here must neither mislead nor block.
             fd = os.open(self._path(uid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
+            # Anybody can make a file of this name, so only its owner's word counts.
             if os.fstat(fd).st_uid != uid:
                 return None
             said: Any = json.loads(os.read(fd, MAX_BYTES).decode("ascii"))
         except (OSError, ValueError, RecursionError):
+            # An unreadable file of the right owner still drains: it says so by being there.
             return {}
         finally:
             os.close(fd)

@@ -42,6 +42,7 @@ class GpuAvailability:
                 return GpuState("%s is held by %s" % (name, self._locks.holder(name) or "another process"))
             return GpuState()
         if self._locks.living(name):
+            # The GPU's memory is freed only when the last process of the old job has died.
             began = self._dying.setdefault(name, time.monotonic())
             if time.monotonic() - began < DYING_S:
                 return GpuState("processes of the last job on %s are still ending" % name)
@@ -51,7 +52,9 @@ class GpuAvailability:
 
     def _strangers(self, name: str) -> List[int]:
         at, pids = self._pids.get(name, (0.0, []))
+        # Asking the driver takes long beside a turn of the broker, so its answer serves several turns.
         if time.monotonic() - at > FRESH_S:
             pids = self._gpus.pids(name)
             self._pids[name] = (time.monotonic(), pids)
+        # The driver may list processes for a moment after they have ended.
         return [pid for pid in pids if os.path.exists("/proc/%d" % pid)]

@@ -14,6 +14,7 @@ def matching_gpus(gpus: Sequence[Dict[str, Any]], want: GpuRequest) -> List[Dict
     """Return the GPUs that a job could have, all of one vendor: where none is named, NVIDIA's if they are enough."""
     fitting = [g for g in gpus if matches_request(g, want)]
     by_vendor = [[g for g in fitting if vendor_of(g) == v] for v in ((want.vendor,) if want.vendor else VENDORS)]
+    # If no vendor has enough, the largest group makes the refusal tell how many there are.
     return next((some for some in by_vendor if len(some) >= want.count), max(by_vendor, key=len))
 
 

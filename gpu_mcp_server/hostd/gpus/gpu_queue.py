@@ -166,6 +166,7 @@ class Queue:
         def place(request: Request) -> Tuple[int, float, float, float, int]:
             known = PRIORITIES.index(request.priority) if request.priority in PRIORITIES else 1
             rank = known - int(max(0.0, now - request.since) / AGE_S)
+            # The connection's number breaks the last tie, so the order is total and the same at every look.
             return (max(0, rank), *scores[request.share_owner], request.since, request.number)
 
         return sorted(self.waiting.values(), key=place)

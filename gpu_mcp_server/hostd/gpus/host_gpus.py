@@ -57,5 +57,6 @@ def environment_of_lease(gpus: Sequence[Mapping[str, Any]], hidden: bool) -> Dic
     if amd:
         env[kfd.VISIBLE] = kfd.visible_devices([dict(g) for g in gpus], hidden)
     elif not hidden:
+        # UUIDs instead of indices: CUDA orders devices by speed by default, NVML by PCI address.
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(g["uuid"]) for g in gpus)
     return env

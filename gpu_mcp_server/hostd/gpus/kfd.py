@@ -54,6 +54,7 @@ class KfdTopology:
         self.left_out = []
         nodes = self._nodes()
         usable = self._allowed([node for node in nodes if self._is_usable(node)])
+        # Partitions of one GPU share its unique_id, which then names none of them.
         counts = Counter(node["unique_id"] for node in nodes)
         found = [self._gpu(index, node, counts[node["unique_id"]]) for index, node in enumerate(usable)]
         self._ids = {gpu["uuid"]: node["gpu_id"] for gpu, node in zip(found, usable)}

@@ -44,6 +44,7 @@ def make_folder(folder: str) -> None:
     os.mkdir(made, 0o700)
     try:
         os.chmod(made, MODES)
+        # rename fails on a folder that is not empty, so a folder with locks in it is never replaced.
         os.rename(made, folder)
     except OSError:
         os.rmdir(made)  # another was faster

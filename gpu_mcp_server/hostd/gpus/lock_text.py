@@ -19,6 +19,7 @@ GROUPS = "/sys/fs/cgroup/"
 def read_text(fd: int) -> Dict[str, Any]:
     """Return what a lock's file says; a stranger may have written it."""
     try:
+        # pread leaves the offset alone, which holders that inherited the descriptor share.
         said: Any = json.loads(os.pread(fd, TEXT_BYTES, 0).decode("utf-8", "replace"))
     except (OSError, ValueError, RecursionError):
         return {}
@@ -48,10 +49,12 @@ def _groups_in(text: Dict[str, Any]) -> List[str]:
     for path in as_list(text.get("groups"))[:MAX_NAMED]:
         if not isinstance(path, str) or "/../" in path:
             continue
+        # The text may be a stranger's: without this check it could have root open any path.
         if not (path.startswith(GROUPS) and path.endswith("/cgroup.procs")):
             continue
         try:
             with open(path, "rb") as pids:
+                # One byte suffices: a group with any process in it is not empty.
                 if pids.read(1):
                     found.append(path)
         except OSError:

@@ -30,6 +30,7 @@ def policy(path: str = "") -> Policy:
     weights: Dict[int, float] = {}
     for name, weight in _mapping(said.get("weights")).items():
         uid = _uid(name)
+        # Unknown names are passed over: one typing error must not void the whole policy.
         if uid is not None and isinstance(weight, (int, float)) and not isinstance(weight, bool):
             weights[uid] = float(weight)
     return Policy((0, *(uid for uid in speakers if uid is not None)), weights)
@@ -39,6 +40,7 @@ def job_uids(path: str = "") -> range:
     """Return the uids of jobs, the last of which is for trying the sandbox."""
     said = _listed(_read(path or os.environ.get(ELSEWHERE) or FILE).get("job_uids"))
     whole = [n for n in said if isinstance(n, int) and not isinstance(n, bool)]
+    # Zero is refused: a job must never run as root by a typing error.
     if len(whole) == len(said) == 2 and whole[0] > 0 and whole[0] + LEAST_JOB_UIDS <= whole[1] + 1 < 1 << 31:
         return range(whole[0], whole[1] + 1)
     return JOB_UIDS
@@ -47,6 +49,7 @@ def job_uids(path: str = "") -> range:
 def _read(path: str) -> Dict[str, Any]:
     try:
         with open(path, "rb") as text:
+            # The open file is looked at, not its path, which could be exchanged between two looks.
             about = os.fstat(text.fileno())
             if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return {}

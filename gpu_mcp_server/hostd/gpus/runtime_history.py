@@ -40,6 +40,7 @@ class RuntimeHistory:
         self._kinds.setdefault(kind, deque(maxlen=REMEMBERED)).append(held_s)
         self._kinds.move_to_end(kind)
         if len(self._kinds) > MAX_KINDS:
+            # The least recently used kind goes, so callers with ever new commands cannot fill memory.
             self._kinds.popitem(last=False)
 
     def expected_s(self, kind: Kind) -> Optional[float]:
@@ -50,9 +51,11 @@ class RuntimeHistory:
     def longest_s(self, kind: Kind) -> Optional[float]:
         """Return what such a job is not expected to exceed; None while too few were seen."""
         seen = self._kinds.get(kind, ())
+        # None keeps a kind of which little is known out of gaps altogether.
         return MARGIN * max(seen) if len(seen) >= ENOUGH else None
 
     def shortest_s(self, kind: Kind) -> float:
         """Return what such a job takes at least; 0 while too few were seen."""
         seen = self._kinds.get(kind, ())
+        # 0 means that the GPU may be free at any moment, so no gap is foretold from it.
         return min(seen) if len(seen) >= ENOUGH else 0.0

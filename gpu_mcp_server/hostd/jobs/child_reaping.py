@@ -30,6 +30,7 @@ class Children:
         """Take the ends of children; True when no child is left."""
         while True:
             try:
+                # wait4 also returns the CPU time of what the keeper has waited for, which /proc no longer has.
                 pid, wait_status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return True

@@ -45,6 +45,7 @@ class JobFolder:
         """Return one of its JSON files, or None."""
         try:
             with open(self.path_of(name), "rb") as text:
+                # NULs are the room set aside behind a specification for the record.
                 data: Any = json.loads(text.read().rstrip(b"\0").decode("ascii"))
         except (OSError, ValueError):
             return None
@@ -63,6 +64,7 @@ class JobFolder:
         found: Dict[str, Any] = {}
         try:
             with open(self.path_of("state"), "rb") as text:
+                # A writer that was killed leaves half a line, which has no newline at its end.
                 lines = text.read().split(b"\n")[:-1]
             for line in lines:
                 found.update(json.loads(line.decode("ascii")))
@@ -82,6 +84,7 @@ class JobFolder:
         except OSError:
             return False
         try:
+            # flock belongs to the open file, which forks share: it ends with the last of them, even by SIGKILL.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
@@ -138,6 +141,7 @@ class JobFolder:
             job_files.write_all(fd, data)
             disk = os.fstatvfs(fd)
             if disk.f_bavail * disk.f_frsize < AMPLE_BYTES:
+                # Truncating the file later frees these blocks for the record.
                 os.posix_fallocate(fd, 0, len(data) + SPACE_BYTES)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV):
@@ -159,6 +163,7 @@ class JobFolder:
         A job that nobody answers for gets one here: `broken`, or `cancelled` if that was asked.
         """
         final = self.read_json("record.json")
+        # The record is read before and again under the lock: another reader may have buried the job meanwhile.
         if final is None and not self.is_alive() and self.take_lock():
             try:
                 final = self.read_json("record.json")
@@ -179,6 +184,7 @@ class JobFolder:
         if self.has_final_record():
             os.unlink(self.path_of("record.json"))  # unreadable: power was lost while it was written
         private = self.read_notes()
+        # All must be dead before the record says that the job is over.
         left = orphan_cleanup.kill_leftovers(private)
         self.finish(self._record_of_killed("its supervisor was killed; %s" % (left or "the sandbox died with it")))
         orphan_cleanup.remove_workdirs(self.path, private)
@@ -234,6 +240,7 @@ class JobFolder:
     def signal(self, number: int) -> None:
         """Signal the supervisor, if it lives."""
         pid = self.read_notes().get("pid")
+        # The lock is asked first: a dead supervisor's pid may be another process's by now.
         if isinstance(pid, int) and self.is_alive():
             try:
                 os.kill(pid, number)

@@ -56,7 +56,9 @@ class JobStore:
         folder = self._blank() or self._empty(spec.id)
         try:
             folder.write_spec(spec)
+            # Listed before the rename: a crash between the two leaves an entry to sweep, never an unlisted job.
             self._list(folder, spec.id)
+            # rename onto a folder that is not empty fails, so of two claims of one id exactly one wins.
             os.rename(folder.path, final)
         except OSError as error:
             folder.hand_over_lock()
@@ -77,6 +79,7 @@ class JobStore:
     def _blank(self) -> Optional[JobFolder]:
         """Take a folder that was prepared, if there is one."""
         folder, self._prepared = self._prepared, None
+        # A sweep may hold or have removed a blank folder; the claim then makes one of its own.
         return folder if folder is not None and folder.take_lock() else None
 
     def prepare(self) -> None:
@@ -142,6 +145,7 @@ class JobStore:
     def cancel(self, folder: JobFolder) -> None:
         """Ask a job to end."""
         if not folder.has_final_record():
+            # The file comes first: a job that has no process to signal yet finds it when it starts.
             with open(folder.path_of("cancelled"), "w", encoding="ascii"):
                 pass
             folder.signal(signal.SIGTERM)
@@ -183,6 +187,7 @@ class JobStore:
     def sweep(self) -> None:
         """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
         now = time.time()
+        # Listed before the claims are: a job of this list is then among the claims, or has its folder.
         unfinished = os.listdir(self.open)
         claiming = self._drop_broken_claims()
         for name in unfinished:
@@ -220,6 +225,7 @@ class JobStore:
         try:
             if now - os.stat(path).st_mtime < STALE_S:
                 return
+            # O_NOFOLLOW: a link in this place must not lead a removal elsewhere.
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return

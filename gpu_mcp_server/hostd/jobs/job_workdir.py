@@ -101,6 +101,7 @@ class JobWorkdir:
         while found is None:
             if stop() or time.monotonic() > deadline:
                 raise JobRefused("refused", why + "; job_uids in /etc/gpu-mcp-server/pool.json gives more")
+            # The wait is on descriptors, so that a cancel ends it at once and not after the pause.
             select.select(wakers(), [], [], pause_s)
             pause_s = min(2 * pause_s, UID_PAUSES_S[1])
             found = self.assign_uids(laid)
@@ -119,6 +120,7 @@ class JobWorkdir:
         for name, workdir in self.workdirs.items():
             uid, refs = self.uid_of(name), wanted.get(name, ())
             copy = host.copies.take(workdir, refs, uid)
+            # Files that an earlier job left unchanged are reused, so only the others are copied.
             fresh = [ref for ref in refs if ref.path not in copy.stamps]
             found[name] = {**copy.stamps, **job_files.materialize_files(workdir, fresh, host.blobs, uid, copy.folders)}
         return found
@@ -188,6 +190,7 @@ def _given(folder: str, laid: job_files.Stamps, uid: int) -> job_files.Stamps:
         whole = os.path.join(folder, path)
         os.chown(whole, uid, uid)
         info = os.stat(whole)
+        # chown changes the ctime, so stamps are taken after it; a later write changes it again.
         stamps[path] = (info.st_ino, info.st_ctime_ns)
     os.chown(folder, uid, uid)
     return stamps

@@ -29,6 +29,7 @@ def interpreter(python: str, host: Host) -> List[str]:
 def argv_of(process: ProcessSpec, host: Host) -> List[str]:
     """Return the arguments with our interpreter put in."""
     if process.program:
+        # The source travels as an argument, so no file of ours must be reachable inside the sandbox.
         source = process.program + "\nimport sys\nmain(sys.argv[1:])\n"
         return [*interpreter(process.python, host), "-c", source, *process.argv[1:]]
     return [host.python if a == "{python}" else a for a in process.argv]
@@ -70,10 +71,12 @@ def start(
     ends, links = make_links(spec, roles)
     stdin = open_stdin(spec)
     if some_uid is not None:
+        # A program that opens /dev/stdin again goes through the file's permissions, not the descriptor's.
         os.fchown(stdin, some_uid, some_uid)
     for process, role in zip(spec.processes, roles):
         uid = place.uid_of(process.workspace)
         env = dict(process.env)
+        # An empty value hides all GPUs; an unset one would show them.
         env.update(gpu_env if process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
         own = ends.get(process.role, [])
         env.update({name: str(end.fileno()) for name, end in own})
@@ -111,6 +114,7 @@ def make_links(spec: JobSpec, roles: Sequence[RoleProcess]) -> Tuple[Ends, List[
     ends: Ends = {}
     links: List[ControlLink] = []
     for one, other in spec.links:
+        # SEQPACKET keeps message boundaries and still reports the peer's end, which datagrams do not.
         a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ends.setdefault(one, []).append(("LINK_" + other.upper(), a))
         ends.setdefault(other, []).append(("LINK_" + one.upper(), b))
@@ -118,6 +122,7 @@ def make_links(spec: JobSpec, roles: Sequence[RoleProcess]) -> Tuple[Ends, List[
         if process.trusted:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ends.setdefault(process.role, []).append(("LINK_SUPERVISOR", theirs))
+            # A trusted role gets requests served, not the right to signal: the supervisor alone holds pids.
             links.append(ControlLink(ours, list(roles), spec.limits.memory_bytes))
     return ends, links
 

@@ -97,6 +97,7 @@ class Lease:
 
     def _check(self, names: Sequence[str], count: int) -> None:
         want = self._spec.gpus
+        # Refused at once: no waiting gives a host more GPUs.
         if len(names) < count:
             raise JobRefused("no_gpu", "%d GPUs wanted, %d fit%s" % (count, len(names), _needs(want)))
         if not choose_gpus(names, count, self._links()):
@@ -124,6 +125,7 @@ class Lease:
         if not inner:
             raise JobRefused("no_gpu", "other jobs use the reservation's GPUs")
         chosen = {u for u, _ in inner}
+        # Both locks are kept: the inner one orders the reservation's jobs, the outer one keeps strangers out.
         self._locks = [*inner, *((u, fd) for u, fd in visit.locks.items() if u in chosen)]
         visit.keep(chosen)
         return True
@@ -137,6 +139,7 @@ class Lease:
             return []
         want = self._spec.gpus
         names = [n for n in turn.names if want.foreign == "warn" or want.mode == "shared" or not self._strangers(n)]
+        # With NVLink the set matters, so it is fixed before any lock; otherwise any free ones will do.
         chosen = choose_gpus(names, turn.count, self._links()) if want.nvlink else names
         if len(chosen) < turn.count:
             return []
@@ -225,8 +228,10 @@ class Lease:
 
     def _strangers(self, uuid: str) -> List[int]:
         gpu = self._gpus.get(uuid)
+        # An unknown list counts as empty here; `_note_unknown` tells the record so.
         listed: List[int] = (gpu["pids"] if gpu else None) or []
         pids = {p for p in listed if os.path.exists("/proc/%d" % p)}
+        # Our own jobs that share the GPU are no strangers.
         return sorted(pids - self._host.job_pids()) if pids else []
 
     def _note_strangers(self) -> None:
@@ -280,6 +285,7 @@ class Lease:
 
     def close(self) -> List[str]:
         """Let go: the locks first, then the broker hears of it; return what the record must say of the locks."""
+        # The look comes before the release, after which any holder's file would be legitimate.
         lost = [uuid for uuid, fd in self.locks().items() if not self._host.locks.is_in_place(uuid, fd)]
         _close(self._locks)
         if self.link is not None:
@@ -317,6 +323,7 @@ class _Turn:
 
 def runtime_class(spec: JobSpec) -> str:
     """Return what a job is of: those of one purpose and command line take about as long as each other."""
+    # NUL cannot occur in an argument, so no two different commands join to the same text.
     words = "\0".join(spec.processes[0].argv)
     return "%s:%08x" % (spec.purpose, zlib.crc32(words.encode("utf-8", "replace")))
 

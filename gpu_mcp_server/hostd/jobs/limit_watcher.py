@@ -88,6 +88,7 @@ class LimitWatcher:
             used = file_trees.usage(workdir, limits.disk_files, mend=final)
             total = used.bytes
             if not final and total <= limits.disk_bytes:
+                # Deleted files on other devices, such as memory files, use no disk of the workspace's.
                 device = os.stat(workdir).st_dev
                 total += processes.deleted_bytes([p for r in roles for p in r.pids()], device)
             if total > limits.disk_bytes:

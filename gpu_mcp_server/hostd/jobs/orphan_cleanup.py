@@ -24,6 +24,7 @@ def remove_workdirs(path: str, private: Dict[str, Any]) -> None:
     """Remove the workspaces of a finished job, and note that nothing is left of it but its folder, `path`."""
     state = os.path.dirname(os.path.dirname(path))
     for workdir in private.get("workdirs", []):
+        # The notes may be damaged, so nothing outside the folder of workspaces is removed.
         if os.path.dirname(workdir) == os.path.join(state, "work"):
             file_trees.remove(workdir)
     try:
@@ -51,6 +52,7 @@ def kill_leftovers(private: Dict[str, Any]) -> str:
     while True:
         keepers = [pid for pid, _, _ in processes.still_alive(private.get("keepers", []))]
         inside = [pid for pid, _, _ in processes.still_alive(private.get("sandboxes", []))]
+        # The mark also finds sandboxes that were started but not noted yet when the supervisor died.
         inside += [pid for workdir in workdirs for pid in processes.processes_of_workspace(workdir, MARK)]
         waited = time.monotonic() - began
         if not keepers and not inside and not any(file_trees.is_locked(w) for w in workdirs):

@@ -41,6 +41,7 @@ class ControlLink:
     def _answer(self, what: str, name: str) -> Dict[str, Any]:
         if what == "turn":  # nothing is answered before the job has its GPUs
             return {"turn": True}
+        # A trusted role must not freeze its peers or itself: nobody would be left to thaw it.
         role = next((r for r in self._roles if r.name == name and not r.trusted), None)
         if role is None:
             return {"error": "no untrusted role %r" % name}
@@ -65,6 +66,7 @@ class ControlLink:
 
     def _send(self, message: Dict[str, Any]) -> None:
         try:
+            # The supervisor never blocks on a role, as it also enforces the job's limits.
             self._end.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
         except OSError:
             self.open = False

@@ -41,6 +41,7 @@ class Reservation(Supervisor):
     def _start(self) -> None:
         if self.status is not None:
             raise JobRefused(self.status, "before it was granted")
+        # No keeper runs here: the supervisor's own descriptors hold the locks.
         self.held.close()
         self._door = ReservationServer(self.folder, self.lease.locks())
         self._used_at = time.monotonic()
@@ -90,6 +91,7 @@ class Reservation(Supervisor):
 
     def _wait(self, door: ReservationServer) -> None:
         """Wait for whatever comes first, and heed it."""
+        # A capped sleep also finds a broker that was started anew, of which no descriptor tells.
         due = [self._ends_at(), time.monotonic() + LONGEST_SLEEP_S]
         due += [self._leaves_at] if self._leaves_at is not None else []
         link = self._link()
@@ -108,6 +110,7 @@ class Reservation(Supervisor):
         except BrokerGone:
             self.lease.link = None
             return
+        # A job may have come in while the broker's wish was on its way; it is not turned out.
         if "leave" in message and self._idle:
             self._leaves_at = time.monotonic() + float(message["leave"])
 

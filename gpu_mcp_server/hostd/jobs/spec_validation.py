@@ -153,15 +153,18 @@ def _tree(refs: Iterable[FileRef]) -> None:
         _need(_named(SHA256, ref.sha256), "not a sha256: %r", ref.sha256)
         _need(_whole(ref.size) and _whole(ref.mode), "bad size or mode of %r", ref.path)
         names.add(ref.path)
+        # Stopping at a known folder keeps deep trees linear: its parents are in the set already.
         at = ref.path.rpartition("/")[0]
         while at and at not in folders:
             folders.add(at)
             at = at.rpartition("/")[0]
+    # One path as file and as folder cannot be laid; the failure would come late and half done.
     both = names & folders
     _need(not both, "a path is a file and a folder: %r", next(iter(both), ""))
 
 
 def _whole(value: Any, least: int = 0) -> bool:
+    # bool is an int in Python, and JSON numbers have no size limit.
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 62
 
 

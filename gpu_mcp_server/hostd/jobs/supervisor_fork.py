@@ -29,12 +29,15 @@ def fork_supervisor(
     pid = os.fork()
     if pid:
         theirs.close()
+        # The child's copy of the descriptor keeps the lock, so the job is never unlocked in between.
         folder.hand_over_lock()
         return pid, ours
     try:
+        # A session of its own: signals to hostd's terminal or process group do not reach the job.
         os.setsid()
         host.after_fork({theirs.fileno(), folder.life})
         kind = Reservation if spec.purpose == PURPOSE else Supervisor
         kind(host, folder, spec, theirs, gpus).main()
     finally:
+        # _exit skips hostd's own cleanup handlers and buffers, which this process has copies of.
         os._exit(0)

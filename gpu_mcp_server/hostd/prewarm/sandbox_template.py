@@ -72,6 +72,7 @@ def template_for(spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[SandboxT
         gpus: All that the host has, if the job wants any.
     """
     limits, first = spec.limits, spec.processes[0]
+    # A seccomp filter cannot be widened once installed, so such jobs need a sandbox of their own.
     filtered_otherwise = any(p.profiled or p.counted for p in spec.processes)
     if spec.network or limits.memory_bytes < LEAST_MEMORY_BYTES or filtered_otherwise:
         return None
@@ -79,6 +80,7 @@ def template_for(spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[SandboxT
     if len(spec.processes) > 1 or first.python:
         return _several(spec, gpus, roots, sizes)
     usual = Limits()
+    # Rare shapes are not made ahead: each waiting sandbox costs memory.
     if first.trusted or spec.gpus.count or spec.links or sizes != (usual.tmp_bytes, usual.shm_bytes):
         return None
     return SandboxTemplate((TemplateProcess(program=first.program),), roots, sizes, _trees(spec))
@@ -93,12 +95,14 @@ def _several(
     if not apart or not all(p.program and not p.account for p in processes):
         return None
     fitting = [str(g["uuid"]) for g in matching_gpus(gpus, spec.gpus)] if spec.gpus.count else []
+    # With a choice of GPUs nobody knows ahead which nodes the sandbox must show.
     if len(fitting) != spec.gpus.count:
         return None
     return SandboxTemplate(tuple(_part(p) for p in processes), roots, sizes, _trees(spec), tuple(sorted(fitting)))
 
 
 def _part(process: ProcessSpec) -> TemplateProcess:
+    # Sorted, so that equal environments make equal shapes whatever their order.
     env = tuple(sorted(process.env.items())) if process.python else ()
     return TemplateProcess(process.workspace, process.program, process.python, env, process.gpu)
 

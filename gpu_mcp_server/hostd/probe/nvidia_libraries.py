@@ -73,6 +73,7 @@ def _places(toolkits: Sequence[str], pythons: Sequence[Dict[str, Any]], shown: S
     first: Dict[str, Place] = {}
     for folder, roots in places:
         if os.path.isdir(folder):
+            # /usr/lib64, /lib64 and versioned toolkits are often links to one folder, which is looked at once.
             first.setdefault(os.path.realpath(folder), (folder, roots))
     return list(first.values())
 

@@ -28,15 +28,18 @@ def run_setup(lines: Sequence[str]) -> Dict[str, Any]:
         shown), and `problem`: why there is none of it.
     """
     shell = shutil.which("bash") or "/bin/sh"
+    # The first list comes from the login shell itself, so its own start-up files count as no change.
     steps = ["(env -0; printf '%s=\\0') >&3" % MARK]
     for number, line in enumerate(lines, 1):
         steps.append("%s\nif [ $? -ne 0 ]; then echo setup line %d failed >&2; exit %d; fi" % (line, number, FAILED))
+    # Output of the lines goes to stderr: a module's greeting must not mix with the variables.
     script = "exec 3>&1 1>&2\n%s\nenv -0 >&3\n" % "\n".join(steps)
     process = subprocess.Popen(
         [shell, "-l", "-c", script],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A process group of its own, so that a timeout ends what the lines started as well.
         start_new_session=True,
     )
     try:
@@ -82,6 +85,7 @@ def _changed(before: Dict[str, str], after: Dict[str, str]) -> Dict[str, Any]:
 
 
 def _plain(value: str) -> bool:
+    # bash exports functions as such values; a job's bash would import them.
     return value.isprintable() and not value.startswith("() {")
 
 

@@ -48,6 +48,7 @@ class VersionCache:
         return "" if failed else text
 
     def _answer(self, argv: Sequence[str], env: Optional[Dict[str, str]], stdin: str, *, fails: bool) -> str:
+        # The environment is part of the key: a wrapper hands on to another compiler when it changes.
         key = json.dumps([list(argv), env, stdin, [os.environ.get(name) for name in SURROUNDINGS]])
         files = _files(argv) if self._path else []
         known = self._known.get(key)
@@ -69,6 +70,7 @@ class VersionCache:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
                 json.dump(dict(newest), file)
+            # Several hostds may write at once: readers see one whole file or another.
             os.replace(aside, self._path)
         except OSError:
             _unlink(aside)
@@ -97,6 +99,7 @@ def _files(argv: Sequence[str]) -> List[List[int]]:
         except OSError:
             return []
         if stat.S_ISREG(about.st_mode):
+            # Package managers set mtime to the build's; ctime cannot be set and tells of a replacement.
             found.append([about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns])
     return found
 

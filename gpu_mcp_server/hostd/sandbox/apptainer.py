@@ -53,6 +53,7 @@ class Apptainer:
         for link in links:
             place = self._image + link
             if os.path.islink(link) and not os.path.islink(place):
+                # On merged-/usr systems /bin is a link; a folder in its place would be empty inside.
                 os.symlink(os.readlink(link), place)
         self._sources = {module.__name__.rpartition(".")[2]: inspect.getsource(module) for module in SOURCES}
 

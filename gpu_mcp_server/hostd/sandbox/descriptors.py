@@ -14,6 +14,7 @@ def close_except(keep: Iterable[int]) -> None:
     """Close every descriptor above 2 that is not in `keep`."""
     wanted = set(keep)
     try:
+        # The list of open ones is short; the limit on descriptors may be a million, each a system call.
         found = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
         found = list(range(FALLBACK_LIMIT))
@@ -56,6 +57,7 @@ def memory_file(name: str, content: bytes) -> int:
     left = memoryview(content)
     while left:
         left = left[os.write(fd, left) :]
+    # A child shares the file offset, so it would read from the end of what was written.
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 
@@ -72,6 +74,7 @@ def receive_with(end: socket.socket, size: int, most: int) -> "tuple[bytes, list
     fds = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            # Truncated ancillary data may end within a number; only whole ones are descriptors.
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return message, list(fds)
 

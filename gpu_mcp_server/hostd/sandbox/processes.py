@@ -21,6 +21,7 @@ def _parents() -> Dict[int, int]:
         if name.isdigit():
             try:
                 with open("/proc/%s/stat" % name, "rb") as text:
+                    # A process names itself, brackets and spaces included, so fields are counted from the last bracket.
                     found[int(name)] = int(text.read().rpartition(b")")[2].split()[1])
             except (OSError, ValueError, IndexError):
                 continue
@@ -78,6 +79,7 @@ def descendants(*roots: int) -> List[int]:
     todo = list(roots)
     while todo:
         pid = todo.pop()
+        # /proc is no snapshot: a reused pid could make the parents form a circle.
         if pid not in seen:
             seen.add(pid)
             todo += children.get(pid, [])
@@ -153,10 +155,12 @@ def stop(root: int) -> bool:
         quiet = 0 if running or found != before else quiet + 1
         before = found
         for pid in running:
+            # SIGSTOP can be neither caught nor ignored, unlike SIGTSTP.
             _signal(pid, signal.SIGSTOP)
         if not quiet and time.monotonic() > deadline:
             return False
         if running:
+            # The signal takes effect when a target next runs, so this process gives up its core.
             os.sched_yield()
     return True
 
@@ -249,6 +253,7 @@ def memory_and_threads(root: int, limit: int, most_threads: int, until: float) -
     threads = 0
     for pid in pids:
         try:
+            # Threads count: the kernel's own limits, pids.max and RLIMIT_NPROC, count them as well.
             threads += len(os.listdir("/proc/%d/task" % pid))
         except OSError:
             continue
@@ -259,6 +264,7 @@ def memory_and_threads(root: int, limit: int, most_threads: int, until: float) -
     if total <= limit:
         return total, threads
     shares = 0
+    # The largest come first, so a tree over its limit is found before time is up.
     for pid in sorted(held, key=held.__getitem__, reverse=True):
         shares += _field(pid, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:"))
         if shares > limit or time.monotonic() > until:
@@ -293,6 +299,7 @@ def deleted_bytes(pids: Iterable[int], device: int) -> int:
                 info = os.stat("/proc/%d/fd/%s" % (pid, name))
             except OSError:
                 continue
+            # An unlinked file keeps its blocks while it is open, and no walk of the workspace sees it.
             if info.st_nlink == 0 and info.st_dev == device and stat.S_ISREG(info.st_mode):
                 seen[info.st_ino] = info.st_blocks * 512
     return sum(seen.values())
@@ -306,6 +313,7 @@ def processes_of_workspace(folder: str, mark: str) -> List[int]:
         mark: Variable in whose value process 1 has the folder's name.
     """
     found: List[int] = []
+    # The environment is that of the exec: it finds processes that have changed their folder since.
     words = {b"HOME=" + os.fsencode(folder), os.fsencode("%s=%s" % (mark, os.path.basename(folder)))}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():

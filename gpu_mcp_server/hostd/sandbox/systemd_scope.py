@@ -60,9 +60,11 @@ def reexec_in_scope(command: List[str]) -> None:
     if not is_useful(os.geteuid(), os.environ, os.path.exists(UNIFIED), limits, bus) or program is None:
         return
     environ = dict(os.environ, XDG_RUNTIME_DIR=str(folder))
+    # exec replaces this process, so only the environment can tell the next one not to try again.
     environ[MARK] = "1"
     for variant in VARIANTS:
         words = [program, *SCOPE, *variant, "--"]
+        # A trial comes first: after an exec that fails late, nobody would be left to go on without a scope.
         if _works([*words, "true"], environ):
             os.execve(program, [*words, *command], environ)
 
@@ -71,6 +73,7 @@ def own_command() -> List[str]:
     """Return how this process was started."""
     with open("/proc/self/cmdline", "rb") as text:
         words = [os.fsdecode(word) for word in text.read().split(b"\0")[:-1]]
+    # /proc/self/cmdline keeps interpreter options such as -I, which sys.argv has lost.
     return [sys.executable or words[0], *words[1:]]
 
 

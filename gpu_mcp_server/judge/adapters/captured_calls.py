@@ -67,5 +67,6 @@ class CapturedCalls(CaseModule):
                 args, kwargs = arguments(given)
                 return tuple(tensors_in(kind.forward(self, *args, **kwargs)))
 
+        # torch.nn.Module overrides attribute setting; the class is exchanged beneath it, weights and hooks staying.
         object.__setattr__(built, "__class__", Captured)
         return built

@@ -17,6 +17,7 @@ def parameters_of(function: Any) -> int:
     except (TypeError, ValueError):
         return -1
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    # With *args the count says nothing, so the launcher gets everything.
     if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in every):
         return -1
     return sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in every)
@@ -54,5 +55,6 @@ class LauncherCall:
             if not isinstance(mine, torch.Tensor) or mine.shape != theirs.shape:
                 shape = tuple(getattr(mine, "shape", ()))
                 raise ValueError("returned a %s %s; wanted is %s" % (type(mine).__name__, shape, tuple(theirs.shape)))
+            # The owner reads its own buffers alone, and copy_ also converts another dtype.
             theirs.copy_(mine)
         return ""

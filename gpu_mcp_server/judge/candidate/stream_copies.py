@@ -62,7 +62,6 @@ class Separators(Structure):
             output = self.output(call)
             answer = self.at[output] + call * self.stride if answer is None else answer
             at = answer + (self.offset + call * self.step) % self.span[output]
-            # Error codes are collected instead of checked: a branch and return between calls would be timed.
             self.code |= self.copy(self.to + call * self.slot, at, self.bytes[output], LEGACY)
 
 

@@ -73,6 +73,7 @@ class Link:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         data = json.dumps(message).encode()
         if len(data) > PACKED_FROM_BYTES:
+            # Sockets limit a packet by their send buffer, so long messages are packed instead of split.
             data = PACKED + zlib.compress(data)
         try:
             self.socket.sendmsg([data], ancillary)
@@ -115,9 +116,11 @@ class Link:
         got = array.array("i")
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                # Truncated ancillary data may end within a number.
                 got.frombytes(payload[: len(payload) // 4 * 4])
         if not data:
             raise LinkClosed("end of the link")
+        # SEQPACKET drops the rest of a packet that is too long, and this flag alone tells of it.
         if flags & socket.MSG_TRUNC:
             raise LinkGarbage("a packet of more than %d bytes" % MAX_PACKET_BYTES)
         try:

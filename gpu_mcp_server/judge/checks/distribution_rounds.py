@@ -110,7 +110,6 @@ class Elsewhere:
                 self.names.remove(drawn)
                 return
             text = "right with inputs as declared, wrong with the distribution %s between timed rounds: %s"
-            # The trials passed this distribution, so the candidate behaves otherwise once it is timed.
             raise incorrect(text % (drawn, judged.reason)) from None
         finally:
             buffers.inputs, rounds.watch, rounds.picks = declared, watch, None

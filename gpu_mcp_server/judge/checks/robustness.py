@@ -68,7 +68,6 @@ class Robustness:
             return None
         errors = self._errors(buffers, judged.answer, rounds)
         # Rounding errs in all elements alike; few large errors have another cause, which a tolerance must not cover.
-        # A ratio of maximum to root mean square separates rounding from a few broken elements at any scale.
         if not errors or errors["max_abs"] > SCATTERED * errors["rms"]:
             return None
         # The guard against 0 keeps an all-zero answer from dividing; the share is then beyond any limit.

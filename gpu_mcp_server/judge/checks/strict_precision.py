@@ -43,7 +43,7 @@ class Strict:
             return
         self.owed = False
         step = -(-size // ELEMENTS)
-        # A drawn distance has the mean SELDOM and no period that a candidate could learn.
+        # A drawn distance has no period that a candidate could learn.
         self.next = played + 1 + self.well.word() % (2 * SELDOM * step)
         call = self.well.word() % buffers.sets
         # A drawn offset: with a fixed one, a candidate could be exact at every step-th element alone.

@@ -100,7 +100,6 @@ class CudaDevice(Device):
         """Allocate and export."""
         wanted, free = self.set_bytes(inputs, outputs) * sets, self.free_bytes()
         text = "the problem is too large for this GPU: %d calls at this shape take %.3g GB of buffers, %.3g GB are free"
-        # The judge refuses before it allocates: a failed allocation could take memory that the candidate needs.
         if wanted > free:
             raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
         try:

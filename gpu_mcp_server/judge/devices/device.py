@@ -85,6 +85,7 @@ class Buffers:
 
     def unfinished(self) -> bool:
         """Say whether fewer of the fence's positions are wrong now than when it stopped the clock."""
+        # Only positions that became right count: what stays wrong is a wrong answer, not late work.
         return self.fence is not None and self.fence.recount() < self.fence.missed
 
     def check(self) -> RoundCheck:
@@ -135,6 +136,7 @@ class Buffers:
         mask = compare(*self.pair(call, output), self.outputs[output].dtype, *tolerances).mask
         places = np.flatnonzero(mask) if mask is not None else np.empty(0, dtype=np.int64)
         if part < 1:
+            # A random share instead of the first ones: errors may cluster at one end of the tensor.
             places = places[np.random.default_rng(self.well.word()).random(places.size) < part]
         return int(places.size), places[:most]
 

@@ -40,6 +40,7 @@ def begun() -> Any:
         library = ctypes.CDLL(LIBRARY)
     except OSError:
         return None
+    # The library may be installed without a driver, as in images of CUDA; then its start fails.
     return library if library.nvmlInit_v2() == 0 else None
 
 
@@ -104,6 +105,7 @@ class Nvml:
             return None
         count = ctypes.c_uint(MOST_PROCESSES)
         found = (Process * MOST_PROCESSES)()
+        # Older drivers lack this version; an unknown count is better than a structure read wrongly.
         ask = getattr(self.library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
         if ask is None or ask(self.handle, ctypes.byref(count), found) != 0:
             return None

@@ -20,9 +20,11 @@ def with_gradients(
         cotangents: One for each output of floats, in order.
         kinds: The inputs' types, by the problem.
     """
+    # Detached leaves: gradients stop at the inputs and never reach what the problem made them of.
     leaves: List[Any] = [
         value.detach().requires_grad_(True) if kind in FLOATING else value for value, kind in zip(inputs, kinds)
     ]
+    # The caller may have switched gradients off, as timed forward calls do.
     with torch.enable_grad():
         found: Any = function(*leaves)
         outputs = tuple(cast("Sequence[Any]", found)) if isinstance(found, (tuple, list)) else (found,)
@@ -36,6 +38,7 @@ def with_gradients(
         gradients = torch.autograd.grad(
             [out for out, _ in bent], wanted, [given.to(out.dtype) for out, given in bent], allow_unused=True
         )
+    # An input that no output depends on has the gradient zero; torch says None for it.
     filled = [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(wanted, gradients)]
     return (*(out.detach() for out in outputs), *(each.detach() for each in filled))
 

@@ -133,8 +133,8 @@ def _compare_part(expected: Array, got: Array, rtol: float, atol: float) -> Tupl
 def _compare_whole(expected: Array, got: Array, atol: float) -> Tuple[Array, float, float]:
     """Compare whole numbers: their difference is exact, while from 2^53 on neighbours are the same double."""
     want, have = expected.astype(np.int64), got.astype(np.int64)
-    above = np.maximum(want, have).view(np.uint64) - np.minimum(want, have).view(np.uint64)
     # The unsigned difference of two int64 always fits 64 bits, where a signed one overflows.
+    above = np.maximum(want, have).view(np.uint64) - np.minimum(want, have).view(np.uint64)
     error = above.astype(np.float64)
     size = np.maximum(np.abs(want.astype(np.float64)), max(atol, 1e-30))
     return error > atol, float(error.max()), float((error / size).max())

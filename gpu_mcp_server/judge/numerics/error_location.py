@@ -78,6 +78,7 @@ def whereabouts(masks: Sequence[Array], tensor: Tensor) -> str:
     if len(masks) > 1 and not found and said:
         return "in two calls " + said
     places = [index_of(int(flat), tensor) for flat in np.flatnonzero(masks[0])[:FIRST]]
+    # One place is in the message already, and of all places none is worth naming.
     alone = len(places) < 2 or bool(masks[0].all())
     return "" if alone else "the first at " + ", ".join("[%s]" % place for place in places)
 
@@ -148,7 +149,9 @@ def grid(tensor: Tensor, wrong: Array, looked: Optional[Array] = None) -> Dict[s
 def misplaced(expected: Array, got: Array, mask: Array, tensor: Tensor) -> str:
     """Say so if wrong elements hold what is expected elsewhere: transposed, shifted, another row stride."""
     wrong = np.flatnonzero(mask)
+    # Some hundred samples suffice: a mistake of addressing explains nearly all wrong elements or few.
     wrong = wrong[:: max(1, wrong.size // SAMPLES)]
+    # With few elements or few values any permutation explains the answer by chance.
     if wrong.size < 4 or np.unique(expected).size < 4:
         return ""
     columns = tensor.shape[-1] if tensor.shape else 1

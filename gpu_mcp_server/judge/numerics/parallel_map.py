@@ -19,7 +19,9 @@ def spread(count: int, work: Callable[[int], None]) -> None:
     failed: List[BaseException] = []
 
     def run() -> None:
+        # After a failure nobody begins more: the result is lost in any case.
         while not failed:
+            # An iterator is not safe to advance from two threads at once.
             with lock:
                 number = next(todo, None)
             if number is None:
@@ -33,6 +35,7 @@ def spread(count: int, work: Callable[[int], None]) -> None:
     threads = [threading.Thread(target=run, daemon=True) for _ in range(max(0, others))]
     for thread in threads:
         thread.start()
+    # This thread works too, instead of waiting on a core that another thread could not use.
     run()
     for thread in threads:
         thread.join()

@@ -95,6 +95,7 @@ def symbols(task: Dict[str, Any]) -> List[str]:
     for spec in list(task["inputs"]) + list(task["outputs"]):
         for size in spec["shape"]:
             if isinstance(size, str):
+                # A dict instead of a set: order of first use is the launcher's order of arguments.
                 seen[size] = None
     seen.update(dict.fromkeys(task.get("scalars") or ()))
     return list(seen)
@@ -133,5 +134,6 @@ def layout(items: Sequence[Tensor], sets: int, *, guarded: bool) -> Layout:
         at += guard
         offsets.append(at)
         guards.append(guard)
+        # Vector loads need aligned addresses, so each tensor starts anew on a boundary, whatever lies before it.
         at = _aligned(at + item.nbytes + guard)
     return Layout(tuple(offsets), tuple(guards), max(at, ALIGNMENT_BYTES), sets)

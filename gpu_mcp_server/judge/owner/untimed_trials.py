@@ -159,7 +159,6 @@ class Trials(TrialRoom):
         table = self.sit(dims, hidden=True)
         if self.play(table, "") is not None:
             self.shapes_tried += 1
-            # Repeats and precision run at one hidden shape alone: at each they would double the trials' time.
             if number == len(self.hidden) - 1:
                 self._again(table)
                 if not self.errors:
@@ -206,7 +205,6 @@ class Trials(TrialRoom):
                 tried += 1
             if drawn in table.failed:
                 same.see(drawn)
-        # The declared inputs are restored even where trials failed: the next call plays them.
         table.buffers.inputs = table.declared
         if table.failed:
             with CATCHES.during("untimed, inputs as declared after others"), CATCHES.check():

@@ -23,8 +23,10 @@ BEFORE = 8
 def literal(word: str) -> Optional[str]:
     """Return a whole number in the one way in which all ways to write it are alike; `None` for any other word."""
     digits = word[1:] if word.startswith(("+", "-")) else word
+    # str.isdigit alone also accepts superscripts and digits of other scripts.
     if not (digits.isascii() and digits.isdigit()):
         return None
+    # Leading zeros and a plus sign change the word and not the number.
     digits = digits.lstrip("0") or "0"
     return "-" + digits if word.startswith("-") and digits != "0" else digits
 

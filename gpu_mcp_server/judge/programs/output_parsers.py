@@ -58,12 +58,14 @@ def contents(fd: int, limit: int) -> bytes:
     about = os.fstat(fd)
     if not stat.S_ISREG(about.st_mode):
         raise Unreadable("is no regular file")
+    # The size is asked before anything is read, so a sparse giant costs no memory.
     if about.st_size > limit:
         raise Unreadable("has %d bytes; the limit is %d" % (about.st_size, limit))
     parts: List[bytes] = []
     at = 0
     while at < about.st_size:
         try:
+            # pread: the program shares the file offset and could have moved it.
             part = os.pread(fd, min(_CHUNK, about.st_size - at), at)
         except OSError as error:
             raise Unreadable("cannot be read: %s" % error) from None
@@ -86,6 +88,7 @@ def within(seconds: float) -> Generator[None, None, None]:
         raise Unreadable("takes more than %.0f s to read" % seconds)
 
     before = signal.signal(signal.SIGALRM, strike)
+    # A timer, because a regular expression cannot be interrupted in any other way from one thread.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

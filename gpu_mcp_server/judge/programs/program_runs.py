@@ -130,6 +130,7 @@ class Runs:
         """Return the files by name, and why those that are missing are."""
         listed: Any = reply.get("files")
         told = cast("List[Any]", listed) if isinstance(listed, list) else []
+        # The counts must match before pairing, or a file would be taken for another one.
         if len(told) != len(names) or told.count(None) != len(given):
             raise self.wrong("handed over other files than were asked for")
         found: Dict[str, bytes] = {}
@@ -221,6 +222,7 @@ def matched(expected: Sequence[Series], got: Sequence[Series], rtol: float, atol
     """Compare the series of a run with those of the reference's run of the same case and seed."""
     worst_abs = worst_rel = 0.0
     for want, have in zip(expected, got):
+        # Lengths come first, as an elementwise comparison would broadcast a single number.
         if want.values.size != have.values.size:
             words = (want.name, have.values.size, want.values.size)
             unit = "bytes" if want.exact else "numbers"

@@ -30,7 +30,9 @@ class AnswerCheck:
             items = tensors(reference.task["outputs"], reference.dims)
             device = getattr(reference.arrays, "device", None) or torch.device("cpu")
             found = tensors_at(torch, memory.address, message["where"], items)[0]
+            # Copies of its own: an author's check may work in place, and the mapping is read-only.
             answers = [torch.empty_like(each, device=device).copy_(each) for each in found]
+            # The views must be gone before the mapping is, or a later access to them would crash.
             del found
         finally:
             memory.close()
@@ -42,6 +44,7 @@ class AnswerCheck:
         except MemoryError:
             raise
         except Exception as error:
+            # A lack of memory says nothing about the answer, so it must not count as a refusal.
             if "out of memory" in str(error):
                 raise
             passed, said = False, "%s: %s" % (type(error).__name__, error)

@@ -23,6 +23,7 @@ def view(
     """Return the tensors of every set as arrays over the mapping."""
     memory: Any = (ctypes.c_uint8 * mapping.size).from_address(mapping.address)
     whole: Array = np.frombuffer(memory, dtype=np.uint8)
+    # NumPy refuses a write with an exception that names it; the mapping alone would end the process.
     whole.flags.writeable = writable
     sets: List[Tuple[Array, ...]] = []
     for number in range(where["sets"]):
@@ -62,6 +63,7 @@ class NumpyArrays:
                 each.close()
             self.maps = [Mapping(descriptors[0], writable=False), Mapping(descriptors[1], writable=True)]
         for each, where in zip(self.maps, (message["inputs"], message["outputs"])):
+            # Page faults are taken here, outside the clock that times the reference.
             each.populate(where["stride"] * where["sets"])
         self.outputs = outputs
         self.inputs = self.wrap(view(self.maps[0], message["inputs"], inputs, writable=False), inputs)
@@ -122,6 +124,7 @@ class NumpyArrays:
 
     def peak_bytes(self) -> int:
         """Return the most memory that this process ever had."""
+        # Linux counts ru_maxrss in KiB.
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def notes(self) -> List[str]:

@@ -28,6 +28,7 @@ class DoublePrecision:
         specs, given = self.reference.memories, self.reference.arrays.inputs[call]
         rest = nudge and fp64_reference.at_rest(specs, given)
         wide = [fp64_reference.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)]
+        # Inputs that widening leaves alone are copied: a reference that works in place must not write to the owner's.
         return self._in_double([own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, given)])
 
     def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
@@ -66,6 +67,7 @@ class DoublePrecision:
         except BaseException:
             os.close(descriptors[0])
             raise
+        # Measured before the results are written: only the computing counts as the reference's time.
         ran_s = time.perf_counter() - begin
         if picked:
             exact = [fp64_reference.doubles_at(found[number], at) for number, at in picked.items()]
@@ -88,6 +90,7 @@ class DoublePrecision:
             whole: List[Any] = []
             for call in message["calls"]:
                 inputs = self.reference.arrays.inputs[call]
+                # Numbers go on from call to call, so that each input is moved by random numbers of its own.
                 given = enumerate(zip(specs, inputs), call * len(specs))
                 wide = [fp64_reference.moved(*pair, message, number) for number, pair in given]
                 wide = [own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, inputs)]

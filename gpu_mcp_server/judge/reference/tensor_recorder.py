@@ -67,6 +67,7 @@ class Recorder(modes.TorchFunctionMode):
         """Call a function of torch."""
         given = dict(kwargs or {})
         if func in self.constructors:
+            # Meta tensors have shapes and no storage, so huge inputs are described without being made.
             given["device"] = "meta"
             given.pop("generator", None)
         name = str(getattr(func, "__name__", ""))
@@ -100,6 +101,7 @@ class Recorder(modes.TorchFunctionMode):
         """Say whether a result is one view of a tensor, whose memory the owner draws as a whole; parts may overlap."""
         if not torch.is_tensor(result) or result.dtype != whole.dtype:
             return False
+        # Shared storage tells a view; a copy has new storage, whatever method made it.
         return bool(torch._C._is_alias_of(whole, result))
 
     def _of(self, value: Any) -> Made:
@@ -116,6 +118,7 @@ class Recorder(modes.TorchFunctionMode):
         bounds = [a for a in args if isinstance(a, int)]
         low = given.get("low", bounds[0] if len(bounds) > 1 else 0)
         high = given.get("high", bounds[-1] if bounds else None)
+        # The owner draws integers from 0 to 99; other bounds must come from the problem's own code.
         return (low, high) == (0, 100)
 
     def distributions(self, values: Sequence[Any]) -> List[str]:
