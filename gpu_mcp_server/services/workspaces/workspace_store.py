@@ -225,7 +225,9 @@ class Workspaces:
                 hint="Put the needed files into a workspace of its own.",
             )
         with tempfile.TemporaryDirectory(prefix="gpu-mcp-") as name:
-            folder = Path(name)
+            # A problem may share files of two folders above it (`text_near`): these lie in the temporary folder, too.
+            folder = Path(name) / "above" / "workspace"
+            folder.mkdir(parents=True)
             for ref in refs:
                 data = await self.read_bytes(workspace_id, ref.path)
                 await asyncio.to_thread(_lay, folder / ref.path, data, ref.mode)

@@ -1,4 +1,5 @@
 import os
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound, PathRefused
 from gpu_mcp_server.hostd.protocol import FileRef, OutputFile
+from gpu_mcp_server.services.problems.formats.detect import source_at
 from gpu_mcp_server.services.workspaces import workspace_store as module
 from gpu_mcp_server.services.workspaces.local_files import MAX_LOCAL_FILES, checked_path
 from gpu_mcp_server.services.workspaces.workspace_store import MAX_TEXT_BYTES, Workspaces
@@ -278,3 +280,18 @@ async def test_a_file_that_stayed_on_its_host_says_so(workspaces: Workspaces):
         await workspaces.read(workspace_id, "big")
     with pytest.raises(LimitExceeded):
         await workspaces.read_bytes(workspace_id, "big", 1 << 20)
+
+
+async def test_a_task_in_a_workspace_shares_no_file_of_the_servers_machine(
+    workspaces: Workspaces, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A task may share files of two folders above its own; a workspace's are no folders of the user's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    (folder / "settings.py").write_text("PASSWORD = 1")
+    (folder.parent / "settings.py").write_text("PASSWORD = 2")
+    made = await workspaces.write(None, {"task.yml": "x: 1", "a/b/task.yml": "x: 1", "shared.py": "OK = 1"})
+    async with workspaces.laid_out(made.workspace_id) as laid:
+        for above in range(1, 7):
+            with pytest.raises(BadRequest):
+                await (await source_at(laid / "task.yml")).text_near("../" * above + "settings.py")
+        assert await (await source_at(laid / "a" / "b" / "task.yml")).text_near("../../shared.py") == "OK = 1"
