@@ -183,7 +183,8 @@ class AttendedRuns:
             state = await asyncio.to_thread(Runs(lab).state, run_id)
             if state.state == "finished":
                 return RunNews(state=state, said=heard.said)
-            run = self._start(lab, run_id, heard.jobs)
+            # Looked at again: another request may have started it meanwhile, and two would be in each other's way.
+            run = self._runs.get(run_id) or self._start(lab, run_id, heard.jobs)
         run.admit(heard.visitor)
         started = run
         async with run.hold_attendance(lambda: self._end(run_id, started)):

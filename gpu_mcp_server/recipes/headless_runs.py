@@ -42,7 +42,7 @@ GOOD: Mapping[Mode, str] = {"nccl": "verified", "project": "green"}
 PLAN_FILE = "plan.json"
 PROBLEM = "problem"
 END = "end"
-RUN_ID = re.compile(r"^r-[A-Za-z0-9_.-]{1,80}$")
+RUN_ID = re.compile(r"^r-[A-Za-z0-9_.-]{1,80}\Z")
 
 
 async def silent(message: str) -> None:

@@ -170,7 +170,7 @@ def lay_plan(sent: SentRun, folder: Path) -> RunPlan:
     def laid(kind: str, files: list[GivenFile]) -> list[str]:
         found: list[str] = []
         for number, file in enumerate(files):
-            path = folder / GIVEN / f"{kind}-{number}" / file.name.lstrip(".")
+            path = folder / GIVEN / f"{kind}-{number}" / (file.name.lstrip(".") or "file")
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.write_bytes(file.data)
             found.append(str(path))
