@@ -71,7 +71,6 @@ def _compiled(
     table = ", ".join(f"{{{', '.join(f'{math.log(size):.9f}' for size in sizes)}}}" for sizes, _ in points)
     ids = ", ".join(str(part) for _, part in points)
     calls = "".join(f"    case {n}: return {_entry(n)}({names});\n" for n in range(1, len(parts)))
-    sizes = ", ".join(f"log((double)({symbol} > 1 ? {symbol} : 1))" for symbol in symbols)
     return "\n".join([
         "/* A dispatcher: the nearest of the timed shapes decides. Parts: "
         + ", ".join(part.attempt_id for part in parts) + " */",
@@ -79,8 +78,9 @@ def _compiled(
         "#include <math.h>", "#include <stdint.h>", *includes, *blocks,
         f"static const double gpu_mcp_points[{len(points)}][{len(symbols)}] = {{{table}}};",
         f"static const int gpu_mcp_parts[{len(points)}] = {{{ids}}};",
-        head + " {" if language == "c" else f'extern "C" {head} {{',
-        f"    const double at[{len(symbols)}] = {{{sizes}}};",
+        "static int gpu_mcp_nearest(const int64_t *sizes) {",
+        f"    double at[{len(symbols)}];",
+        f"    for (int k = 0; k < {len(symbols)}; k++) at[k] = log((double)(sizes[k] > 1 ? sizes[k] : 1));",
         "    int part = 0;",
         "    double least = INFINITY;",
         f"    for (int i = 0; i < {len(points)}; i++) {{",
@@ -89,7 +89,11 @@ def _compiled(
         "            far += (gpu_mcp_points[i][k] - at[k]) * (gpu_mcp_points[i][k] - at[k]);",
         "        if (far < least) { least = far; part = gpu_mcp_parts[i]; }",
         "    }",
-        "    switch (part) {",
+        "    return part;",
+        "}",
+        head + " {" if language == "c" else f'extern "C" {head} {{',
+        f"    const int64_t gpu_mcp_sizes[{len(symbols)}] = {{{', '.join(symbols)}}};",
+        "    switch (gpu_mcp_nearest(gpu_mcp_sizes)) {",
         f"{calls}    default: return {_entry(0)}({names});",
         "    }",
         "}\n",
@@ -170,12 +174,16 @@ def _launcher(name, entry, text):
 
 $PARTS
 
-def launch($ARGUMENTS):
-    sizes = ($SYMBOLS,)
+def _part_for(sizes):
+    """Return the part of the nearest point; apart from `launch`, as a tensor may be called `max`, and a size `at`."""
     chosen = _CHOSEN.get(sizes)
     if chosen is None:
         at = [math.log(max(size, 1)) for size in sizes]
         far = [(sum((a - b) ** 2 for a, b in zip(point, at)), part) for point, part in _POINTS]
         chosen = _CHOSEN[sizes] = _PARTS[min(far)[1]]
-    return chosen($ARGUMENTS)
+    return chosen
+
+
+def launch($ARGUMENTS):
+    return _part_for(($SYMBOLS,))($ARGUMENTS)
 '''

@@ -36,8 +36,8 @@ LARGE, SMALL = PART.replace("CHOSEN", "<"), PART.replace("CHOSEN", ">")
 """Slow at small sizes, and slow at large ones."""
 
 
-def problem(shapes: list[dict[str, int]]) -> Any:
-    tensors = [{"name": name, "dtype": "float32", "shape": ["n"]} for name in "xy"]
+def problem(shapes: list[dict[str, int]], output: str = "y") -> Any:
+    tensors = [{"name": name, "dtype": "float32", "shape": [*shapes[0]]} for name in ("x", output)]
     from gpu_mcp_server.models.problem import TensorSpec
 
     x, y = (TensorSpec.model_validate(each) for each in tensors)
@@ -63,8 +63,11 @@ def test_the_smallest_set_is_within_two_per_cent_of_all(
 
 
 @pytest.mark.parametrize("language", ["c", "cpp", "launcher"])
-def test_generated_code_keeps_its_parts_apart_and_takes_the_nearest(language: str, tmp_path: Path):
-    """Both parts have the same names at their top; each answers its own sizes."""
+@pytest.mark.parametrize(("tensor", "size"), [("y", "n"), ("log", "at"), ("max", "part"), ("math", "chosen")])
+def test_generated_code_keeps_its_parts_apart_and_takes_the_nearest(
+    language: str, tensor: str, size: str, tmp_path: Path
+):
+    """Both parts have the same names at their top; each answers its own sizes. A problem's names are its own."""
     answer = {"c": "int", "cpp": 'extern "C" int'}
     text = (
         "#include <stdint.h>\n#define ADDED {0}\nstatic float added(void) {{ return ADDED; }}\n"
@@ -75,8 +78,8 @@ def test_generated_code_keeps_its_parts_apart_and_takes_the_nearest(language: st
         "def launch(x, y):\n    y[0] = x[0] + added() * ('added' in inspect.getsource(added))\n"
     )
     parts = [DispatchedPart(f"a-{n}", text.format(n + 1), "launch") for n in range(2)]
-    choice = [({"n": 64}, 0), ({"n": 1024}, 1)]
-    source = dispatcher_source(problem([dims for dims, _ in choice]), language, parts, choice)
+    choice = [({size: 64}, 0), ({size: 1024}, 1)]
+    source = dispatcher_source(problem([dims for dims, _ in choice], tensor), language, parts, choice)
     file = tmp_path / f"d.{language if language != 'launcher' else 'py'}"
     file.write_text(source)
     sizes = {1: 1, 64: 1, 255: 1, 257: 2, 10**9: 2}
