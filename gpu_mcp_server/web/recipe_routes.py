@@ -49,9 +49,11 @@ class RecipeRoutes:
 
     async def _begin(self, request: Request) -> Response:
         run_id = request.path_params["run_id"]
+        team = request.app.state.site.team
+        await team.allowances.check_disk(len(await request.body()))
         await self._runs.begin(run_id, await _read(request, SentRun))
         address = request.client.host if request.client else None
-        request.app.state.site.team.audit.note(request.state.user, "recipe begin", run_id[:80], "ok", address)
+        team.audit.note(request.state.user, "recipe begin", run_id[:80], "ok", address)
         return JSONResponse({"run_id": run_id})
 
     async def _attend(self, request: Request) -> Response:

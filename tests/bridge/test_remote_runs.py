@@ -284,6 +284,7 @@ async def test_runs_are_their_users_alone_and_plans_bring_no_paths_of_the_server
         await site.ask("PUT", "/recipes/r-path", ada, json={"plan": {**plan, "problem": "/etc/passwd"}}),
         await site.ask("PUT", "/recipes/x", ada, json=mine),
         await site.ask("PUT", "/recipes/r-up", ada, json={**mine, "seed": [{"name": "../x", "data": ""}]}),
+        await site.ask("PUT", "/recipes/r-line%0A", ada, json=mine),
         await site.ask("PUT", "/recipes/r-no", ada, content=b"["),
         await site.ask(
             "PUT",
@@ -292,16 +293,18 @@ async def test_runs_are_their_users_alone_and_plans_bring_no_paths_of_the_server
             json={"plan": {**plan, "mode": "tune", "problem": "p-0", "tune": {"N": [1]}, "tuning": {"source": "a.c"}}},
         ),
     ]
+    full = await site.ask("PUT", "/recipes/r-full", await site.token("max", quotas={"disk_bytes": 0}), json=mine)
     lost = (await site.ask("POST", "/recipes/r-mine/attend", ada, json=heard)).json()
     listed = [run["run_id"] for run in (await site.ask("GET", "/recipes", ada)).json()["runs"]]
 
     assert begun.status_code == laid.status_code == 200
     assert (kept["reference_code"], kept["documents"], kept["agent"]["files"]) == ([], [], {})
-    assert [a.status_code for a in theirs] == [400, 404, 404, 404, 404, 404, 404, 404, 400, 400, 400, 400, 400, 400]
+    assert [a.status_code for a in theirs] == [400, 404, 404, 404, 404, 404, 404, 404, *[400] * 7]
     assert (
         "is taken" in theirs[0].text
         and "scope 'run'" in theirs[8].text
         and "no problem of this server" in theirs[9].text
     )
+    assert full.status_code == 403 and "disk_bytes" in full.text
     assert "There is no problem" in lost["error"] and lost["refused"]
     assert sorted(listed) == ["r-laid", "r-mine"], "nothing is left of what was refused"
