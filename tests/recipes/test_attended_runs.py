@@ -10,7 +10,7 @@ from tests.laboratory import laboratory
 
 
 async def test_requests_that_cross_each_other_begin_a_run_once():
-    """Those sent anew after a lost line, say: a second beginning would wait for the first one's journal."""
+    """A client sends a request again after a lost line, say; a second beginning would fail at the first one's journal."""
     plan = RunPlan(name="made", mode="project", request="a program", agent=AgentCommand(command=["agent"]))
     async with laboratory() as lab:
 
