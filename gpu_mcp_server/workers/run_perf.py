@@ -24,7 +24,7 @@ EVENTS = ("task-clock", "cycles", "instructions", "cache-misses", "branches", "b
 USER = ":u"
 """The program's own part alone: a login may count no more of it where perf_event_paranoid is 2."""
 COUNTED = re.compile(r"^(?P<count>[^,]{0,40}),[^,]{0,20},(?P<event>[\w-]{1,40})(?::u)?,")
-SAMPLE = re.compile(r"^\s{1,60}(?P<ip>[0-9a-f]{1,16}) (?P<symbol>.{1,400}) \((?P<file>[^()]{1,400})\)$")
+SAMPLE = re.compile(r"^\s{1,60}(?P<ip>[0-9a-f]{1,16}) (?P<symbol>.{1,20000}) \((?P<file>[^()]{1,400})\)$")
 MAPPED = re.compile(
     r"PERF_RECORD_MMAP2 .{1,60}?: \[0x(?P<start>[0-9a-f]{1,16})\(0x(?P<size>[0-9a-f]{1,16})\)"
     r" @ (?:0x)?(?P<offset>[0-9a-f]{1,16}) .{1,80}\]: \S{4} (?P<file>.{1,400})$"
@@ -32,6 +32,8 @@ MAPPED = re.compile(
 REGION_HZ, PROGRAM_HZ = 997, 199
 """Samples a second of each thread; odd, so that they keep no step with a loop."""
 MOST_SAMPLES, MOST_LINES, MOST_FUNCTIONS, MOST_ADDRESSES = 500000, 40, 20, 5000
+LINE_BYTES, NAME = 1 << 15, 300
+"""Of a line of perf's, and characters of a function's name in it that are kept: templates have thousands."""
 KEPT = 1 << 16
 """Bytes of what the program printed."""
 
@@ -109,6 +111,12 @@ def counts_in(text: str) -> Dict[str, float]:
     return found
 
 
+def sample_in(line: str) -> Optional[Tuple[int, str, str]]:
+    """Return address, function and file of a line of perf-script; None of any other line."""
+    match = SAMPLE.match(line)
+    return (int(match.group("ip"), 16), match.group("symbol")[:NAME], match.group("file")) if match else None
+
+
 class Counting:
     """perf around one command.
 
@@ -150,11 +158,12 @@ class Counting:
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as script:
             assert script.stdout is not None
             for number, raw in enumerate(script.stdout):
-                line = raw[:1000].decode("utf-8", "replace").rstrip("\n")
-                sample, mapped = SAMPLE.match(line), MAPPED.search(line)
+                line = raw[:LINE_BYTES].decode("utf-8", "replace").rstrip("\n")
+                sample, mapped = sample_in(line), MAPPED.search(line[:1000])
                 if sample:
-                    functions[sample.group("symbol"), sample.group("file")] += 1
-                    places[int(sample.group("ip"), 16), sample.group("file")] += 1
+                    ip, name, file = sample
+                    functions[name, file] += 1
+                    places[ip, file] += 1
                 elif mapped:
                     numbers = [int(mapped.group(name), 16) for name in ("start", "size", "offset")]
                     maps.append((numbers[0], numbers[1], numbers[2], mapped.group("file")))

@@ -158,6 +158,14 @@ def test_hardware_counters_are_told_and_advice_names_its_count():
     assert "UNKNOWN: branch misses: " in text
 
 
+def test_a_sample_counts_however_long_its_functions_name_is():
+    """Demangled templates have thousands of characters, and are often the hot ones."""
+    name = f"void fill<{', '.join(['std::pair<int (*)(long), float>'] * 300)}>(float*) const"
+    ip, kept, file = run_perf.sample_in(f"        55d0aa001139 {name} (/job/a program)") or (0, "", "")
+    assert (ip, file) == (0x55D0AA001139, "/job/a program") and 0 < len(kept) <= 400 and name.startswith(kept)
+    assert run_perf.sample_in("prog 1 PERF_RECORD_MMAP2 1/1: [0x55d0(0x1000) @ 0 08:01 1 0]: r-xp /job/a") is None
+
+
 def test_a_kernel_near_the_memorys_roof_is_told_so_and_one_in_cache_is_not():
     metrics = {"tensor bytes": 1e9, "stream GB/s": 10.0, "fma GFLOP/s": 100.0, "flops": 1e9, "cores": 2.0}
     reading = KernelReading(name="k", time_us=125e3, calls=3, metrics=metrics, texts={"tool": perf_events.TOOL})
