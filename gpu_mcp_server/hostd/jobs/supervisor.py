@@ -156,10 +156,12 @@ class Supervisor:
         view = self.lease.foreseen_view() if self.spec.gpus.ahead else None
         if self.ahead or self.premade is not None or view is None or (os.cpu_count() or 1) < SPARE_CORES:
             return
-        self.ahead = True
-        self._take_uids()
-        if self.status is None:
-            self._launch(view)
+        given = self.place.assign_uids(self.stamps) if self.place is not None else None
+        if given is None:  # not waited for: who holds the GPU may wait for the same uids, and our turn may come
+            return
+        self.ahead, self.stamps = True, given
+        self._launch(view)
+        self.folder.update_notes(identities(self.roles))
 
     def _launch(self, view: Tuple[List[str], Dict[str, str]]) -> None:
         assert self.place is not None
@@ -208,15 +210,13 @@ class Supervisor:
         if self.status is not None:
             raise JobRefused(self.status, "before it started")
         assert self.place is not None
+        self.held.add(self.lease.descriptors())
         if self.premade is not None:
-            self.held.add(self.lease.descriptors())
             self.links[:] = self.premade.start(self.spec)
-        else:
-            self.held.add(self.lease.descriptors())
-            if not self.ahead:
-                self._launch(self.lease.view())
-            for role in self.roles:
-                self._note_sandbox(role)
+        elif not self.ahead:
+            self._launch(self.lease.view())
+        for role in self.roles if self.premade is None else ():
+            self._note_sandbox(role)
         self.held.close()
         self.folder.update_notes(identities(self.roles))
         self._running()

@@ -386,6 +386,24 @@ async def test_jobs_of_a_killed_hostd_go_on_waiting_when_they_are_detached(pool,
 
 
 @needs_root
+async def test_a_job_next_in_line_waits_for_no_uids_there(open_lab, state: Path):
+    """Else it would not hear that its turn has come."""
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_UIDS="2", GPU_MCP_HOSTD_SPARE_CORES="1")
+    holders = [await pool.start(), await pool.lab.start("/bin/sh", "-c", "echo on; sleep 60", until=b"on")]
+    roles = (ProcessSpec(argv=("{python}", "-I", "-c", OWNER, "owner"), role="owner", trusted=True),)
+    spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
+    await pool.lab.submit(spec)
+    while not (stood := await pool.lab.record(spec.id)).note:
+        await asyncio.sleep(0.005)
+    for job in reversed(holders):
+        await pool.lab.link.call("cancel", job=job)
+    done = await pool.lab.wait(spec.id)
+    end_broker(pool)
+
+    assert stood.note.startswith("position 1") and done.record.status == "ok", (stood, done)
+
+
+@needs_root
 async def test_more_jobs_than_uids_stand_in_line_and_take_none_from_those_that_run(open_lab, state: Path):
     """Three uids: one runs on the GPU, six wait for it, and jobs without a GPU run meanwhile; then more than three run."""
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_UIDS="3")
