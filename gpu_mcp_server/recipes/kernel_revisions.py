@@ -142,6 +142,7 @@ async def _git(repository: Path, *arguments: str) -> bytes:
         raise BadRequest(f"git {arguments[0]} took more than {GIT_S:.0f} s.", hint="Compare two folders.") from error
     if process.returncode:
         raise BadRequest(
-            f"git {arguments[0]} ended with {process.returncode}.", hint="Fetch all of the revision, or compare two folders."
+            f"git {arguments[0]} ended with {process.returncode}.",
+            hint="Fetch all of the revision, or compare two folders.",
         )
     return out

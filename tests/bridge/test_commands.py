@@ -231,7 +231,9 @@ async def test_an_admin_drains_a_host_of_the_server_and_adds_none_from_elsewhere
     assert "new GPU" in drained["drained"] and "chief" in drained["drained"]
     assert "new GPU" in json.dumps(status)
     assert resumed["drained"] is None
-    assert added.returncode == 2 and f"The settings of {site.url}" in added.stderr and "--local hosts add" in added.stderr
+    assert (
+        added.returncode == 2 and f"The settings of {site.url}" in added.stderr and "--local hosts add" in added.stderr
+    )
     assert list(here["hosts"]) == ["local"]
     assert unknown.returncode == 2 and "nowhere" in unknown.stderr
     assert refused.status_code == 400 and "admin" in refused.text
