@@ -14,6 +14,7 @@ from gpu_mcp_server.recipes.run.candidate_profile import gain_of, predicted_gain
 from gpu_mcp_server.recipes.run.journal import FILE, entries
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.profiles import profile_plans
+from gpu_mcp_server.services.profiles.processor_profiler import ProcessorProfiler
 from tests.recipes.conftest import Begun
 from tests.services.profiles.test_profiler import DATA, put_tools
 
@@ -30,6 +31,20 @@ TIMED = {"tier": "performance", "target": {"speedup": 1e6}, "iterations": {"perf
 """A target that no candidate reaches, so that correct ones are below it on every machine."""
 
 
+def put_gpu(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have attempts in C profiled as those for a GPU are, by the stand-ins."""
+    put_tools(lab, monkeypatch)
+    monkeypatch.setitem(LANGUAGES, "c", LANGUAGES["c"]._replace(called_alone=True))
+    leave_out_the_processor(monkeypatch)
+
+
+def leave_out_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def plan(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(ProcessorProfiler, "plan", plan)
+
+
 async def asked(lab: Lab, run_id: str, step: str) -> str:
     journal = entries(lab.settings.data_dir / "recipes" / run_id)
     done = next(e for e in journal if e["event"] == "done" and e["step"] == step)
@@ -39,8 +54,7 @@ async def asked(lab: Lab, run_id: str, step: str) -> str:
 async def test_a_correct_candidate_below_its_target_is_profiled_and_the_next_one_scores_the_advice(
     lab: Lab, begun: Begun, monkeypatch: pytest.MonkeyPatch
 ):
-    put_tools(lab, monkeypatch)
-    monkeypatch.setitem(LANGUAGES, "c", LANGUAGES["c"]._replace(called_alone=True))
+    put_gpu(lab, monkeypatch)
     state = await Runs(lab).go(run_id := await begun("learns", **TIMED))
 
     assert state.stopped == "iterations", state.summary()
@@ -72,8 +86,7 @@ async def test_a_correct_candidate_below_its_target_is_profiled_and_the_next_one
 async def test_where_counters_are_denied_a_timeline_says_what_takes_the_time_and_what_is_not_measured(
     lab: Lab, begun: Begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    put_tools(lab, monkeypatch)
-    monkeypatch.setitem(LANGUAGES, "c", LANGUAGES["c"]._replace(called_alone=True))
+    put_gpu(lab, monkeypatch)
     ncu = lab.settings.data_dir / "tools" / "ncu"
     ncu.write_text(ncu.read_text().replace('if "closed" in program', "if True"))
     (tmp_path / "python_profile.py").write_text(
@@ -93,8 +106,7 @@ async def test_where_counters_are_denied_a_timeline_says_what_takes_the_time_and
 async def test_a_population_profiles_its_fastest_once_and_tells_the_next_round(
     lab: Lab, begun: Begun, monkeypatch: pytest.MonkeyPatch
 ):
-    put_tools(lab, monkeypatch)
-    monkeypatch.setitem(LANGUAGES, "c", LANGUAGES["c"]._replace(called_alone=True))
+    put_gpu(lab, monkeypatch)
     rounds = {"descendant_num": 1, "rounds": 4, "ancestor_num": 2}
     state = await Runs(lab).go(run_id := await begun("learns", mode="population", population=rounds, **TIMED))
 
@@ -119,7 +131,21 @@ async def test_a_population_profiles_its_fastest_once_and_tells_the_next_round(
         assert ([s.step for s in again.steps], again.best) == ([s.step for s in state.steps], state.best), step
 
 
-async def test_where_nothing_can_profile_the_times_stand_alone_and_say_why(lab: Lab, begun: Begun):
+async def test_a_candidate_for_the_processor_is_profiled_there(lab: Lab, begun: Begun):
+    state = await Runs(lab).go(run_id := await begun("learns", **TIMED))
+
+    (profiled,) = [step for step in state.steps if step.kind == "profile"]
+    assert profiled.outcome.partition(":")[0] in ("standard", "quick"), profiled
+    handoffs = lab.settings.data_dir / "recipes" / run_id / "handoffs"
+    told = CandidateProfile.model_validate_json((handoffs / "profile-003.json").read_text())
+    prompt = await asked(lab, run_id, "code-004")
+    assert told.profile_id and "calls" in told.evidence and told.evidence in prompt and told.advice in prompt
+
+
+async def test_where_nothing_can_profile_the_times_stand_alone_and_say_why(
+    lab: Lab, begun: Begun, monkeypatch: pytest.MonkeyPatch
+):
+    leave_out_the_processor(monkeypatch)
     state = await Runs(lab).go(run_id := await begun("learns", **TIMED))
 
     assert [s.outcome for s in state.steps if s.kind == "profile"] == ["times alone"]
