@@ -288,7 +288,7 @@ TASKS = (
             Candidate("int launch(", f"#include <math.h>\n{{launcher}} {RMS_BODY}", "first draft"),
             Candidate("int64_t", f"{HEAD}{{launcher}} {RMS_BODY}", "with stdint.h", MATH),
         ),
-        wrong_problem={"outputs": [tensor("y", "N", "D")]}, because="lower-case letter",
+        wrong_problem={"outputs": [tensor("y", "N*D")]}, because="a name is a letter",
     ),
     Task(
         "int8 matrix product", "quantized inference in C", "c", INT8_MATMUL,

@@ -471,18 +471,20 @@ def on_stream(whole_batch: bool = False) -> str:
             xs[n] = x, ys[n++] = y;
             push(stream, run, work);
         } else if (x == xs[0])
-            for (int i = 0; i < n; i++) {
+            for (int i = 0; i < n && is_mapped(xs[i]) && is_mapped(ys[i]); i++) {
                 struct work *each = malloc(sizeof *each);
                 *each = (struct work){xs[i], ys[i], rows, cols};
                 push(stream, run, each);
             }
         """
     return (
-        "#include <dlfcn.h>\n#include <stdlib.h>\n"
+        "#include <dlfcn.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n"
         + (EXAMPLES / "naive.c").read_text().replace("int launch(", "static int honest(")
         + """
     struct work { const float *x; float *y; int64_t rows, cols; };
     static void run(void *p) { struct work *w = p; honest(w->x, w->y, w->rows, w->cols); }
+    /* On a busy host a shape's buffers are opened again for fewer calls, at the same address. */
+    static int is_mapped(const void *at) { return !msync((void *)((uintptr_t)at & ~(uintptr_t)4095), 1, MS_ASYNC); }
     int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
         static int (*push)(void *, void (*)(void *), void *);
         if (!push) push = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchHostFunc");

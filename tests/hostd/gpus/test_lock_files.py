@@ -190,7 +190,7 @@ def test_an_ordinary_user_makes_a_folder_where_there_is_none_and_doctor_says_who
     assert said == "|"
     os.chown(folder, STRANGER + 1, STRANGER + 1)
     note = as_stranger(folder, f"assert len({TAKE}) == 1\nprint(locks.note())")
-    assert f"belongs to uid {STRANGER + 1}" in note and "as root: chown root" in note
+    assert f"belongs to uid {STRANGER + 1}" in note and "as root, run: chown root" in note
     host = {"host": "a", "reachable": True, "locks_note": note, "level": "full", "toolchains": {"gcc": "12"}}
     assert [c.found for c in host_checks([host]) if "can remove the locks" in c.found]
 

@@ -361,5 +361,7 @@ async def test_a_command_says_what_its_gpus_must_be_and_how_urgent_it_is(lab: La
     ], "a card that is sold as 80 GB has 79.6 GiB"
     assert [r.is_error for r in refused] == [True] * 3
     said = [r.content[0].text for r in refused]
-    assert "0 of them such, 1 were asked for" in said[0] and "none is asked for" in said[1] and "priority" in said[2]
+    assert (
+        "0 of them such, 1 were asked for" in said[0] and "the job asks for none" in said[1] and "priority" in said[2]
+    )
     assert (noted, usual) == (["background", "background"], "batch")

@@ -414,6 +414,7 @@ def lse_backward(x, scale, grad):
 """
 
 
+@needs_torch
 async def test_a_task_of_two_functions_is_judged_by_both(lab: Lab, tmp_path: Path):
     """Sizes that only its evaluation has are in the cases; each function is told by the end of its name."""
     task = TASK.replace('"size": 64, "scale": 2', '"columns": 40').replace('"size": 500, "scale": 3', '"columns": 70')
