@@ -29,10 +29,13 @@ class StepSettings(Model):
     """Changes to the agent's calls of some steps; absent keys are as in all steps."""
 
     model: str | None = None
+    """Model of these steps."""
     turns: int | None = Field(default=None, ge=1, le=1000)
+    """Turns of one call in these steps."""
     timeout_s: float | None = Field(default=None, gt=0, le=6 * 3600)
+    """Seconds after which the server ends one call in these steps."""
     decoding: Decoding = {}
-    """temperature, max_tokens ...: added to those of all steps."""
+    """Decoding settings such as temperature, added to those of all steps."""
 
 
 class AgentCommand(Model):
@@ -43,39 +46,43 @@ class AgentCommand(Model):
     """
 
     client: ClientName | None = None
-    """An agent that is known by name: its arguments, settings and our tools are put together for it, its own shell is
-    off. chat: a loop of ours around any model behind an OpenAI-compatible `address`, with `decoding`."""
+    """Agent that the server knows: it sets the arguments, the settings and the tools, and turns the agent's own shell
+    off. `chat` is the server's own loop around any model behind an OpenAI-compatible `address`, with `decoding`."""
     command: list[str] = []
-    """Program and arguments, as seen inside its sandbox: /usr, `roots`, and its workspace at /job. With `client` the
-    program alone, where it is not found by its name."""
+    """Program and arguments as the sandbox has them: /usr, `roots`, and the workspace at /job. With `client`, the
+    path of the program alone, if PATH does not have it."""
     address: str = ""
-    """URL of its model, the one place that it reaches: by a tunnel, without any network of its own."""
+    """URL of the model. The agent reaches it through a tunnel, and no other address."""
     toolsets: list[str] = ["default"]
-    """Of our tools, in agent mode."""
+    """Toolsets of the server that the agent may call in agent mode."""
     stdin: str = "{prompt}"
-    """What it reads."""
+    """Text that the agent reads on standard input."""
     environment: dict[str, str] = {}
+    """Environment variables of the agent."""
     pass_environment: list[str] = []
-    """Names of variables of yours that it gets, such as a key; their values are kept nowhere."""
+    """Names of your own variables that the agent gets, such as a key; the server keeps no value."""
     files: dict[str, str] = {}
-    """Files laid into its workspace: path there, and path here relative to the TOML."""
+    """Files that the server copies into the workspace: path there, and path here relative to the TOML."""
     roots: list[str] = []
-    """Folders shown to it read-only; never your home or what holds it."""
+    """Folders that the sandbox shows read-only; your home folder and its parents are refused."""
     network: bool = False
-    """Whether it needs an address. The setting allow_fetch must permit it, and it is then told nothing less than the
-    network of this machine."""
+    """Give the agent this machine's whole network; the setting allow_fetch must permit it. `address` needs none."""
     timeout_s: float = Field(default=600.0, gt=0, le=6 * 3600)
+    """Seconds after which the server ends one call."""
     output_bytes: int = Field(default=1 << 20, ge=1 << 10, le=16 << 20)
+    """Largest output of one call."""
     memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
+    """Memory limit of the agent's sandbox."""
     model: str = ""
+    """Model that the agent is told to use; empty: its own default."""
     turns: int = Field(default=30, ge=1, le=1000)
-    """For `{turns}`: how often one call may ask its model, where the command can be told so; in agent mode also how
-    often it may call our tools, which then tell it to end."""
+    """Model requests of one call (`{turns}`), if the command takes such a limit. In agent mode also the tool calls of
+    one call, after which the tools tell the agent to end."""
     decoding: Decoding = {}
-    """temperature, top_p, max_tokens ...: placeholders of their names; client chat sends them to its model, client
-    claude takes max_tokens alone."""
+    """Settings such as temperature, top_p and max_tokens, each a placeholder of its name. Client chat sends them to its
+    model; client claude takes max_tokens alone."""
     steps: dict[str, StepSettings] = {}
-    """Other settings by the beginning of a step's name: specification, build-plan, test-plan, code, session,
+    """Settings of single steps, by the beginning of their names: specification, build-plan, test-plan, code, session,
     reflect; in mode project also build-files and test-files."""
 
     def for_step(self, step: str) -> "AgentCommand":
@@ -92,122 +99,139 @@ class Iterations(Model):
     """Failed candidates of the whole run at each stage, at which it ends with the best it has."""
 
     specification: int = Field(default=2, ge=1, le=100)
-    """Answers of each role that is asked before the first candidate."""
+    """Failed answers of each role that writes before the first candidate."""
     compile: int = Field(default=4, ge=1, le=1000)
+    """Candidates that do not compile."""
     correctness: int = Field(default=4, ge=1, le=1000)
+    """Candidates that are incorrect."""
     performance: int = Field(default=4, ge=1, le=1000)
     """Correct candidates that miss the target."""
     session: int = Field(default=1, ge=1, le=100)
-    """In agent mode: how often the agent is called, each time told what was judged so far."""
+    """Calls of the agent in agent mode; each prompt has the verdicts so far."""
 
 
 class PlanTarget(Model):
     """Target at which a run stops; without one it uses its iterations up."""
 
     speedup: float | None = Field(default=None, gt=0)
-    """Over the reference, geometric mean over the shapes; in mode nccl of the whole program over its original."""
+    """Speed-up against the reference, geometric mean over the shapes; in mode nccl of the whole program."""
     median_us: float | None = Field(default=None, gt=0)
-    """At the last shape."""
+    """Median time of one call at the last shape."""
 
 
 class Budget(Model):
     """Limits of what a run may cost in all."""
 
     wall_s: float | None = Field(default=None, gt=0)
-    """Of steps, over all resumptions."""
+    """Seconds of all steps, over all resumptions."""
     agent_calls: int = Field(default=200, ge=1)
+    """Calls of the agent."""
     cost_usd: float | None = Field(default=None, gt=0)
-    """As agents report it; one that reports nothing counts as nothing."""
+    """US dollars that the agent reports; an agent that reports none has no limit."""
 
 
 class SuiteBudget(Model):
     """Limits for all runs of a suite together: no further problem is begun once one of these is spent."""
 
     agent_calls: int | None = Field(default=None, ge=1)
+    """Calls of agents."""
     tokens: int | None = Field(default=None, ge=1)
-    """As agents report them; one that reports nothing counts as nothing."""
+    """Tokens that agents report; an agent that reports none has no limit."""
     cost_usd: float | None = Field(default=None, gt=0)
-    """Likewise."""
+    """US dollars that agents report; an agent that reports none has no limit."""
     gpu_s: float | None = Field(default=None, gt=0)
-    """Seconds times GPUs of the jobs that judge and profile."""
+    """GPU seconds of the jobs that judge and profile."""
 
 
 class Population(Model):
-    """Of population mode, with GEAK's names."""
+    """Options of population mode, with GEAK's names."""
 
     ancestor_num: int = Field(default=3, ge=1, le=20)
-    """References in the prompt, in ascending latency."""
+    """Ancestors in a prompt, in ascending latency."""
     descendant_num: int = Field(default=4, ge=1, le=32)
-    """Offspring a round."""
+    """Offspring of one round."""
     rounds: int = Field(default=3, ge=1, le=1000)
+    """Rounds of the run."""
     seed: str | None = None
-    """File of the first ancestor; where it has EVOLVE-BLOCKs only their lines may change."""
+    """File of the first ancestor. If it has EVOLVE-BLOCKs, only their lines may change."""
 
 
 class Tuning(Model):
     """Options of sweeping the parameters of `[tune]`."""
 
     source: str | None = None
-    """In mode tune: the file whose parameters are swept, relative to the TOML."""
+    """File whose parameters mode tune sweeps, relative to the TOML."""
     constraints: list[Annotated[str, Field(min_length=1, max_length=400)]] = Field(default=[], max_length=32)
-    """Which points are tried, over the parameters' names: `BLOCK_M * BLOCK_N <= 16384`."""
+    """Conditions that a point must meet, over the parameters' names: `BLOCK_M * BLOCK_N <= 16384`."""
     trials: int = Field(default=64, ge=1, le=10_000)
-    """A space with more points is sampled by optuna's TPE, this many points in all."""
+    """Points to try at most; optuna's TPE samples a larger space."""
 
 
 class RunPlan(Model):
     """The whole plan of one run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$")]
+    """Name of the run and of its report."""
     mode: Mode = "structured"
+    """Loop that the run follows (docs/how-to/headless-runs.md)."""
     problem: Annotated[str, Field(max_length=200)] = ""
-    """A problem_id, or a problem's file relative to the TOML; in mode nccl the program's main file; in mode project a
+    """Problem_id, or a problem's file relative to the TOML. Mode nccl takes the program's main file, mode project a
     folder to start from, or nothing."""
     accept_degenerate: bool = False
-    """Run problems too of which an answer without work is right; their verdicts say so, and no score counts them."""
+    """Take problems whose answer needs no work; verdicts say so, and no score counts them."""
     language: CandidateLanguage = "cuda"
+    """Language of the candidates."""
     recipe: Short | None = None
-    """Role or procedure of agent_recipes whose text begins the prompts: coder, in agent mode optimize-kernel, in mode
-    nccl nccl-device-transform."""
+    """Role or procedure of agent_recipes that begins the prompts. Default: coder; optimize-kernel in agent mode;
+    nccl-device-transform in mode nccl."""
     request: str = Field(default="", max_length=20_000)
-    """Request in words."""
+    """Your request in words."""
     host: str | None = None
+    """Host that judges; absent: the server chooses one."""
     flags: list[str] = []
+    """Compiler flags of every candidate."""
     tier: Tier | Literal["compile"] = "performance"
-    """Below performance nothing is timed: the first correct candidate is what the run is for. compile: nothing is run
-    either, for devices that are not here; the first candidate that compiles is."""
+    """Below `performance` nothing is timed, and the run ends with the first correct candidate. `compile` runs nothing,
+    for devices that no host has, and ends with the first candidate that compiles."""
     fresh: bool = False
-    """Judge again what was judged before; else an identical request is answered by the verdict that it got."""
+    """Judge an identical request again; else the server answers it with the kept verdict."""
     accept_provisional: bool = False
-    """Let unconfirmed times count for the target; else the run confirms candidates that reach it, and its best."""
+    """Count unconfirmed times for the target; else the run confirms its best and each candidate that reaches it."""
     entry: str = "launch"
-    """The launcher that a candidate defines."""
+    """Function that a candidate defines."""
     roles: list[Literal["builder", "tester"]] = []
-    """In structured mode, asked after the analyst: the builder for flags and launcher, which are checked and used for
-    every candidate; the tester for the cases that the coder is told of."""
+    """Roles that structured mode asks after the analyst. The builder gives flags and launcher for every candidate,
+    which the server checks; the tester gives cases for the coder."""
     agent: AgentCommand = AgentCommand()
-    """Needed in every mode but tune."""
+    """Command that calls the agent; every mode but tune needs it."""
     iterations: Iterations = Iterations()
+    """Failures at each stage after which the run ends."""
     target: PlanTarget = PlanTarget()
+    """Target at which the run stops."""
     budget: Budget = Budget()
+    """Limits of the run's cost."""
     suite: SuiteBudget = SuiteBudget()
+    """Limits for all runs of a suite together."""
     population: Population = Population()
+    """Options of population mode."""
     tune: dict[ParameterName, Values] = Field(default={}, max_length=20)
-    """Values of macros, or of constants of a Python module: every combination is judged, without the agent. Mode tune
-    does nothing else; modes structured and population sweep their best before they end below the target."""
+    """Values of macros, or of a Python module's constants. The server judges every combination without the agent. Mode
+    tune does nothing else; modes structured and population sweep their best if the target is missed."""
     tuning: Tuning = Tuning()
+    """Options of the sweep over `tune`."""
     nccl: NcclPipelineOptions = NcclPipelineOptions()
-    """How the program is started and how far each stage is verified."""
+    """Start of the program, and depth of each stage's verification."""
     hints: dict[HintKind, list[str]] = {}
-    """research: told when an error repeats; diversity: one each candidate in turn; the others at their stage."""
+    """Hints for prompts: `research` when an error repeats, `diversity` one for each candidate in turn, others at their
+    stage."""
     reference_code: list[str] = []
     """Files to start from, shown in the first prompt."""
     documents: list[str] = []
-    """Files of API documentation, likewise."""
+    """Files of API documentation, shown in the first prompt."""
     pass_string: str = ""
-    """What the seed's own test prints when it passes: told to the agent, never believed."""
+    """Text that the seed's own test prints when it passes. The agent is told it; the server does not believe it."""
     history: int = Field(default=6, ge=0, le=50)
-    """Earlier candidates in a prompt, with their parameters."""
+    """Number of earlier candidates in a prompt, with their parameters."""
 
     @property
     def procedure(self) -> str:
