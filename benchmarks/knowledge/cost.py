@@ -1,4 +1,4 @@
-"""Cost of the search: first answer of a fresh process, memory, a build anew, bytes of an answer."""
+"""Cost of the search: first answer of a fresh process, memory, a rebuild, bytes of an answer."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def rebuilt(data_dir: Path, aside: Path) -> tuple[int, float, float]:
     for each in storage.added_folders():
         fresh.add(Path(each["path"]), **{key: value for key, value in each.items() if key != "path"})
     begun, cpu = time.perf_counter(), time.process_time()
-    counts = build.build(fresh, anew=True).counts
+    counts = build.build(fresh, rebuild=True).counts
     return counts.entries, time.perf_counter() - begun, time.process_time() - cpu
 
 

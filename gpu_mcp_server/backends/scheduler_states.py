@@ -1,4 +1,4 @@
-"""Job states of batch systems, in one table each and in words.
+"""Tables of batch systems' job states, and the message for each state.
 
 Source: squeue(1) "JOB STATE CODES" and "JOB REASON CODES" of Slurm 22.05 to 24.05; qstat(1B) of OpenPBS 23.06.
 """

@@ -19,14 +19,14 @@ def audit(
     async def work() -> OldVerdicts | RedoneVerdicts:
         line = in_process_client.ProgressLine()
 
-        async def told(message: str) -> None:
+        async def report_progress(message: str) -> None:
             await line(0.0, None, message)
 
         async with in_process_client.laboratory() as lab:
             await lab.commands.refresh_running_jobs()
             try:
                 return (
-                    await lab.evaluation.auditor.redo(problem_id, progress=told)
+                    await lab.evaluation.auditor.redo(problem_id, progress=report_progress)
                     if redo
                     else await lab.evaluation.auditor.older(problem_id)
                 )

@@ -147,7 +147,7 @@ def _build(storage: Any, *, rebuild: bool = False, vectors: bool = False, as_jso
     from gpu_mcp_server.knowledge.index.build import build as build_index
 
     announce("looking for documentation that is new on this machine")
-    built = build_index(storage, anew=rebuild, tell=lambda what: note(f"reading {what}"))
+    built = build_index(storage, rebuild=rebuild, tell=lambda what: note(f"reading {what}"))
     made = ""
     if vectors:
         from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors

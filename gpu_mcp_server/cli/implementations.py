@@ -58,12 +58,12 @@ def compare(
 
         line = in_process_client.ProgressLine()
 
-        async def told(message: str) -> None:
+        async def report_progress(message: str) -> None:
             await line(0.0, None, message)
 
         async with in_process_client.laboratory() as lab:
             try:
-                return await compare_kernels(lab, base, head, tell=told, turns=turns, host=host)
+                return await compare_kernels(lab, base, head, tell=report_progress, turns=turns, host=host)
             finally:
                 line.end()
 

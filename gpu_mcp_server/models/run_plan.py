@@ -185,7 +185,7 @@ class RunPlan(Model):
     """Role or procedure of agent_recipes that begins the prompts. Default: coder; optimize-kernel in agent mode;
     nccl-device-transform in mode nccl."""
     request: str = Field(default="", max_length=20_000)
-    """Your request in words."""
+    """Task for the analyst, such as "a matrix product in CUDA C++ with tests"."""
     host: str | None = None
     """Host that judges; absent: the server chooses one."""
     flags: list[str] = []

@@ -53,7 +53,7 @@ class DrainFiles:
             said = self._said(owner)
             if said is not None:
                 since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(_number(said.get("since"))))
-                # Control characters could rewrite the terminal of whoever reads the reason.
+                # Control characters could rewrite a reader's terminal.
                 why = "".join(c if c.isprintable() else "?" for c in str(said.get("why", "")))[:MAX_WORDS]
                 by = "".join(c if c.isprintable() else "?" for c in str(said.get("by", "")))[:MAX_WORDS]
                 return "the host is being drained by %s since %s" % (by or "somebody", since) + (why and ": " + why)

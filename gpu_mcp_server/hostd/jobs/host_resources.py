@@ -59,7 +59,7 @@ class Account:
 
 
 LIMITED_BY_GROUP = {"memory": "memory", "pids": "processes"}
-"""What a control group's feature limits, in words."""
+"""Name of the limit that each feature of a control group sets."""
 
 
 class Host:

@@ -41,7 +41,7 @@ class ControlLink:
     def _answer(self, what: str, name: str) -> Dict[str, Any]:
         if what == "turn":  # nothing is answered before the job has its GPUs
             return {"turn": True}
-        # A trusted role must not freeze its peers or itself: nobody would be left to thaw it.
+        # A trusted role must not freeze its peers or itself: no role would be left to ask for the thaw.
         role = next((r for r in self._roles if r.name == name and not r.trusted), None)
         if role is None:
             return {"error": "no untrusted role %r" % name}

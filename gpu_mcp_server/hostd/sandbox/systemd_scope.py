@@ -64,7 +64,7 @@ def reexec_in_scope(command: List[str]) -> None:
     environ[MARK] = "1"
     for variant in VARIANTS:
         words = [program, *SCOPE, *variant, "--"]
-        # A trial comes first: after an exec that fails late, nobody would be left to go on without a scope.
+        # A trial comes first: after an exec that fails late, no process would be left to go on without a scope.
         if _works([*words, "true"], environ):
             os.execve(program, [*words, *command], environ)
 

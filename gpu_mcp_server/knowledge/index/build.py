@@ -1,4 +1,4 @@
-"""Building the index: what changed is read anew, the rest comes from what was read before."""
+"""Building the index: changed sources are read again, the rest comes from the last index."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ class BuiltIndex:
 
     counts: Counts
     read: list[str] = field(default_factory=list[str])
-    """Libraries and versions that were read anew."""
+    """Libraries and versions that were read again."""
     kept: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
     seconds: float = 0.0
@@ -40,7 +40,7 @@ class BuiltIndex:
 def build(
     storage: Storage,
     *,
-    anew: bool = False,
+    rebuild: bool = False,
     only: set[str] | None = None,
     if_none: bool = False,
     tell: Callable[[str], None] = lambda _: None,
@@ -49,7 +49,7 @@ def build(
 
     Args:
         storage: Where it is kept.
-        anew: Whether nothing that was read before is used.
+        rebuild: Read every source again, whatever the last index has.
         only: Ids of the sources to take; otherwise all.
         if_none: Whether an index that somebody else made while this waited for the lock is left as it is.
         tell: Is told each library as it is read.
@@ -67,10 +67,10 @@ def build(
         if if_none and current is not None:
             return BuiltIndex(Counts(), unchanged=True)
         state = _state_of(prints.values())
-        if not anew and current is not None and _is_of(current, state):
+        if not rebuild and current is not None and _is_of(current, state):
             return BuiltIndex(Counts(), kept=[label(p) for p in places], unchanged=True)
         built = BuiltIndex(Counts())
-        editions = [_edition(storage, place, prints[place], anew, built, tell) for place in places]
+        editions = [_edition(storage, place, prints[place], rebuild, built, tell) for place in places]
         _drop_explained(editions)
         with storage.new_index() as folder:
             built.counts = write_index(folder / DATABASE, editions, task_descriptions.read_descriptions())
@@ -166,11 +166,11 @@ def _edition(
     storage: Storage,
     place: InstalledSource,
     fingerprint: str,
-    anew: bool,
+    rebuild: bool,
     built: BuiltIndex,
     tell: Callable[[str], None],
 ) -> Edition:
-    entries = None if anew else storage.read_edition(fingerprint)
+    entries = None if rebuild else storage.read_edition(fingerprint)
     if entries is not None:
         built.kept.append(label(place))
         return Edition(place, entries)

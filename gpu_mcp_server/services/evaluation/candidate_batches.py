@@ -139,11 +139,11 @@ class Batches:
         slots: Slots,
         progress: Progress | None,
     ) -> Evaluation:
-        async def told(message: str) -> None:
+        async def report_progress(message: str) -> None:
             if progress is not None:
                 await progress(f"{entrant.name}: {message}")
 
-        await told("waits")
+        await report_progress("waits")
         return await self._evaluator.evaluate(
             problem.problem_id,
             entrant.source,
@@ -152,7 +152,7 @@ class Batches:
             entry=entrant.entry,
             parent_id=entrant.parent_id,
             note=entrant.note or f"{entrant.name}, of batch {batch_id}",
-            progress=told,
+            progress=report_progress,
             timing=timing,
             batch_id=batch_id,
             slots=slots,

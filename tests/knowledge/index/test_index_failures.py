@@ -203,7 +203,7 @@ def test_several_processes_read_while_one_builds(tmp_path: Path):
         for reader in readers:
             assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
         for _ in range(3):
-            build(storage, anew=True)
+            build(storage, rebuild=True)
             for reader in readers:
                 assert reader.stdin is not None and reader.stdout is not None
                 reader.stdin.write("ask\n")
