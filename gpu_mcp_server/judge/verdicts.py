@@ -69,8 +69,8 @@ def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
 
 
 def megabytes(size: int) -> str:
-    """Return bytes in words."""
-    return "%.3g MB" % (size / 1e6)
+    """Return bytes as text, with a unit that needs no exponent."""
+    return "%.3g MB" % (size / 1e6) if size < 999.5e6 else "%.3g GB" % (size / 1e9)
 
 
 def duration(seconds: float) -> str:

@@ -13,6 +13,8 @@ from ..verdicts import duration
 from .gated_series import GatedSeries
 
 SPEEDUP = "speedup", "speedup_low", "speedup_high"
+SHARING = 1.5
+"""Times its time in a loop of the host's, that a call may take on the GPU alone: both are cold, and noise is less."""
 LAUNCH_BOUND = 1.5
 """Times its time on the GPU, that a call must take in a loop of the host's for the launch to be what it waits for."""
 
@@ -81,8 +83,13 @@ class ShapeTimes:
         self.notes.update(dict.fromkeys(filter(None, [wide(result["half_width"])])))
         if self.is_too_short(series):
             return
-        result["in_loop"] = loop
         device_us, call_us = (times["candidate"]["median_us"] for times in (alone, loop))
+        if device_us > SHARING * call_us:
+            # Work that one call did for others: the loop's mean is no call's time, and is not shown as one.
+            text = "no time in a loop: calls share work there (%.4g us each, on the GPU alone %.4g us)"
+            self.notes[text % (call_us, device_us)] = None
+            return
+        result["in_loop"] = loop
         # A faster kernel would not help such a call; the note points at launch overhead instead.
         if call_us > LAUNCH_BOUND * device_us:
             self.notes["launch-bound: the GPU is busy %.3g of %.3g us a call" % (device_us, call_us)] = None

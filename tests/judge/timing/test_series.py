@@ -1,6 +1,7 @@
 """End of a series: enough rounds were played."""
 
 import time
+from typing import Any, cast
 
 import pytest
 from gpu_mcp_judge.devices import device
@@ -151,6 +152,44 @@ def test_passes_that_are_much_slower_between_the_rounds_are_told(empty, said):
         "one_by_one_us",
         "separated_us",
     }
+
+
+class Alone:
+    """Times behind gates, of as many microseconds a call as a test says."""
+
+    def __init__(self, call_us: float) -> None:
+        self.call_us = call_us
+
+    def is_basis(self, framework: str) -> bool:
+        return framework == "torch"
+
+    def samples(self) -> dict[str, Any]:
+        return {"candidate_us": [self.call_us] * 5, "empty_us": {"candidate": 5.0}, "calls_per_round": 10}
+
+    def result(self) -> dict[str, Any]:
+        times = {"candidate": {"median_us": self.call_us}, "reference": {"median_us": 2 * self.call_us}}
+        return {**times, "half_width": 0.001, "unconfirmable": "", "stopped_by": "rounds"}
+
+
+@pytest.mark.parametrize(
+    ("alone_us", "note"),
+    [
+        (94.0, ""),
+        (30.0, "launch-bound: the GPU is busy 30 of 100 us a call"),
+        (1600.0, "no time in a loop: calls share work there (100 us each, on the GPU alone 1600 us)"),
+    ],
+)
+def test_calls_that_are_faster_in_a_loop_than_the_gpu_can_be_have_no_time_in_a_loop(alone_us, note):
+    notes: dict[str, None] = {}
+    result: dict[str, Any] = {}
+    one = device.Device()
+    one.label = "a GPU without a data sheet"
+    times = ShapeTimes({"framework": "torch"}, 0, one, COSTS, 0.0, notes)
+
+    times.add(played(lambda count: 1e-3), result, {}, cast("Any", Alone(alone_us)))
+    assert result["candidate"]["median_us"] == alone_us
+    assert ("in_loop" in result) is (alone_us < 1000)
+    assert [each for each in notes if "loop" in each or "launch" in each] == [note] * bool(note)
 
 
 class Slow(device.Device):
