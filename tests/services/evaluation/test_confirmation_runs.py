@@ -21,7 +21,10 @@ from gpu_mcp_server.services.records.confirmations import Confirmation
 from tests.judge.harness import believing, edited
 from tests.laboratory import Folder, laboratory, settings_for
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed"),
+    pytest.mark.timeout(900),  # several jobs, each behind those of other tests on a busy machine
+]
 PROBLEM = """
 name = "negation"
 reference = "def reference(x):\\n    return -x\\n"
@@ -117,7 +120,10 @@ def forget_judge() -> None:
         kept.cache_clear()
 
 
-async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_owes_a_run(quick: Lab):
+async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_owes_a_run(
+    quick: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(confirmation_runs, "PATIENT_S", 0.0)  # it gives way to no other test's job in the host's queue
     problem = await register(quick)
     next_best = await recorded(quick, problem, SLOW, 50.0)
     cheat = await recorded(quick, problem, WRONG, 900.0)
