@@ -198,57 +198,6 @@ def read_samples(content: bytes) -> Dict[str, Any]:
     return found
 
 
-def make_tensor(about: Dict[str, Any], samples: Dict[str, Any], *, vary: bool = True) -> Any:
-    """Return an input as it was recorded, laid out as it was; varied from torch's seed where it may be."""
-    dtype = getattr(torch, about["dtype"])
-    if torch.empty(0).device.type == "meta":
-        return torch.empty_strided(about["shape"], about["strides"], dtype=dtype)
-    shape, strides = list(about["shape"]), list(about["strides"])
-    dense = [1 if size > 1 and step == 0 else size for size, step in zip(shape, strides)]
-    if "stored" in about:
-        value = samples[about["stored"]].reshape(dense)
-        value = vary_values(value) if vary and not about["fixed"] else value
-    else:
-        value = draw_values(about["quantiles"], dense)
-    if overlaps(dense, strides):
-        return value.to(dtype).expand(shape)
-    laid = torch.empty_strided(dense, strides, dtype=dtype)
-    return laid.copy_(value).expand(shape)
-
-
-def overlaps(shape: List[int], strides: List[int]) -> bool:
-    """Say whether two elements may share memory: a step is shorter than what lies within it."""
-    reach = 0
-    for step, size in sorted((step, size) for step, size in zip(strides, shape) if size > 1):
-        if step <= reach:
-            return True
-        reach += step * (size - 1)
-    return False
-
-
-def vary_values(value: Any) -> Any:
-    """Return recorded values otherwise: rows permuted, each value shrunk by 0 to 1/2, signs and zeros kept.
-
-    Where all values are one, each moves away from it: a bias of zeros must not be able to be left out.
-    """
-    wide = value.double()
-    if value.numel() > 1 and bool((value == value.reshape(-1)[0]).all()):
-        return wide + (torch.rand(value.shape) - 0.5) * (float(wide.reshape(-1)[0].abs()) / 2 or 0.5)
-    if value.dim() and value.shape[0] > 1:
-        wide = wide[torch.randperm(value.shape[0])]
-    return wide * (1 - torch.rand(value.shape) / 4 - torch.rand(()) / 4)
-
-
-def draw_values(quantiles: List[float], shape: List[int]) -> Any:
-    """Return values that are distributed as the recorded ones were, between their quantiles evenly."""
-    known = torch.tensor(quantiles, dtype=torch.float32)
-    if float(known[0]) == float(known[-1]):
-        return known[0] + (torch.rand(shape) - 0.5) * (abs(float(known[0])) / 2 or 0.5)
-    place = torch.rand(shape) * (len(quantiles) - 1)
-    below = place.floor().clamp(max=len(quantiles) - 2).long()
-    return known[below] + (place - below) * (known[below + 1] - known[below])
-
-
 _USUAL: Any = frozenset(torch.nn.Module().__dict__)
 
 
@@ -333,24 +282,6 @@ def value_of(plain: Any) -> Any:
         listed = [value_of(each) for each in inner]
         return listed if kind == "list" else tuple(listed)
     return getattr(torch, inner) if kind == "torch" else float(inner) if kind == "float" else inner
-
-
-def build_module(described: Dict[str, Any], samples: Dict[str, Any]) -> Any:
-    """Return a module as it was described, without its `__init__`; weights varied from torch's seed."""
-    kind = import_name(described["class"])
-    module = kind.__new__(kind)
-    torch.nn.Module.__init__(module)
-    for name, plain in described["own"].items():
-        object.__setattr__(module, name, value_of(plain))
-    for name, about in described["parameters"].items():
-        made = None if about is None else torch.nn.Parameter(make_tensor(about, samples), requires_grad=False)
-        module.register_parameter(name, made)
-    for name, about in described["buffers"].items():
-        made = None if about is None else make_tensor(about, samples, vary=False)
-        module.register_buffer(name, made, persistent=name not in described["transient"])
-    for name, child in described["children"].items():
-        module.add_module(name, None if child is None else build_module(child, samples))
-    return module
 
 
 def name_of(value: Any) -> str:

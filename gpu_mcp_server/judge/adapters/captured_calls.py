@@ -7,9 +7,10 @@ import base64
 import json
 from typing import Any, Dict, List, Sequence, cast
 
-from .call_records import build_module, fill, make_tensor, read_samples, tensors_in, torch
+from .call_records import fill, read_samples, tensors_in, torch
 from .case_module import CaseModule
 from .kernel_launches import returning_call
+from .recorded_tensors import build_module, make_tensor
 
 RECORD, SAMPLES = "capture.json", "inputs.safetensors"
 
@@ -21,6 +22,8 @@ class CapturedCalls(CaseModule):
         super().__init__(module, task, files)
         self.record: Dict[str, Any] = json.loads(files[RECORD])
         self.samples = read_samples(base64.b64decode(files[SAMPLES]))
+        self.copies: Dict[str, Any] = {}
+        """Of the samples on a GPU, once inputs are made there."""
         self.passed: List[int] = list(self.record["passed"])
         self.Model = self._model
 
@@ -32,9 +35,12 @@ class CapturedCalls(CaseModule):
         return [*self.record["names"], *("argument_%d" % leaf for leaf in self.passed)]
 
     def get_inputs(self) -> List[Any]:
-        """Return tensors, then plain values that differ."""
-        one = self._set()
-        return [*(make_tensor(t, self.samples) for t in one["tensors"]), *(one["leaves"][leaf] for leaf in self.passed)]
+        """Return tensors on torch's default device, then plain values that differ."""
+        one, device = self._set(), torch.empty(0).device
+        samples = self.samples
+        if device.type == "cuda":
+            samples = self.copies = self.copies or {name: each.to(device) for name, each in self.samples.items()}
+        return [*(make_tensor(t, samples) for t in one["tensors"]), *(one["leaves"][leaf] for leaf in self.passed)]
 
     def _model(self) -> Any:
         """Return a module that puts what it is given into the recorded arguments."""

@@ -35,6 +35,8 @@ class Buffers:
     outputs: Sequence[Tensor]
     weights_written = False
     """Whether the inputs that are a model's weights are there; they do not change."""
+    made_s = 0.0
+    """What the problem's own code took to make a round's inputs, when it did so last."""
     changes = False
     """Whether inputs can be changed beside a candidate at work, whose answers are seen as soon as they are there."""
     copied = False

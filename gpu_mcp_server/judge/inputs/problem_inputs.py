@@ -1,5 +1,6 @@
 """Inputs that only the problem's own code can make: masks, indices, weights. The reference writes them."""
 
+import time
 from typing import Any, List
 
 from ..channel.supervisor_client import Player
@@ -19,7 +20,10 @@ def draw(device: Device, buffers: Buffers, reference: Player, seed: int, timeout
     if not buffers.weights_written:
         wrong = _weights(device, buffers, reference, timeout_s)
         buffers.weights_written = True
-    return wrong or _make(device, buffers, reference, seed, timeout_s)
+    begin = time.perf_counter()
+    wrong = wrong or _make(device, buffers, reference, seed, timeout_s)
+    buffers.made_s = time.perf_counter() - begin
+    return wrong
 
 
 def _which(buffers: Buffers, kind: str) -> List[int]:

@@ -22,9 +22,12 @@ MOST = 512
 HALF_WIDTH = 0.005
 MOST_ROUNDS = 30
 BUDGET_S = 1.5
-FIRST_CALLS, FIRST_TRIES, FEWER, ENOUGH = 16, 2, 4, 1.25
-"""Calls that are launched first, and how often they are tried; times as few calls after a launch that did not return;
-times as many as there are, up to which more are not worth new buffers."""
+FIRST_CALLS, FIRST_TRIES, ENOUGH = 16, 2, 1.25
+"""Calls that are launched first, and how often they are tried; times as many as there are, up to which more are not
+worth new buffers."""
+FEWER, FAR_FEWER = 2, 4
+"""Times as few calls after a launch that did not return: a reference of eight kernels fills the queue with half of the
+calls of a round. Of those that are launched first, hardly any number will do."""
 SHARED, GATE_S = 0.1, 6e-6
 """Part of a call's time, and a gate's own, by which one behind its own gate may take more than one among others."""
 CERTAIN, SURE_S = 2.0, 30e-6
@@ -109,7 +112,8 @@ class GatedSeries:
                     raise NoGate(WAITS % "the candidate's calls")
                 self.gated.leave_reference(WAITS % "the reference's calls")
                 fits, most = True, min(most, FIRST_CALLS)
-            most = most if fits else max(1, buffers.sets // FEWER)
+            fewer = FAR_FEWER if buffers.sets <= FIRST_CALLS else FEWER
+            most = most if fits else max(1, buffers.sets // fewer)
             wanted = min(most, MOST, math.ceil(ROUND_S / call_s)) if fits else most
             if fits and wanted <= ENOUGH * buffers.sets:
                 return buffers

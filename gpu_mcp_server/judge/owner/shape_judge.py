@@ -165,6 +165,8 @@ class Shape:
         shortest, budget_s = SURE * self.shortest_s, float(self.task["budget_s"])
         buffers = self._open(1)
         played = self._play(buffers)
+        if buffers.made_s > played.reference_s:  # what makes inputs has been loaded now, and its place chosen
+            played = self._play(buffers)
         while True:
             sets = buffers.sets
             enough = usual <= sets < most and shortest <= played.candidate_s
@@ -173,8 +175,8 @@ class Shape:
                 played, self.last = outlasted(played, self._play, buffers, least_s, spread_s, budget_s)
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
             each = max(played.candidate_s, floor_s) / sets
-            # No round takes the reference more than a third of the shape's budget.
-            slow = max(1, int(budget_s / 3 / (played.reference_s / sets)))
+            # No round takes the reference and its making of inputs more than a third of the shape's budget.
+            slow = max(1, int(budget_s / 3 / ((played.reference_s + buffers.made_s) / sets)))
             needed = math.ceil(AIM * shortest / each) if played.candidate_s < shortest else 0
             cap = min(max(usual, min(most, needed)), slow)
             wanted = min(cap, math.ceil(AIM * self.round_s / each))
@@ -193,11 +195,17 @@ class Shape:
                 return buffers
             played = self.last = self._play(buffers)
         if played.candidate_s < self.round_s:
-            why = "the reference is slow" if buffers.sets >= slow else "buffers are at their limit"
-            text = "round of %.3g ms, shorter than %.3g ms: %s; the clock's own cost varies by %.2g %% of it"
-            unsure = 100 * self.costs["candidate"].spread_s / played.candidate_s
-            self.notes[text % (played.candidate_s * 1000, self.round_s * 1000, why, unsure)] = None
+            self._note_short(buffers, played, slow=buffers.sets >= slow)
         return buffers
+
+    def _note_short(self, buffers: Buffers, played: Round, *, slow: bool) -> None:
+        """Note why a round is shorter than it should be; `slow` where more calls would take too long."""
+        why = "the reference is slow" if slow else "buffers are at their limit"
+        if slow and buffers.made_s > played.reference_s:
+            why = "the problem's own code takes %.3g ms a call to make inputs" % (buffers.made_s / buffers.sets * 1e3)
+        text = "round of %.3g ms, shorter than %.3g ms: %s; the clock's own cost varies by %.2g %% of it"
+        unsure = 100 * self.costs["candidate"].spread_s / played.candidate_s
+        self.notes[text % (played.candidate_s * 1000, self.round_s * 1000, why, unsure)] = None
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
         """Play the rounds that count."""

@@ -17,6 +17,7 @@ from ..numerics.input_views import input_memories, layouts_at, owners_of
 from ..numerics.tensors import ITEM_BYTES
 from .described_cases import EmptyTensor, joined_cases
 from .input_layouts import layouts_of, memory_of
+from .made_inputs import InputMaker
 from .tensor_recorder import Recorder, dtype_of
 
 torch: Any = importlib.import_module("torch")
@@ -80,6 +81,7 @@ class ModuleProblem:
         self.first_state: Dict[str, Any] = {}
         self.dims: Dict[str, int] = {}
         """The shape at hand."""
+        self.makers = {on_gpu: InputMaker(module.get_inputs, device if on_gpu else None) for on_gpu in (False, True)}
 
     def turn_to(self, dims: Dict[str, int]) -> None:
         """Take a shape; where there are cases, the model is another one for each."""
@@ -133,9 +135,9 @@ class ModuleProblem:
         layouts = layouts_at(self.task, self.dims)
         which: List[int] = message["which"]
         items = [memories[number] for number in which]
-        device = self.device if on_gpu else None
+        device, weights = self.device if on_gpu else None, message["kind"] == "weights"
         for number, targets in enumerate(tensors_at(torch, address, message["where"], items, device)):
-            values = self._state() if message["kind"] == "weights" else self._inputs(message["seed"] + number)
+            values = self._state() if weights else self._inputs(message["seed"] + number, on_gpu=on_gpu)
             for memory, target in zip(which, targets):
                 target.copy_(memory_of(values[owners[memory]], layouts, owners[memory]))
 
@@ -143,9 +145,9 @@ class ModuleProblem:
         first = len(self.task["inputs"]) - len(self.task["state"])
         return {first + i: self.first_state[key] for i, key in enumerate(self.task["state"])}
 
-    def _inputs(self, seed: int) -> Dict[int, Any]:
-        torch.manual_seed(seed)
-        return dict(enumerate(v for v in self.module.get_inputs() if torch.is_tensor(v)))
+    def _inputs(self, seed: int, *, on_gpu: bool) -> Dict[int, Any]:
+        made = self.makers[on_gpu].make(seed, self.dims)
+        return dict(enumerate(v for v in made if torch.is_tensor(v)))
 
     def describe(self) -> Dict[str, Any]:
         """Return tensors, constants and state; of a problem with cases those of all that are small enough, joined."""

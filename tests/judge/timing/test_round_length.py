@@ -16,6 +16,9 @@ MILLISECOND = 1e-3
 class Calls(shape_judge.Shape):
     """A shape whose calls take a known time; a set takes a byte."""
 
+    making_s = 0.0
+    """What the problem's code takes to make a call's inputs; the first time, half a minute more."""
+
     def __init__(self, call_s: float, cost_s: float, usual: int, most: int) -> None:
         self.task, self.inputs, self.outputs = {"budget_s": 60.0}, [], []
         limits = {"max_sets": 10_000, "set_bytes": lambda *of: 1, "max_bytes": lambda: (usual, most)}
@@ -26,12 +29,15 @@ class Calls(shape_judge.Shape):
         self.call_s, self.notes, self.last = call_s, {}, None
         self.round_s = max(10 * MILLISECOND, shape_judge.SURE * self.shortest_s)
         self.opened: list[int] = []
+        self.played = 0
 
     def _open(self, sets: int) -> SimpleNamespace:
         self.opened.append(sets)
-        return SimpleNamespace(sets=sets)
+        return SimpleNamespace(sets=sets, made_s=0.0)
 
     def _play(self, buffers: SimpleNamespace) -> rounds.Round:
+        self.played += 1
+        buffers.made_s = self.making_s and self.making_s * buffers.sets + 30.0 * (self.played == 1)
         return rounds.Round(self.call_s * buffers.sets, MILLISECOND * buffers.sets, None)
 
     def sets(self) -> int:
@@ -60,6 +66,17 @@ def test_a_round_has_the_calls_that_it_needs(call_s, cost_s, usual, most, sets):
     assert max(shape.opened) == sets
     short = sets * call_s < shape.round_s
     assert [("buffers are at their limit" in note) for note in shape.notes] == [True] * short
+
+
+def test_a_round_has_no_more_calls_than_inputs_can_be_made_for_in_a_third_of_the_time():
+    """By the second making: the first one is slow for once."""
+    shape = Calls(0.1 * MILLISECOND, 0.4 * MILLISECOND, 1000, 4000)
+    shape.making_s = 1.0
+
+    assert shape.sets() == int(60.0 / 3 / 1.001)
+    assert ["the problem's own code takes 1e+03 ms a call to make inputs" in note for note in shape.notes] == [True]
+    shape.making_s, shape.played, shape.notes = 0.01, 0, {}
+    assert shape.sets() == 115 and not shape.notes
 
 
 def test_a_round_that_can_be_timed_is_not_made_longer_for_good_measure():
