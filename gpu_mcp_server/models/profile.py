@@ -1,4 +1,4 @@
-"""Measurements of a profiler, and the advice that follows from them."""
+"""Measurements of a profiler: a kernel's, with the advice that follows from them, and a whole program's hot spots."""
 
 import textwrap
 from typing import Any, Literal
@@ -6,8 +6,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.program_speed import UNDONE
+from gpu_mcp_server.time_format import format_duration
 
 ProfileLevel = Literal["quick", "standard", "full"]
+SHOWN_SHAPES, SHOWN_MODULES = 2, 2
 
 
 class Rule(Model):
@@ -192,3 +195,166 @@ class ProfileAnswer(ResultModel):
 
 def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+class HotspotOptions(Model):
+    """Options of find_hotspots: the part of a program's run to record."""
+
+    warm_s: float = Field(default=0.0, ge=0, le=1700)
+    """Seconds of the program to leave out first: loading, compiling, warm-up."""
+    record_s: float = Field(default=30.0, gt=0, le=300)
+    """Seconds to record; the worker then ends the program."""
+    steps: int = Field(default=0, ge=0, le=100_000)
+    """Optimizer steps to record before the worker ends the program; 0: record_s alone limits it."""
+    timeout_s: float = Field(default=600.0, gt=0, le=1800)
+    """Limit of the whole run."""
+    wait_s: float = Field(default=240.0, ge=0, le=240)
+    """Seconds to wait for the end; after that the call returns a job_id."""
+
+
+class InputShape(Model):
+    """One set of inputs that an operator was called with."""
+
+    inputs: list[str]
+    """In torch's notation: `float[64, 128]`; scalars by their type."""
+    calls: int
+    total_us: float
+    roofline_percent: float | None = None
+    """Least time by the device's data sheet, in percent of the measured time; absent where either is unknown."""
+
+
+class Hotspot(Model):
+    """An operator or a kernel, with all of its calls."""
+
+    name: str
+    kind: Literal["operator", "kernel"]
+    """kernel: a GPU kernel that no torch operator launched (a CUDA graph, another library)."""
+    share: float
+    """Share of the recorded time, 0 to 1."""
+    busy_share: float | None = None
+    """Share of the time in which the GPU was busy, 0 to 1; absent without a GPU."""
+    at_most_speedup: float
+    """Speed-up of the whole if this took no time: 1 / (1 - share). Source: Amdahl, AFIPS 1967."""
+    calls: int
+    total_us: float
+    """On a GPU the time of its kernels; on a CPU its own time, without nested operators."""
+    shapes: list[InputShape] = []
+    """The longest first."""
+    kernels: list[str] = []
+    """GPU kernels that it launched, each with its library."""
+    modules: list[str] = []
+    """Torch modules around its forward calls, the longest first; backward runs outside of modules."""
+
+    def line_text(self) -> str:
+        """Return one line, with inputs, kernels and modules below."""
+        each = format_duration(self.total_us / max(self.calls, 1) / 1e6)
+        busy = "" if self.busy_share is None else f"  {self.busy_share:6.1%}"
+        gain = f"{self.share:6.1%}{busy}  {self.at_most_speedup:.2f} times"
+        lines = [f"{gain}  {self.name}: {self.calls} calls, {each} each"]
+        for shape in self.shapes[:SHOWN_SHAPES]:
+            roof = f", {shape.roofline_percent:.0f} % of its roofline" if shape.roofline_percent is not None else ""
+            part = 100 * shape.total_us / self.total_us if self.total_us else 0.0
+            lines.append(f"    {', '.join(shape.inputs)}: {shape.calls} calls, {part:.0f} % of it{roof}")
+        if self.kernels:
+            lines.append(f"    kernels: {', '.join(self.kernels[:3])}")
+        if self.modules:
+            lines.append(f"    in {', '.join(self.modules[:SHOWN_MODULES])}")
+        return "\n".join(lines)
+
+
+class HotModule(Model):
+    """Torch modules with one path in the model; `*` replaces numbers in the path."""
+
+    path: str
+    calls: int
+    share: float
+    """Share of the recorded time that the host spends in their forward, nested modules included; not in backward."""
+    busy_share: float | None = None
+    """Share of the time in which the GPU was busy, by the kernels that their forward launched; absent without a GPU."""
+
+    def line_text(self) -> str:
+        """Return one line."""
+        busy = "" if self.busy_share is None else f"  {self.busy_share:6.1%}"
+        return f"{self.share:6.1%}{busy}  {self.path}: {self.calls} calls"
+
+
+class HotspotReport(ResultModel):
+    """Result of find_hotspots: operators and kernels by their share of a program's time."""
+
+    status: str
+    """ok, failed (before anything was recorded), timeout, oom, running."""
+    host: str
+    device: str | None = None
+    """The GPU; absent where the program used none."""
+    profiler: str | None = None
+    wall_s: float | None = None
+    """Seconds of the recorded part."""
+    steps: int | None = None
+    device_busy: float | None = None
+    """Share of the recorded time in which the GPU was busy, 0 to 1."""
+    elsewhere: float | None = None
+    """Share outside of operators: interpreter, data loading, waits. Known on a CPU alone."""
+    hotspots: list[Hotspot] = []
+    hotspots_left_out: int | None = None
+    left_out_us: float | None = None
+    """Time of the operators that are left out."""
+    modules: list[HotModule] = []
+    notes: list[str] = []
+    job_id: str | None = None
+    attempt_id: str | None = None
+    seconds: float | None = None
+    """Seconds of the whole job."""
+    sandbox: str | None = None
+    output: str = ""
+    """The end of what the program printed, where it failed."""
+
+    def summary(self) -> str:
+        """Return the longest operator with its possible gain, then the others."""
+        lines = [self._head()]
+        if self.device_busy is not None:
+            lines.append(f"the GPU is busy {self.device_busy:.0%} of the time" + self._idle())
+        if self.hotspots:
+            busy = "" if self.device is None else "  of the GPU's busy time"
+            lines += [f" share{busy}  whole at most", *(h.line_text() for h in self.hotspots)]
+        if self.hotspots_left_out:
+            lines.append(f"({self._left_out()})")
+        if self.elsewhere is not None:
+            lines.append(f"{self.elsewhere:6.1%}         outside of operators: the interpreter, data loading, waits")
+        if self.modules:
+            lines += [self._modules_head(), *(m.line_text() for m in self.modules)]
+        lines += [f"note: {note}" for note in self.notes]
+        lines += [f"--- output\n{self.output}"] if self.output else []
+        about = {"job": self.job_id, "attempt": self.attempt_id}
+        lines.append("; ".join(f"{k} {v}" for k, v in about.items() if v))
+        return "\n".join(line for line in lines if line)
+
+    def _head(self) -> str:
+        if self.status == "running":
+            return f"still running on {self.host}; job_status with wait_s waits for its end"
+        if not self.hotspots or self.wall_s is None:
+            return f"{UNDONE[0]}{self.status}; see the notes and the output below"
+        first = self.hotspots[0]
+        where = f"on {self.device}" if self.device else "on the processor"
+        return (
+            f"{first.name} takes {first.share:.0%} of {format_duration(self.wall_s)} {where}: the whole becomes at "
+            f"most {first.at_most_speedup:.2f} times as fast by it"
+        )
+
+    def _left_out(self) -> str:
+        listed_us, left_us = sum(h.total_us for h in self.hotspots), self.left_out_us or 0.0
+        whole = "the kernels' time" if self.device else "the operators' time"
+        more = f"{self.hotspots_left_out} more operators"
+        return f"those listed have {listed_us / max(listed_us + left_us, 1e-9):.0%} of {whole}; {more} have the rest"
+
+    def _modules_head(self) -> str:
+        if self.device is None:
+            return "modules: the time in their forward, modules inside them included; backward is in none of them"
+        return (
+            "modules: the host's time in their forward, which launches kernels and seldom waits for them; then the "
+            "kernels' part of the GPU's busy time. Modules inside them are included, backward is in none of them"
+        )
+
+    def _idle(self) -> str:
+        if self.device_busy is None or self.device_busy > 0.7:
+            return ""
+        return ": a faster kernel gains little; launch fewer kernels (CUDA graphs, torch.compile) or load data earlier"

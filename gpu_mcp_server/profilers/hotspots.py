@@ -11,13 +11,16 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from gpu_mcp_server.models.device_spec import DeviceSpec
-from gpu_mcp_server.models.program_speed import HotModule, Hotspot, InputShape
+from gpu_mcp_server.models.profile import HotModule, Hotspot, InputShape
 from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.text_safety import escape_controls
 
-MOST_HOTSPOTS, MOST_MODULES = 12, 8
+MOST_HOTSPOTS, MOST_MODULES = 10, 8
 LEAST_SHARE = 0.01
-"""Of the whole, for an operator or a module to be listed; the longest operator always is."""
+"""Of the whole, from which on an operator or a module is listed."""
+COVERED = 0.9
+"""Part of the time of all operators that those listed have together, where so many may be: on a GPU that is mostly idle
+none has a great share of the whole."""
 TYPES = {
     "double": ("float64", 8),
     "float": ("float32", 4),
@@ -105,8 +108,8 @@ def parse_recording(data: bytes) -> RecordedProgram | MissingTorch | None:
     return None
 
 
-def rank_hotspots(found: RecordedProgram, spec: DeviceSpec | None) -> tuple[list[Hotspot], int]:
-    """Return the operators that take longest, and how many are left out.
+def rank_hotspots(found: RecordedProgram, spec: DeviceSpec | None) -> tuple[list[Hotspot], list[Hotspot]]:
+    """Return the operators that take longest, and those that are left out.
 
     On a GPU an operator's time is that of the kernels that it launched, and kernels that no operator launched stand
     beside them; on a processor it is its own.
@@ -119,29 +122,40 @@ def rank_hotspots(found: RecordedProgram, spec: DeviceSpec | None) -> tuple[list
         kernels = [(r, r.unowned_us) for r in found.kernels if r.unowned_us > 0]
     else:
         rows = [(r, r.self_us) for r in found.operators if r.self_us > 0]
-    spots = [_hotspot(r, us, wall_us, found.on_gpu, spec) for r, us in rows]
+    spots = [_hotspot(r, us, found, spec) for r, us in rows]
     spots += [
         Hotspot(
-            name=short_name(r.name), kind="kernel", share=_share(us, wall_us),
+            name=short_name(r.name), kind="kernel", share=_share(us, wall_us), busy_share=_busy_share(us, found),
             at_most_speedup=bound_speedup(_share(us, wall_us)), calls=r.calls, total_us=us,
         )
         for r, us in kernels
     ]  # fmt: skip
     spots.sort(key=lambda s: -s.total_us)
-    shown = [s for s in spots[:MOST_HOTSPOTS] if s.share >= LEAST_SHARE] or spots[:1]
-    return shown, len(spots) - len(shown)
+    wanted_us, listed_us, count = COVERED * sum(s.total_us for s in spots), 0.0, 0
+    for spot in spots[:MOST_HOTSPOTS]:
+        if count and spot.share < LEAST_SHARE and listed_us >= wanted_us:
+            break
+        listed_us += spot.total_us
+        count += 1
+    return spots[:count], spots[count:]
 
 
 def rank_modules(found: RecordedProgram) -> list[HotModule]:
     """Return the modules by place, numbers in their paths as `*`, the longest first."""
     calls: dict[str, int] = {}
     times: dict[str, float] = {}
+    kernels: dict[str, float] = {}
     for row in found.modules:
         path = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", row.name)
         calls[path] = calls.get(path, 0) + row.calls
         times[path] = times.get(path, 0.0) + row.self_us
-    listed = [HotModule(path=p, calls=calls[p], share=_share(us, found.wall_s * 1e6)) for p, us in times.items()]
-    listed = [m for m in listed if m.share >= LEAST_SHARE]
+        kernels[path] = kernels.get(path, 0.0) + row.device_us
+    wall_us = found.wall_s * 1e6
+    listed = [
+        HotModule(path=p, calls=calls[p], share=_share(us, wall_us), busy_share=_busy_share(kernels[p], found))
+        for p, us in times.items()
+    ]
+    listed = [m for m in listed if max(m.share, m.busy_share or 0.0) >= LEAST_SHARE]
     return sorted(listed, key=lambda m: -m.share)[:MOST_MODULES]
 
 
@@ -181,11 +195,18 @@ def _share(us: float, wall_us: float) -> float:
     return min(1.0, us / wall_us)
 
 
-def _hotspot(row: RecordedRow, us: float, wall_us: float, on_gpu: bool, spec: DeviceSpec | None) -> Hotspot:
+def _busy_share(us: float, found: RecordedProgram) -> float | None:
+    """Return the part of the time in which the GPU was busy; `None` where there was none."""
+    return min(1.0, us / found.device_busy_us) if found.on_gpu else None
+
+
+def _hotspot(row: RecordedRow, us: float, found: RecordedProgram, spec: DeviceSpec | None) -> Hotspot:
+    wall_us, on_gpu = found.wall_s * 1e6, found.on_gpu
     return Hotspot(
         name=row.name,
         kind="operator",
         share=_share(us, wall_us),
+        busy_share=_busy_share(us, found),
         at_most_speedup=bound_speedup(_share(us, wall_us)),
         calls=row.calls,
         total_us=us,

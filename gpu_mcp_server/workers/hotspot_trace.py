@@ -263,6 +263,7 @@ def summarize(events: Iterable[Dict[str, Any]], wall_s: float) -> Dict[str, Any]
             kernels[name].unowned_us += float(event["dur"])
         else:
             rows[owner[0]].add_kernel(name, float(event["dur"]), owner[2], owner[1])
+            add_to_modules(modules, owner[1], float(event["dur"]))
     busy = [(float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in on_device]
     by_time: Callable[[Tuple[str, OperatorSums]], float] = lambda kv: -max(kv[1].self_us, kv[1].device_us)  # noqa: E731
     return {
@@ -323,6 +324,14 @@ def add_thread(
 def add_to(sums: Dict[str, float], name: str, us: float) -> None:
     """Add to one of the sums."""
     sums[name] = sums.get(name, 0.0) + us
+
+
+def add_to_modules(modules: Dict[str, OperatorSums], path: str, us: float) -> None:
+    """Add a kernel's time to the module whose forward launched it, and to those around that."""
+    while path:
+        if path in modules:
+            modules[path].device_us += us
+        path = path.rpartition(".")[0]
 
 
 def largest(sums: Dict[str, float]) -> Dict[str, float]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.models.profile import HotspotReport
 from gpu_mcp_server.profilers.hotspots import (
     RecordedProgram,
     bound_speedup,
@@ -55,13 +56,37 @@ def test_a_kernels_time_goes_to_the_operator_that_launched_it_and_a_graphs_stand
         ("graph_kernel", "kernel", 1, 100.0),
         ("Memcpy HtoD", "kernel", 1, 10.0),
     ]
-    assert left_out == 0, "the host's time of aten::linear is no time of the GPU"
+    assert left_out == [], "the host's time of aten::linear is no time of the GPU"
     assert spots[0].share == pytest.approx(0.4) and spots[0].at_most_speedup == pytest.approx(1 / 0.6)
     assert spots[0].kernels == ["sm90_xmma_gemm_bf16"] and spots[0].modules == ["Net.layers.3.fc"]
     least = 2 * 4096**3 / 989.5e12 * 1e6
     assert spots[0].shapes[0].roofline_percent == pytest.approx(100 * least / 200.0)
-    assert [(m.path, m.calls) for m in rank_modules(found)] == [("Net.layers.*.fc", 2)]
+    assert [spot.busy_share for spot in spots] == pytest.approx([400 / 510, 100 / 510, 10 / 510])
+    (module,) = rank_modules(found)
+    assert (module.path, module.calls, module.share) == ("Net.layers.*.fc", 2, pytest.approx(0.06))
+    assert module.busy_share == pytest.approx(400 / 510), "what its forward launched, though the host was done by then"
     assert found.device_busy_us == pytest.approx(510.0)
+
+
+def test_operators_of_a_gpu_that_is_mostly_idle_are_listed_until_they_are_most_of_its_busy_time():
+    """Beside a host that takes a second: no share of the whole is a hundredth, and modules hold what they launch."""
+    events = [event("user_annotation", MARK + "Net", 0, 900.0), event("user_annotation", MARK + "Net.norm", 1, 800.0)]
+    for number, us in enumerate([200.0, 150.0, 100.0, 20.0, 20.0, 10.0]):
+        events.append(event("cpu_op", f"aten::op{number}", 10.0 * number + 2, 5.0, **{"External id": number}))
+        events.append(event("kernel", f"kernel{number}", 1000 + 300 * number, us, **{"External id": number}))
+    found = recorded(events, wall_s=1.0)
+    spots, left_out = rank_hotspots(found, None)
+    assert [s.name for s in spots] == ["aten::op0", "aten::op1", "aten::op2"] and len(left_out) == 3
+    assert sum(s.busy_share or 0 for s in spots) == pytest.approx(0.9)
+    report = HotspotReport(
+        status="ok", host="local", device=H100, wall_s=1.0, device_busy=0.0005, hotspots=spots,
+        hotspots_left_out=len(left_out), left_out_us=sum(s.total_us for s in left_out),
+        modules=rank_modules(found),
+    )  # fmt: skip
+    lines = report.summary().splitlines()
+    assert lines[3] == "  0.0%   40.0%  1.00 times  aten::op0: 1 calls, 200 µs each"
+    assert "(those listed have 90% of the kernels' time; 3 more operators have the rest)" in lines
+    assert lines[-2:] == ["  0.1%  100.0%  Net: 1 calls", "  0.1%  100.0%  Net.norm: 1 calls"]
 
 
 def test_on_a_processor_an_operators_own_time_counts_and_threads_are_not_added_up_in_the_rest():

@@ -14,13 +14,12 @@ from gpu_mcp_server.mcp_api.dependencies import (
 )
 from gpu_mcp_server.mcp_api.schemas import brief_schema
 from gpu_mcp_server.mcp_api.toolset import Toolset
+from gpu_mcp_server.models.profile import HotspotOptions, HotspotReport
 from gpu_mcp_server.models.program_speed import (
     ApplyReport,
     CaptureOptions,
     CaptureReport,
     DispatchReport,
-    HotspotOptions,
-    HotspotReport,
     VerifyOptions,
     VerifyReport,
 )

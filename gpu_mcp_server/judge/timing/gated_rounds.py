@@ -315,10 +315,20 @@ class GatedRounds:
             # The median decides: one round's delay may be the host's, and a stream that works ahead gains only if it
             # does so often.
             if more_s > AGREE * median(self.round_s):
+                round_us = median(self.round_s) * 1e6
                 text = "the GPU answered %.0f us later %s than around an empty pass; a round takes %.0f us"
-                text += ", with a torch reference longer" if self.device.framework == "numpy" else ""
-                return text % (more_s * 1e6, when, median(self.round_s) * 1e6)
+                text += ", and a tenth of that is allowed" + self._advice()
+                return text % (more_s * 1e6, when, round_us)
         return ""
+
+    def _advice(self) -> str:
+        """Say what a late answer may mean, and what to do about it."""
+        longer = "at a larger shape, as longer rounds allow more"
+        if self.device.framework == "numpy":
+            longer = "with a torch reference, which makes rounds longer"
+        return (
+            "; a kernel that begins before the clock does that, and so does a busy host: evaluate again, or " + longer
+        )
 
     def later_s(self) -> Dict[str, float]:
         """Return how much later than around an empty pass the GPU answered, by when."""

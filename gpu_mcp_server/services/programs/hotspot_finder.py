@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.program_speed import HotspotOptions, HotspotReport
+from gpu_mcp_server.models.profile import HotspotOptions, HotspotReport
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers.hotspots import (
     MissingTorch,
@@ -172,7 +172,8 @@ def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedTool
         "device_busy": min(1.0, found.device_busy_us / wall_us) if found.on_gpu else None,
         "elsewhere": None if found.on_gpu else max(0.0, 1 - found.covered_us / wall_us),
         "hotspots": spots,
-        "hotspots_left_out": left_out or None,
+        "hotspots_left_out": len(left_out) or None,
+        "left_out_us": sum(h.total_us for h in left_out) if left_out else None,
         "modules": rank_modules(found),
         "notes": _notes(found, options, ended),
     }

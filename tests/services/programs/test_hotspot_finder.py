@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.program_speed import HotspotOptions, HotspotReport
+from gpu_mcp_server.models.profile import HotspotOptions, HotspotReport
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.programs.hotspot_finder import ignores_environment, split_command
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
 PYTHON = torch_python() or ""
+pytestmark = pytest.mark.timeout(1500)  # a busy machine; an import of torch in a sandbox may take half a minute there
 needs_torch = pytest.mark.skipif(not PYTHON, reason="no Python with torch: set TEST_TORCH_PYTHON")
 
 TRAIN = """

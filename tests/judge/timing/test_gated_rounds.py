@@ -1,0 +1,25 @@
+"""The doubt about gated rounds in which a GPU answers late: from a tenth of a round on, with what to do about it."""
+
+from types import SimpleNamespace
+
+import pytest
+from gpu_mcp_judge.timing import gated_pass, gated_rounds
+
+
+def gated(framework: str, round_s: float, laid_s: float) -> gated_rounds.GatedRounds:
+    """Return rounds that were played, without the players."""
+    one = gated_rounds.GatedRounds.__new__(gated_rounds.GatedRounds)
+    one.device, one.busy, one.round_s = SimpleNamespace(framework=framework), {}, [round_s] * 7
+    one.empty = gated_pass.Empty(6e-6, 150e-6, 200e-6, 30e-6)
+    one.behind_s, one.laid_s, one.entered_s = [150e-6], [laid_s] * 7, [200e-6]
+    return one
+
+
+@pytest.mark.parametrize(("framework", "advice"), [("torch", "at a larger shape"), ("numpy", "with a torch reference")])
+def test_a_late_answer_is_told_with_what_it_may_mean(framework, advice):
+    said = gated(framework, 474e-6, 90e-6).doubt()
+
+    assert "answered 60 us later behind new inputs than around an empty pass; a round takes 474 us" in said
+    assert "a tenth of that is allowed" in said and "evaluate again" in said and advice in said
+    assert not gated(framework, 474e-6, 70e-6).doubt(), "40 us are less than a tenth"
+    assert not gated(framework, 948e-6, 90e-6).doubt(), "of twice as many calls 60 us are, too"
