@@ -59,6 +59,9 @@ def answers_to(main: Path) -> tuple[str, str] | None:
             return text, wrapped_module(text, "Model")
         case "config.yaml":
             return module_answers(folder)
+        case name if name.endswith(".py"):
+            text = main.read_text() + "\n\nModelNew = Model\n"
+            return text, wrapped_module(text, "ModelNew")
         case _:
             return None
 

@@ -28,6 +28,7 @@ from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats import trace
 from gpu_mcp_server.services.problems.formats.base import AS_IT_IS, MAX_FILE_BYTES
 from gpu_mcp_server.services.problems.formats.detect import known_formats, source_at
+from gpu_mcp_server.services.problems.kernelbench_problems import NEEDED, defines
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
 _log = structlog.get_logger()
@@ -37,19 +38,39 @@ MOST_TASKS = 2000
 
 
 def suite_tasks(root: Path) -> dict[str, Path]:
-    """Return the folders below one that a format knows by a main file, by their path in it.
+    """Return the tasks below a folder by their paths in it: folders with a format's main file, and KernelBench's files.
 
     Raises:
         NotFound: If there is none.
     """
     names = {name for each in known_formats() for name in each.MAIN_FILES}
     found: dict[str, Path] = {}
-    for path in sorted(root.rglob("*")):
+    paths = sorted(root.rglob("*"))
+    for path in paths:
         if path.name in names and len(found) < MOST_TASKS and _is_task(path):
             found.setdefault(path.parent.relative_to(root).as_posix(), path)
+    folders = {path.parent for path in found.values()}
+    for path in paths:
+        if len(found) < MOST_TASKS and folders.isdisjoint(path.parents) and _is_kernelbench(path):
+            found[path.relative_to(root).with_suffix("").as_posix()] = path
     if not found:
-        raise NotFound("task", str(root), hint=f"A task's folder has one of {', '.join(sorted(names))}.")
+        raise NotFound(
+            "task",
+            str(root),
+            hint=f"A task's folder has one of {', '.join(sorted(names))}; KernelBench's are NUMBER_*.py.",
+        )
     return found
+
+
+def _is_kernelbench(path: Path) -> bool:
+    """Say whether a file is a problem of KernelBench: its name begins with a number, and it defines what they do."""
+    if path.suffix != ".py" or not path.name[0].isdigit():
+        return False
+    try:
+        text = read_local(path, MAX_FILE_BYTES).decode()
+    except (GpuMcpError, OSError, UnicodeDecodeError):
+        return False
+    return set(NEEDED) <= defines(text)
 
 
 def _is_task(path: Path) -> bool:

@@ -160,6 +160,27 @@ def test_candidates_are_found_by_their_tasks_names(tmp_path: Path):
     assert [path.name for path in candidates_of("a/b", tmp_path)] == ["b.py", "submission_2.cu"]
 
 
+def test_kernelbenchs_files_are_tasks_and_those_beside_another_suites_main_file_are_not(tmp_path: Path):
+    text = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
+    for name in (
+        "level1/23_Softmax.py",
+        "level1/helper.py",
+        "hard/01_gemm/1_reference.py",
+        "hard/01_gemm/parts/2_b.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "hard/01_gemm/problem.yaml").write_text("flops_formula: 1")
+    (tmp_path / "level1/3_other.py").write_text("x = 1")
+    (tmp_path / "level1/4_binary.py").write_bytes(b"\xff\xfe")
+
+    tasks = suite_tasks(tmp_path)
+    assert list(tasks) == ["hard/01_gemm", "level1/23_Softmax"]
+    (tmp_path / "answers/level1").mkdir(parents=True)
+    (tmp_path / "answers/level1/23_Softmax.py").write_text(text)
+    assert [path.name for path in candidates_of("level1/23_Softmax", tmp_path / "answers")] == ["23_Softmax.py"]
+
+
 @pytest.mark.parametrize(
     ("verdict", "reason", "status"),
     [
