@@ -26,7 +26,7 @@ from gpu_mcp_server.recipes.trace_solutions import Solution, read_solution, trac
 from gpu_mcp_server.services.builds.candidate_source import LANGUAGE_BY_SUFFIX, MAX_TEXTS_BYTES, source_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats import trace
-from gpu_mcp_server.services.problems.formats.base import AS_IT_IS, MAX_FILE_BYTES
+from gpu_mcp_server.services.problems.formats.base import AS_IT_IS, MAX_FILE_BYTES, ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import known_formats, source_at
 from gpu_mcp_server.services.problems.kernelbench_problems import NEEDED, defines
 from gpu_mcp_server.services.workspaces.local_files import read_local
@@ -38,7 +38,9 @@ MOST_TASKS = 2000
 
 
 def suite_tasks(root: Path) -> dict[str, Path]:
-    """Return the tasks below a folder by their paths in it: folders with a format's main file, and KernelBench's files.
+    """Return the tasks below a folder by their paths in it.
+
+    Tasks are folders with a format's main file, KernelBench's files, and definitions of flashinfer-trace's data set.
 
     Raises:
         NotFound: If there is none.
@@ -51,26 +53,27 @@ def suite_tasks(root: Path) -> dict[str, Path]:
             found.setdefault(path.parent.relative_to(root).as_posix(), path)
     folders = {path.parent for path in found.values()}
     for path in paths:
-        if len(found) < MOST_TASKS and folders.isdisjoint(path.parents) and _is_kernelbench(path):
+        if len(found) < MOST_TASKS and folders.isdisjoint(path.parents) and _is_single_file(path):
             found[path.relative_to(root).with_suffix("").as_posix()] = path
     if not found:
         raise NotFound(
             "task",
             str(root),
-            hint=f"A task's folder has one of {', '.join(sorted(names))}; KernelBench's are NUMBER_*.py.",
+            hint=f"A task has one of {', '.join(sorted(names))}. NUMBER_NAME.py and definitions/*/*.json are tasks.",
         )
     return found
 
 
-def _is_kernelbench(path: Path) -> bool:
-    """Say whether a file is a problem of KernelBench: its name begins with a number, and it defines what they do."""
-    if path.suffix != ".py" or not path.name[0].isdigit():
+def _is_single_file(path: Path) -> bool:
+    """Say whether a file is a whole task: NUMBER_NAME.py of KernelBench, or a definition below `definitions/`."""
+    numbered = path.suffix == ".py" and path.name[0].isdigit()
+    if not numbered and not (path.suffix == ".json" and "definitions" in path.parts[:-1]):
         return False
     try:
         text = read_local(path, MAX_FILE_BYTES).decode()
     except (GpuMcpError, OSError, UnicodeDecodeError):
         return False
-    return set(NEEDED) <= defines(text)
+    return set(NEEDED) <= defines(text) if numbered else trace.recognizes(ProblemSource(path.name, text))
 
 
 def _is_task(path: Path) -> bool:
@@ -93,6 +96,19 @@ def candidates_of(task: str, folder: Path) -> list[Path]:
     inside = sorted(path for path in near.iterdir() if path.stem.startswith(STEMS)) if near.is_dir() else []
     known = {*LANGUAGE_BY_SUFFIX, ".py", ".json"}
     return [path for path in [*beside, *inside] if path.is_file() and path.suffix in known]
+
+
+def solutions_by_definition(folder: Path) -> dict[str, list[Path]]:
+    """Return the packed solutions below a folder by the definition that each names, wherever they lie."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            said = json.loads(read_local(path, MAX_TEXTS_BYTES))
+        except (GpuMcpError, OSError, ValueError, RecursionError):
+            continue
+        if isinstance(said, dict) and "sources" in said:
+            found.setdefault(str(cast("dict[str, Any]", said).get("definition")), []).append(path)
+    return found
 
 
 async def solution_at(lab: Lab, path: Path) -> Solution:
@@ -129,9 +145,11 @@ class SuiteCandidates:
 
     async def judge_all(self, suite: str, tasks: Mapping[str, Path], folder: Path) -> CandidateReport:
         """Judge each candidate of each task; a task that is no problem here is said, and the others go on."""
+        packed = await asyncio.to_thread(solutions_by_definition, folder)
         for number, (name, path) in enumerate(tasks.items(), 1):
             try:
-                files = candidates_of(name, folder)
+                definition = name.rpartition("/")[2] if path.suffix == ".json" else ""
+                files = list(dict.fromkeys([*candidates_of(name, folder), *packed.get(definition, [])]))
                 if not files:
                     self._missing.append(name)
                     continue

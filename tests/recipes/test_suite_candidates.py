@@ -10,7 +10,14 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.recipes.headless_runs import silent
-from gpu_mcp_server.recipes.suite_candidates import JudgeWish, SuiteCandidates, candidates_of, sol_score, suite_tasks
+from gpu_mcp_server.recipes.suite_candidates import (
+    JudgeWish,
+    SuiteCandidates,
+    candidates_of,
+    sol_score,
+    solutions_by_definition,
+    suite_tasks,
+)
 from gpu_mcp_server.recipes.trace_solutions import read_solution, trace_status, traces_of
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM, laboratory
@@ -25,6 +32,7 @@ def solution(name: str, files: dict[str, str], entry: str, **spec: Any) -> str:
     return json.dumps({"name": name, "spec": {"entry_point": entry, **spec}, "sources": sources})
 
 
+PACKED = solution("fast", {"a.py": RETURNS}, "a.py::run", destination_passing_style=False)
 SPLIT = {
     "main.py": "from __future__ import annotations\nfrom parts.scaling import scaled\n"
     "def kernel(x, weight, n_valid, eps, y):\n    y.copy_(scaled(x, weight) + eps)\n    y[n_valid:] = 0\n",
@@ -158,6 +166,21 @@ def test_candidates_are_found_by_their_tasks_names(tmp_path: Path):
     for name in ("a/b.py", "a/b.txt", "a/b/submission_2.cu", "a/b/reference.py", "a/c.py"):
         (tmp_path / name).write_text("x")
     assert [path.name for path in candidates_of("a/b", tmp_path)] == ["b.py", "submission_2.cu"]
+
+
+def test_a_data_set_of_flashinfer_has_its_definitions_as_tasks_and_its_solutions_as_answers(tmp_path: Path):
+    for name, text in {
+        "definitions/norm/row_scale.json": json.dumps(DEFINITION),
+        "definitions/norm/index.json": "{}",
+        "workloads/norm/row_scale.jsonl": json.dumps(workload(16, 5)),
+        "solutions/anna/norm/row_scale/fast.json": json.dumps({**json.loads(PACKED), "definition": "row_scale"}),
+        "solutions/anna/norm/row_scale/cut.json": "{",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert list(suite_tasks(tmp_path)) == ["definitions/norm/row_scale"]
+    assert [path.name for path in solutions_by_definition(tmp_path / "solutions")["row_scale"]] == ["fast.json"]
 
 
 def test_kernelbenchs_files_are_tasks_and_those_beside_another_suites_main_file_are_not(tmp_path: Path):

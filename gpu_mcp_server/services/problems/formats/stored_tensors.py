@@ -100,6 +100,8 @@ class StoredTensors:
         self._left = MAX_TENSORS_BYTES
         self.files: dict[str, str] = {}
         """base64, by name."""
+        self.lacking: list[str] = []
+        """Why a tensor was not kept, once for each."""
 
     async def keep(self, how: Mapping[str, Any], dtype: str) -> dict[str, Any] | None:
         """Return what a case says of a stored input, `None` where the file is not there or too large.
@@ -107,7 +109,8 @@ class StoredTensors:
         Raises:
             BadRequest: If the tensor is not what the definition declares.
         """
-        data = await self._data(str(how.get("path")))
+        path = str(how.get("path"))
+        data = await self._data(path)
         if data is None:
             return None
         key = str(how.get("tensor_key"))
@@ -120,6 +123,7 @@ class StoredTensors:
         name = f"stored/{hashlib.sha256(content).hexdigest()[:16]}"
         if name not in self.files:
             if len(content) > self._left or math.prod(shape) < 1:
+                self.lacking.append(f"{key[:60]!r} in {path[:160]!r} has {len(content)} bytes")
                 return None
             self._left -= len(content)
             self.files[name] = base64.b64encode(content).decode()
@@ -128,10 +132,12 @@ class StoredTensors:
     async def _data(self, path: str) -> bytes | None:
         near = await asyncio.to_thread(stored_file, self._folder, path)
         if near is None:
+            self.lacking.append(f"{path[:160]!r} is not there")
             return None
         try:
             return await asyncio.to_thread(read_local, near, MAX_STORED_BYTES)
-        except GpuMcpError:
+        except GpuMcpError as error:
+            self.lacking.append(f"{path[:160]!r}: {str(error.args[0])[:200].removesuffix('.')}")
             return None
 
 

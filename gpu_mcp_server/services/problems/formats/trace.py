@@ -55,18 +55,18 @@ async def problem(source: ProblemSource) -> Problem:
     _check(definition)
     workloads = await read_workloads(source, definition)
     tensors = StoredTensors(source.folder or Path())
-    cases, tolerances, stored = await _cases(definition, workloads, tensors)
+    cases, tolerances, left_out = await _cases(definition, workloads, tensors)
     if not cases:
         raise BadRequest(
-            f"Each of the {stored} workloads has inputs in safetensors files that are missing or too large.",
+            f"None of the {len(left_out)} workloads has all its inputs: {(left_out or ['the file is empty'])[0]}.",
             hint="Put the data set's files at the workloads' paths; a problem's stored tensors may have 2 MiB.",
         )
     name = str(definition.get("name") or (source.folder.name if source.folder else "") or "definition")
     plain = {name: definition[name] for name in ("inputs", "outputs", "custom_inputs_entrypoint") if name in definition}
     rtol, atol = (min(each) for each in zip(*tolerances, strict=True))
     about = str(definition.get("description") or "")
-    if stored:
-        about += f" ({stored} workloads are left out, whose stored tensors are not there, or too large.)"
+    if left_out:
+        about += f" ({len(left_out)} workloads are left out; of the first {left_out[0]}.)"
     return suite_problem(
         name, str(definition["reference"]), kind="trace", cases=cases, wish=source.wish, description=about,
         files={"definition.json": json.dumps(plain), **tensors.files}, rtol=rtol, atol=atol,
@@ -99,7 +99,12 @@ async def read_workloads(source: ProblemSource, definition: Mapping[str, Any]) -
         ]
     path = next((each for each in near if each.is_file() and "/" not in name), None)
     if path is None:
-        raise NotFound("workloads", str(source.folder), hint="workload.jsonl lies beside the definition.")
+        raise NotFound(
+            "workloads",
+            str(source.folder),
+            hint="Put workload.jsonl beside the definition, or in a data set, beside definitions/, "
+            f"workloads/{kind or 'OP_TYPE'}/{name[:80]}.jsonl.",
+        )
     text = (await asyncio.to_thread(read_local, Path(path), 16 * MAX_FILE_BYTES)).decode("utf-8", "replace")
     found = [_read(line) for line in text.splitlines() if line.strip()]
     listed: list[Any] = [each.get("workload", each) for each in found]
@@ -110,11 +115,11 @@ async def read_workloads(source: ProblemSource, definition: Mapping[str, Any]) -
 
 async def _cases(
     definition: Mapping[str, Any], workloads: list[dict[str, Any]], tensors: StoredTensors
-) -> tuple[list[dict[str, Any]], list[tuple[float, float]], int]:
-    """Return cases with all axes as numbers, their tolerances, and how many workloads need stored tensors."""
+) -> tuple[list[dict[str, Any]], list[tuple[float, float]], list[str]]:
+    """Return cases with all axes as numbers, their tolerances, and why each other workload is left out."""
     cases: list[dict[str, Any]] = []
     tolerances: list[tuple[float, float]] = []
-    stored = 0
+    left_out: list[str] = []
     for workload in workloads:
         how = workload.get("inputs")
         if not isinstance(how, dict) or not isinstance(workload.get("axes"), dict):
@@ -123,19 +128,22 @@ async def _cases(
         if not all(isinstance(each, dict) for each in inputs.values()):
             raise BadRequest("An input of a workload is no mapping.", hint='{"type": "random"}, for instance.')
         kinds = {str(cast("Mapping[str, Any]", each).get("type")) for each in inputs.values()}
+        if odd := sorted(kinds - set(KINDS)):
+            left_out.append(f"an input is {odd[0][:40]!r}, and known kinds are {', '.join(KINDS)}")
+            continue
         plain = {name: {k: each[k] for k in ("type", "value") if k in each} for name, each in inputs.items()}
         for name, each in inputs.items():
             if each.get("type") == "safetensors":
                 kept = await tensors.keep(each, str(definition["inputs"][name]["dtype"]))
                 plain[name] = kept or {"type": "absent"}
-        if kinds - set(KINDS) or {"type": "absent"} in plain.values():
-            stored += 1
+        if {"type": "absent"} in plain.values():
+            left_out.append(f"the stored tensor {tensors.lacking[-1]}")
             continue
         axes = _sizes(definition, cast("Mapping[str, Any]", workload["axes"]))
         rule = _tolerance(workload)
         cases.append({"axes": axes, "inputs": plain, **({"tolerance": rule} if rule else {})})
         tolerances.append((rule["rtol"], rule["atol"]) if rule else (RTOL, ATOL))
-    return cases, tolerances, stored
+    return cases, tolerances, left_out
 
 
 def _tolerance(workload: Mapping[str, Any]) -> dict[str, float]:

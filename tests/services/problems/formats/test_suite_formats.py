@@ -208,7 +208,10 @@ async def test_a_definition_with_workloads_imports_and_judges_each_kind_of_candi
     assert [dict(shape) for shape in info.shapes] == [
         {"case": 1, "m": 16, "argument_2": 5}, {"case": 2, "m": 48, "argument_2": 9}
     ]  # fmt: skip
-    assert (info.rtol, info.atol) == (1e-2, 1e-2) and "1 workloads are left out, whose stored" in info.description
+    assert (info.rtol, info.atol) == (
+        1e-2,
+        1e-2,
+    ) and "the stored tensor 'x.safetensors' is not there" in info.description
     assert (await judged(lab, info.problem_id, HANDED)).verdict == "correct"
     assert (await judged(lab, info.problem_id, RETURNS.replace("[n_valid:]", "[7:]"))).verdict == "incorrect"
     assert (await judged(lab, info.problem_id, LAUNCHER, "c")).verdict == "correct"
@@ -238,6 +241,22 @@ async def test_small_tensors_that_a_workload_stores_come_with_the_problem(lab: L
     (folder / "workload.jsonl").write_text(json.dumps(lines[1]))
     with pytest.raises(BadRequest, match="No tensor 'other' is in the safetensors file"):
         await read_problem(await source_at(folder))
+
+
+async def test_what_a_workload_lacks_is_named(tmp_path: Path):
+    folder, more = trace_folder(tmp_path), workload(4, 1)
+    for how, says in {
+        "zeros": r"an input is 'zeros', and known kinds are random, scalar",
+        "safetensors": r"the stored tensor 'blob/gone\.safetensors' is not there",
+    }.items():
+        more["inputs"]["x"] = {"type": how, "path": "blob/gone.safetensors", "tensor_key": "x"}
+        (folder / "workload.jsonl").write_text(json.dumps(more))
+        with pytest.raises(BadRequest, match=says):
+            await read_problem(await source_at(folder))
+    (folder / "workload.jsonl").unlink()
+    with pytest.raises(NotFound) as caught:
+        await read_problem(await source_at(folder))
+    assert "Put workload.jsonl beside the definition, or in a data set" in str(caught.value.hint)
 
 
 async def test_a_definition_is_never_run_to_be_read(tmp_path: Path):
