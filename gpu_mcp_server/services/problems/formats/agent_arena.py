@@ -42,12 +42,31 @@ async def problem(source: ProblemSource) -> Problem:
         listed = PurePosixPath(path).parts[0] == MODULES or path == "model.py"
         if listed and {"get_inputs", "get_init_inputs"} <= defines(text):
             return suite_problem(name, text, kind="module", cases=[{}], wish=source.wish, description=about)
-    if EXTRACTOR not in files:
+    if EXTRACTOR in files:
+        return program.problem_from_table(_program(task, name, about, files))
+    hint = f"{EXTRACTOR} into its folder, as resource gpu-mcp://docs/problem-formats has it, or make a problem of the "
+    if elsewhere := _sources_elsewhere(task, files):
         raise BadRequest(
-            "The task has no PyTorch module to compare with, and its own command's PASS is not believed.",
-            hint=f"Put {EXTRACTOR} into its folder, as resource gpu-mcp://docs/problem-formats has it.",
+            f"The task's sources are not in its folder: {elsewhere}.",
+            hint=f"Copy them and {hint}kernel with register_problem.",
         )
-    return program.problem_from_table(_program(task, name, about, files))
+    raise BadRequest(
+        f"The task has no PyTorch module to compare with ({MODULES}/*.py or model.py with get_inputs and "
+        "get_init_inputs), and its own command's PASS is not believed.",
+        hint=f"Put {hint}kernel with register_problem.",
+    )
+
+
+def _sources_elsewhere(task: Mapping[str, Any], files: Mapping[str, Any]) -> str:
+    """Return where a task's sources are that its folder lacks; empty where it has them."""
+    given = task.get("source_file_path") or []
+    named = cast("list[Any]", given) if isinstance(given, list) else [given]
+    lacking = [str(each) for each in named if PurePosixPath(str(each)).as_posix() not in files]
+    place = next((f"{key} {str(task[key])[:200]}" for key in ("repo_url", "image_repo_path") if task.get(key)), "")
+    if not lacking and (named or not place):
+        return ""
+    lacks = f"{', '.join(lacking[:3])[:300]} {'are' if len(lacking) > 1 else 'is'} missing" if lacking else ""
+    return "; ".join(each for each in (lacks, f"the task names {place}" if place else "") if each)
 
 
 def _program(task: Mapping[str, Any], name: str, about: str, files: Mapping[str, Any]) -> dict[str, Any]:

@@ -359,16 +359,41 @@ def get_init_inputs():
 
 @needs_torch
 async def test_a_task_of_the_arena_is_judged_by_its_pytorch_module(lab: Lab, tmp_path: Path):
+    (tmp_path / "pytorch_code_module").mkdir()
     (tmp_path / "config.yaml").write_text(ARENA)
+    (tmp_path / "pytorch_code_module" / "scaled.py").write_text("x = 1")
     with pytest.raises(BadRequest, match="its own command's PASS is not believed"):
         await read_problem(await source_at(tmp_path))
-    (tmp_path / "pytorch_code_module").mkdir()
     (tmp_path / "pytorch_code_module" / "scaled.py").write_text(BOOK)
     info = await imported(lab, tmp_path)
 
     assert [shape["x_0"] for shape in info.shapes] == [3, 40]
     assert (await judged(lab, info.problem_id, BOOK.replace("x * self.factor", "self.factor * x"))).verdict == "correct"
     assert (await judged(lab, info.problem_id, BOOK.replace("x * self", "x + self"))).verdict == "incorrect"
+
+
+@pytest.mark.parametrize(
+    ("sources", "where", "says"),
+    [
+        (
+            "[a.cu, b.cu]",
+            "image_repo_path: /opt/lib",
+            "a.cu, b.cu are missing; the task names image_repo_path /opt/lib",
+        ),
+        ("a.cu", "", "a.cu is missing"),
+        ("[]", "repo_url: https://host/lib.git", "the task names repo_url https://host/lib.git"),
+    ],
+)
+async def test_a_task_of_the_arena_whose_sources_are_elsewhere_says_where(
+    tmp_path: Path, sources: str, where: str, says: str
+):
+    (tmp_path / "config.yaml").write_text(
+        f"source_file_path: {sources}\n{where}\ncompile_command: [make]\ncorrectness_command: [check]\n"
+    )
+    with pytest.raises(BadRequest) as caught:
+        await read_problem(await source_at(tmp_path))
+    assert str(caught.value.args[0]) == f"The task's sources are not in its folder: {says}."
+    assert "extractor.toml" in str(caught.value.hint)
 
 
 PLUGIN = """
