@@ -1,4 +1,4 @@
-"""Compiles and judges the examples of docs/reference/candidates.md that are Python launchers, each in its language.
+"""Compiles and judges the examples of docs/reference/candidates.md for a GPU, and an extension of torch, a row each.
 
 `python benchmarks/languages/launchers.py [--json OUT] [--device cpu|cuda] [NAME ...]`, with the packages in the Python
 that GPU_MCP_HOSTS__LOCAL__JUDGE_PYTHON names. A language whose package is not there is a row that says so. Rows come in
@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +29,33 @@ from gpu_mcp_server.toolchains.python_languages import imports_of
 
 REFERENCE = "import torch\ndef reference(x):\n    return torch.softmax(x, -1)\n"
 SHAPE = {"cpu": {"rows": 3, "cols": 40}, "cuda": {"rows": 4096, "cols": 1000}}
+EXTENSION = Path(__file__).parent / "torch_softmax.cu"
 HEADING = re.compile(r"####? ([^\n]+)\n\n```python\n(.*?)```", re.DOTALL)
 TENSOR = "fp32[64,1000]"
 WISH = {"library": False, "signature": {"x": TENSOR, "y": TENSOR}, "constants": {"rows": 64, "cols": 1000}}
 
 
-def sources() -> dict[str, str]:
+def sources() -> dict[str, CandidateSource]:
     """Return the examples by their headings; Triton's is the first Python of the page."""
     text = page(CANDIDATES)
     (triton, *_) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    return {"Triton": triton, **{title: code for title, code in HEADING.findall(text) if "def launch" in code}}
+    (cuda, *_) = re.findall(r"```cuda\n(.*?)```", text, re.DOTALL)
+    launchers = {"Triton": triton} | {title: code for title, code in HEADING.findall(text) if "def launch" in code}
+    extension = EXTENSION.read_text(encoding="utf-8")
+    return {
+        **{name: CandidateSource(code, launcher_language(code), "kernel.py") for name, code in launchers.items()},
+        "CUDA C++": CandidateSource(cuda, "cuda", "kernel.cu"),
+        "Extension of torch, CUDA": CandidateSource(extension, "cuda", "kernel.cu"),
+    }
 
 
-async def compiled(lab: Lab, text: str, arch: str) -> dict[str, Any]:
-    """Compile what an example launches."""
+async def compiled(lab: Lab, source: CandidateSource, arch: str) -> dict[str, Any]:
+    """Compile an example, of a launcher what it launches."""
     began = time.monotonic()
-    wish = BuildOptions.model_validate({**WISH, "arch": arch})
+    launcher = source.language != "cuda"
+    wish = BuildOptions.model_validate({**(WISH if launcher else {}), "arch": arch})
     try:
-        made = await lab.builds.compiler.compile(CandidateSource(text, "launcher", "kernel.py"), wish)
+        made = await lab.builds.compiler.compile(replace(source, language="launcher") if launcher else source, wish)
     except GpuMcpError as error:
         return {"compiled": f"no: {error}"[:120]}
     if made.status != "ok":
@@ -56,9 +66,8 @@ async def compiled(lab: Lab, text: str, arch: str) -> dict[str, Any]:
     return {"by": made.compiler, "compiled": f"{arch}, registers {registers}", "compile_s": seconds}
 
 
-async def judged(lab: Lab, problem: str, text: str, device: str) -> dict[str, Any]:
+async def judged(lab: Lab, problem: str, source: CandidateSource, device: str) -> dict[str, Any]:
     """Judge an example."""
-    source = CandidateSource(text, launcher_language(text), "kernel.py")
     timing = TimingOptions(tier="smoke" if device == "cpu" else "performance")
     try:
         found = await lab.evaluation.evaluator.evaluate(problem, source, device=device, timing=timing, wait_s=500)
@@ -95,12 +104,14 @@ async def main() -> None:
                 name="softmax", reference=REFERENCE, inputs=[x], outputs=[y], shapes=[SHAPE[asked.device]],
                 rtol=1e-5, atol=1e-7,
             )  # fmt: skip
-            for name, text in sources().items():
+            for name, source in sources().items():
                 if asked.names and not name.startswith(tuple(asked.names)):
                     continue
-                languages = ", ".join(one.name for one in imports_of(text).languages())
-                row = {"language": name, "kernels": languages or "PyTorch", **await compiled(lab, text, asked.arch)}
-                row |= await judged(lab, problem.problem_id, text, asked.device)
+                kernels = "CUDA"
+                if source.language != "cuda":
+                    kernels = ", ".join(one.name for one in imports_of(source.text).languages()) or "PyTorch"
+                row = {"language": name, "kernels": kernels, **await compiled(lab, source, asked.arch)}
+                row |= await judged(lab, problem.problem_id, source, asked.device)
                 rows.append(row)
                 sys.stdout.write(" | ".join(f"{key} {value}" for key, value in row.items() if value) + "\n")
                 sys.stdout.flush()
