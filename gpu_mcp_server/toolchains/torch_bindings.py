@@ -23,6 +23,9 @@ _HEADERS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind
 _MODULE = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)\s*,")
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)\s*\{")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"\s*,\s*(?:&|TORCH_FN\s*\(\s*&?)?\s*((?:\w+\s*::\s*)*\w+|\[)")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)\)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+MOST_MACROS = 16
+"""Most macros that bind a function, of those that a source defines."""
 _SCHEMA = re.compile(r"\.\s*def\s*\(\s*\"([\w.]+)\s*\(([^\"]*?)\)\s*->\s*([^\"]*?)\s*\"")
 
 
@@ -52,6 +55,11 @@ class Binding:
     function: str
 
 
+def needs_torch(source: str) -> bool:
+    """Say whether a C++ or CUDA source includes torch's headers, whatever it binds."""
+    return bool(_HEADERS.search(_NOT_CODE.sub(" ", source)))
+
+
 def binds_torch(source: str) -> bool:
     """Say whether a C++ or CUDA source is an extension of torch."""
     code = _NOT_CODE.sub(" ", source)
@@ -64,7 +72,7 @@ def bound_functions(source: str) -> list[BoundFunction]:
     found: dict[str, BoundFunction] = {}
     module = _MODULE.search(code)
     if module:
-        for name, function in _BOUND.findall(code[module.end() :]):
+        for name, function in _BOUND.findall(_expanded(code, code[module.end() :])):
             returns, count = _shape_of(code, function)
             found.setdefault(name, BoundFunction(name, f"extension.{name}", returns, count))
     for library in _LIBRARY.finditer(code):
@@ -148,6 +156,16 @@ def _file(name: str, place: str, *, python: bool, returns: bool, given: int = 0,
     else:
         lines += [f"def {entry}(*given):", f"    {place}(*given[:{given}])"]
     return "\n".join(lines) + "\n"
+
+
+def _expanded(code: str, body: str) -> str:
+    """Return a module's body with the uses of the source's macros that bind their only argument written out."""
+    binding = [found for found in _MACRO.findall(code) if re.search(r"\.\s*def\s*\(", found[2])]
+    for name, parameter, text in binding[:MOST_MACROS]:
+        quoted = re.sub(rf"#\s*{parameter}\b|\b[A-Z_]+\(\s*{parameter}\s*\)", r'"\\0"', text).replace("\\\n", " ")
+        written = re.sub(rf"\b{parameter}\b", r"\\0", quoted)
+        body = re.sub(rf"\b{name}\(\s*(\w+)\s*\)", lambda use, text=written: text.replace("\\0", use[1]), body)
+    return body
 
 
 def _shape_of(code: str, function: str) -> tuple[bool, int | None]:

@@ -19,7 +19,7 @@ from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
 from gpu_mcp_server.toolchains.header_trees import include_options, trees_of
 from gpu_mcp_server.toolchains.linking import linking_of
 from gpu_mcp_server.toolchains.occupancy import checked_block
-from gpu_mcp_server.toolchains.torch_bindings import binds_torch
+from gpu_mcp_server.toolchains.torch_bindings import needs_torch
 from gpu_mcp_server.toolchains.torch_extension import standard_flags, with_torch
 
 DEFAULT_ARCH = "sm_90"
@@ -126,12 +126,13 @@ def _chosen(source: CandidateSource, probe: HostProbe, host: str, wish: BuildOpt
 
 
 def torch_python(source: CandidateSource, probe: HostProbe, host: str) -> Python | None:
-    """Return the Python for whose torch a source is an extension; None for other sources.
+    """Return the Python with whose torch a source is compiled; None for one that includes none of torch's headers.
 
     Raises:
         ToolMissing: If the judge's Python has no torch to compile with, or no headers of its own.
     """
-    if source.language not in ("cpp", "cuda") or not binds_torch(source.text):
+    texts = (source.text, *source.beside.values())
+    if source.language not in ("cpp", "cuda") or not any(needs_torch(text) for text in texts):
         return None
     judge = probe.judge.path if probe.judge else ""
     python = next((p for p in probe.toolchains.pythons if p.path == judge), None)

@@ -21,7 +21,7 @@ from gpu_mcp_server.services.jobs.gpu_needs import GpuNeed
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.flags import linked_libraries
-from gpu_mcp_server.toolchains.torch_bindings import FOLDER, Binding, binding_of, binds_torch
+from gpu_mcp_server.toolchains.torch_bindings import FOLDER, Binding, binding_of, binds_torch, needs_torch
 
 
 class CandidatePreparation:
@@ -112,8 +112,13 @@ def binding_for(problem: Problem, source: CandidateSource, entry: str) -> Bindin
     """Return how a source that is an extension of torch is called; None for every other.
 
     Raises:
-        BadRequest: If it binds no function that fits the problem.
+        BadRequest: If it binds no function, or none that fits the problem.
     """
-    if source.language not in ("cpp", "cuda") or not binds_torch(source.text):
+    if source.language not in ("cpp", "cuda") or not needs_torch(source.text):
         return None
+    if not binds_torch(source.text):
+        raise BadRequest(
+            "The source includes torch's headers and binds no function, by which the judge could call it.",
+            hint='Add PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("NAME", &NAME); }, or a TORCH_LIBRARY.',
+        )
     return binding_of(source.text, entry, len(problem.inputs), len(problem.outputs), len(problem.symbols()))

@@ -8,8 +8,10 @@ from mcp import Client
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.package_files import CANDIDATES, page
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation.candidate_preparation import binding_for
 from gpu_mcp_server.toolchains.torch_bindings import binding_of, binds_torch, bound_functions
 from tests.laboratory import PROBLEM, Folder, called, client_of, laboratory, refused
 
@@ -52,6 +54,21 @@ def test_bound_functions_are_read_with_what_they_take_and_return():
     assert binding_of(several, "write", 1, 1, 1).module == "own_name"
 
 
+def test_functions_that_a_macro_binds_are_read():
+    source = HEADER + (
+        "#define TEXT(word) #word\n#define CHECK(t) if (!t.defined()) throw 1;\n"
+        "#define BIND(f)          \\\n    m.def(TEXT(f), &f, TEXT(f));\n#define BIND_TOO(f) m . def(#f, f);\n"
+        "void rows(at::Tensor x, at::Tensor y, float eps) {}\n" + TWICE + "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n"
+        "    BIND(rows)\n    BIND_TOO(twice);\n    CHECK(m)\n}\n"
+    )
+    found = {b.name: (b.returns, b.parameters) for b in bound_functions(source)}
+    assert found == {"rows": (False, 3), "twice": (True, 1)}
+    endless = (
+        HEADER + "".join(f"#define A{n}(x) A{n + 1}(x).def(x)\n" for n in range(99)) + "PYBIND11_MODULE(a, m){A0(A0)}"
+    )
+    assert bound_functions(endless) == []
+
+
 def test_a_function_is_called_by_what_fits_the_problem():
     assert binding_of(RETURNING, "launch", 1, 1, 2).kind == "model", "the only function is meant"
     writing = binding_of(WRITING, "fill", 1, 1, 2)
@@ -60,6 +77,14 @@ def test_a_function_is_called_by_what_fits_the_problem():
         binding_of(RETURNING, "twice", 2, 1, 1)
     with pytest.raises(BadRequest, match="binds no function 'nothing'; it binds twice"):
         binding_of(RETURNING, "nothing", 1, 1, 1)
+
+
+async def test_a_source_with_torchs_headers_that_binds_nothing_is_told_what_to_add():
+    kernel = CandidateSource("#include <ATen/ATen.h>\nvoid fill(at::Tensor y) {}\n", "cuda", "fill.cu")
+    problem = Problem(**PROBLEM, problem_id="p", content_hash="", framework="numpy", entry="reference")
+    with pytest.raises(BadRequest, match="includes torch's headers and binds no function") as said:
+        binding_for(problem, kernel, "launch")
+    assert "PYBIND11_MODULE" in said.value.hint
 
 
 @pytest.fixture
@@ -81,6 +106,9 @@ async def test_extensions_are_judged_on_the_processor(torch_python: str):
         source = CandidateSource(WRITING.replace("from[n])", "oops[n])"), "cpp", "fill.cpp")
         broken = await lab.builds.compiler.compile(source, BuildOptions(library=False))
         assert (broken.status, broken.diagnostics[0].file, broken.diagnostics[0].line) == ("failed", "fill.cpp", 7)
+        unbound = CandidateSource(WRITING.partition("TORCH_LIBRARY")[0], "cpp", "fill.cpp")
+        kernel = await lab.builds.compiler.compile(unbound, BuildOptions(library=False))
+        assert kernel.status == "ok", "what binds it may be another file"
     with Folder() as folder:
         async with client_of(folder) as client:
             await _judged(client)
