@@ -102,7 +102,8 @@ def history_table(points: list[HistoryPoint]) -> list[str]:
         [
             str(p.number), p.attempt_id, p.outcome,
             format_time(p.median_us / 1e6) if p.median_us is not None else "-",
-            f"{p.speedup:.3g}" if p.speedup else "-", f"{p.best:.3g}" if p.best else "-", p.user or "-",
+            f"{p.speedup:.3g}" if p.speedup else "-",
+            f"{p.best:.3g}" if p.best else format_time(p.best_us / 1e6) if p.best_us else "-", p.user or "-",
             format_elapsed((now - datetime.fromisoformat(p.created_at)).total_seconds()),
         ]
         for p in points

@@ -391,7 +391,7 @@ async def _went(runs: "Runs | RemoteRuns", run_id: str, jobs: int) -> RunState:
 
 
 def _speed(state: RunState) -> str:
-    return f"{state.best.speedup:.3g}" if state.best and state.best.speedup else "-"
+    return state.best.speed_text().removeprefix("speed-up ").partition(" (")[0] if state.best else "-"
 
 
 def _said(state: RunState, *, as_json: bool) -> None:

@@ -45,6 +45,8 @@ class ComparisonRow(Model):
     """How its confirmation run stands, where it owes one."""
     speedup_range: tuple[float, float] | None = None
     """Of the shapes' intervals; the lower end ranks."""
+    time_range_us: tuple[float, float] | None = None
+    """The same of the time of a call, where that ranks; the upper end does."""
     rank: int | None = None
     """Rows whose intervals overlap share one."""
     time_us: float | None = None

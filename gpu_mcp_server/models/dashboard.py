@@ -16,6 +16,8 @@ class Ranking(Model):
     correct: int
     best: float | None = None
     """Greatest speed-up of a correct one that no audit voided."""
+    best_us: float | None = None
+    """Shortest time of a call of such a one, where there is no baseline."""
 
 
 class ProblemLine(Model):

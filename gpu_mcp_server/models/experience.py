@@ -52,7 +52,7 @@ class Lesson(Model):
     says: str
     problem: str | None = None
     before: float | None = None
-    """Speed-up of the parent, verified."""
+    """Speed-up of the parent, verified; 1 where the device has no baseline."""
     after: float | None = None
     times: int = 1
     """How often a failure came."""

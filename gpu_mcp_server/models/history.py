@@ -28,10 +28,14 @@ class HistoryPoint(Model):
     by_time: bool = False
     """Whether its time ranks, as the reference is no baseline on this device."""
     median_us: float | None = None
+    time_range_us: tuple[float, float] | None = None
+    """95 % interval of the time that ranks."""
     shape: str | None = None
     """Shape of the call that `median_us` is of."""
     best: float | None = None
     """Greatest speed-up of a correct attempt until then."""
+    best_us: float | None = None
+    """Shortest time that ranks of a correct attempt until then."""
     robust: str | None = None
     """Whether it is right with other inputs than declared, and what is not."""
     trust: str | None = None
@@ -83,4 +87,5 @@ def _rank(point: HistoryPoint) -> tuple[int, float, float]:
     """Order correct attempts as rankings do: by trust, then by the speed-up that each has at least."""
     word = (point.trust or "").partition(":")[0]
     trust = TRUSTS.index(word) if word in TRUSTS else len(TRUSTS)
-    return trust, -(point.speedup_low or point.speedup or 0.0), point.median_us or 0.0
+    high_us = point.time_range_us[1] if point.time_range_us else point.median_us
+    return trust, -(point.speedup_low or point.speedup or 0.0), high_us or 0.0

@@ -7,9 +7,11 @@ from pydantic import Field
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.evaluation import format_range
 from gpu_mcp_server.models.run_plan import Point
+from gpu_mcp_server.time_format import format_time, format_time_range
 
 Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
 """Of a candidate: the stage at which it failed, or `target` when it reached it."""
+NO_BASELINE = "no GPU baseline; give a torch reference"
 StopReason = Literal[
     "target",
     "iterations",
@@ -153,14 +155,25 @@ class Verdict(Model):
     """Diagnostics, or times at each shape."""
     speedup: float | None = None
     median_us: float | None = None
+    """Of a call: over all shapes where the time ranks, else at the last shape."""
     speedup_range: tuple[float, float] | None = None
     """95 % interval, where every shape has one."""
+    time_range_us: tuple[float, float] | None = None
+    """95 % interval of the time of a call, where the reference is no baseline on the device: the time ranks then."""
     trust: str = ""
     """Of the time: confirmed, provisional, contradicted, or unconfirmable and why."""
     coarse: bool = False
     """Timed with a wide interval, to leave out what is dominated: it is no best, and reaches no target."""
     signature: str = ""
     """Of the error, without numbers and names: two that are equal are one error."""
+
+    def speed_text(self) -> str:
+        """Say how fast it is: by its speed-up, or by the time of a call where it has none."""
+        if self.speedup is not None:
+            return f"speed-up {self.speedup:.3g}{format_range(self.speedup_range)}"
+        if self.median_us is None:
+            return "not timed"
+        return f"{format_time(self.median_us / 1e6)} a call" + (f" ({NO_BASELINE})" if self.time_range_us else "")
 
 
 class CandidateProfile(Model):
@@ -225,7 +238,7 @@ class TunedPoint(Model):
     speedup_range: tuple[float, float] | None = None
     """95 % interval."""
     median_us: float | None = None
-    """At the last shape."""
+    """At the last shape; over all shapes where there is no baseline."""
     median_range_us: tuple[float, float] | None = None
     """95 % interval."""
     trust: str = ""
@@ -246,9 +259,19 @@ class TunedPoint(Model):
         if self.speedup is not None:
             ends = self.speedup_range
             text += f", speed-up {self.speedup:.3g}" + (f" ({ends[0]:.3g}-{ends[1]:.3g})" if ends else "")
+        elif self.median_us is not None:
+            text += f", {self.time_text()} a call"
         text += f", dominated by {self.dominated_by}" if self.dominated_by else ""
         text += f"; {self.reason[:120]}" if self.reason and self.outcome != "correct" else ""
         return text + (f" [{self.attempt_id}]" if self.attempt_id else "")
+
+    def time_text(self) -> str:
+        """Return the time of a call, with its interval where that is known; empty of one that was not timed."""
+        if self.median_us is None:
+            return ""
+        ends = self.median_range_us
+        between = f" ({format_time_range(ends[0] / 1e6, ends[1] / 1e6)})" if ends else ""
+        return format_time(self.median_us / 1e6) + between
 
 
 class TuningTable(Model):
@@ -315,11 +338,13 @@ class RunStep(Model):
     outcome: str
     attempt_id: str | None = None
     speedup: float | None = None
+    median_us: float | None = None
 
     def line_text(self) -> str:
         """Say it on one line."""
         text = f"{self.step}: {self.outcome}"
         text += f", speed-up {self.speedup:.3g}" if self.speedup is not None else ""
+        text += f", {format_time(self.median_us / 1e6)} a call" if self.median_us and self.speedup is None else ""
         text += f" [{self.attempt_id}]" if self.attempt_id else ""
         return f"{text} ({self.seconds:.1f} s)"
 
@@ -370,5 +395,4 @@ class RunState(ResultModel):
         if self.best is None:
             return f"best: none is {'verified' if self.mode == 'nccl' else 'correct'}"
         best = self.best
-        said = f"{best.speedup:.3g}{format_range(best.speedup_range)}" if best.speedup is not None else "not timed"
-        return f"best: {best.attempt_id}, speed-up {said}" + (f", {best.trust}" if best.trust else "")
+        return f"best: {best.attempt_id}, {best.speed_text()}" + (f", {best.trust}" if best.trust else "")

@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.text_safety import escape_controls
+from gpu_mcp_server.time_format import format_time
 
 COLOURS = {"correct": "#1a7f37", "incorrect": "#cf222e", "cheat": "#8250df", "voided": "#6e7781"}
 OTHER = "#9a6700"
@@ -18,6 +19,7 @@ LANE_LEFT, LANE_WIDTH, ROW_TOP, ROW_HEIGHT, LABEL_WIDTH = 26, 18, 50, 26, 620
 NOTE_CHARS = 80
 """Of a note beside its attempt; the rest is in the title."""
 MAX_NODES = 400
+TIME_AXIS = "time of a call, the shorter the higher (no GPU baseline)"
 FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
 
@@ -27,11 +29,16 @@ def colour(outcome: str) -> str:
 
 
 def plot_history(history: ProblemHistory) -> str:
-    """Return speed-up over attempts, logarithmic: the best so far as a line, attempts as points, failures below."""
-    points = history.points
+    """Return speed-up over attempts, logarithmic: the best so far as a line, attempts as points, failures below.
+
+    Where there is no baseline, the time of a call stands for it, the shorter the higher.
+    """
+    rated = rates_of(history)
+    points = (rated or history).points
     good = [p.speedup for p in points if p.outcome == "correct" and p.speedup]
     ends = [end for p in points if p.outcome == "correct" for end in (p.speedup_low, p.speedup_high) if end]
-    low, high = bracket(min([*good, *ends, 1.0]), max([*good, *ends, 1.0])) if good else (0.5, 2.0)
+    ends += [] if rated else [1.0]
+    low, high = bracket(min([*good, *ends]), max([*good, *ends])) if good else (0.5, 2.0)
 
     def x(number: int) -> float:
         return LEFT + (number - 1) * (WIDTH - LEFT - RIGHT) / max(len(points) - 1, 1)
@@ -44,8 +51,9 @@ def plot_history(history: ProblemHistory) -> str:
         parts.append(
             f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}' stroke='#d0d7de'/>"
         )
-        parts.append(label(LEFT - 8, y(value) + 4, f"\u00d7{value:g}", anchor="end"))
-    parts.append(label(LEFT, TOP - 8, "speed-up against the reference"))
+        said = format_time(1 / value) if rated else f"\u00d7{value:g}"
+        parts.append(label(LEFT - 8, y(value) + 4, said, anchor="end"))
+    parts.append(label(LEFT, TOP - 8, TIME_AXIS if rated else "speed-up against the reference"))
     parts.append(label((LEFT + WIDTH - RIGHT) / 2, FLOOR + 24, "attempt number", anchor="middle"))
     parts += [label(x(p.number), FLOOR + 24, f"{p.number}", "middle") for p in [*points[:1], *points[1:][-1:]]]
     line = [f"{x(p.number):.1f},{y(p.best):.1f}" for p in points if p.best is not None]
@@ -63,6 +71,28 @@ def plot_history(history: ProblemHistory) -> str:
         parts.append(f"<rect x='{at}' y='{HEIGHT - 22}' width='10' height='10' fill='{shade}'/>")
         parts.append(label(at + 15, HEIGHT - 12, outcome))
     return svg(WIDTH, HEIGHT, parts)
+
+
+def rates_of(history: ProblemHistory) -> ProblemHistory | None:
+    """Return a history in which calls a second stand for speed-ups; None where an attempt has one, or no time ranks."""
+    points = history.points
+    if any(p.speedup for p in points) or not any(p.by_time and p.median_us for p in points):
+        return None
+
+    def rated(point: HistoryPoint) -> HistoryPoint:
+        if not point.by_time or not point.median_us:
+            return point.model_copy(update={"best": 1e6 / point.best_us if point.best_us else None})
+        low_us, high_us = point.time_range_us or (None, None)
+        return point.model_copy(
+            update={
+                "speedup": 1e6 / point.median_us,
+                "speedup_low": 1e6 / high_us if high_us else None,
+                "speedup_high": 1e6 / low_us if low_us else None,
+                "best": 1e6 / point.best_us if point.best_us else None,
+            }
+        )
+
+    return history.model_copy(update={"points": [rated(point) for point in points]})
 
 
 def plot_speedups(found: Mapping[str, float]) -> str:
@@ -118,6 +148,8 @@ def plot_lineage(history: ProblemHistory, *, link: Callable[[str], str] | None =
         said = p.outcome.replace("_", " ")
         if p.outcome == "correct" and p.speedup:
             said = f"\u00d7{p.speedup:.3g}"
+        elif p.outcome == "correct" and p.by_time and p.median_us:
+            said = format_time(p.median_us / 1e6)
         words = " ".join((p.note or p.reason or "").split())
         text = f"{p.number}  {said}" + (f"  {words[:NOTE_CHARS]}" if words else "")
         drawn = _dot(x(p.attempt_id), y(p.attempt_id), p) + label(text_x, y(p.attempt_id) + 4, text)

@@ -291,5 +291,5 @@ def _step(entry: Mapping[str, Any]) -> RunStep:
     verdict = cast("dict[str, Any]", entry.get("verdict") or {})
     return RunStep(
         step=entry["step"], kind=entry["kind"], seconds=entry["seconds"], outcome=entry["outcome"],
-        attempt_id=verdict.get("attempt_id"), speedup=entry.get("speedup"),
+        attempt_id=verdict.get("attempt_id"), speedup=entry.get("speedup"), median_us=verdict.get("median_us"),
     )  # fmt: skip

@@ -214,7 +214,7 @@ def offspring_prompt(
     parts += [given_files(plan)] if not turns else []
     parts += findings_text(found, plan)
     for rank, (candidate, verdict) in enumerate(ancestors, 1):
-        speed = f"speed-up {verdict.speedup:.3g}" if verdict.speedup else verdict.outcome
+        speed = verdict.speed_text() if verdict.speedup or verdict.median_us else verdict.outcome
         said = "\n".join(filter(None, [candidate.idea, candidate.analysis, verdict.reason, verdict.details]))
         parts.append(f"Ancestor {rank} ({speed}):\n\n{said}\n\n```{plan.language}\n{candidate.source}\n```")
     if ancestors:
@@ -248,7 +248,7 @@ def history(turns: Sequence[Turn], limit: int) -> str:
     shown = [*turns][max(len(turns) - limit, 0) :]
     rows = [
         f"- {turn.number}: {_parameters(turn)}{turn.verdict.outcome}"
-        + (f", speed-up {turn.verdict.speedup:.3g}" if turn.verdict.speedup else "")
+        + (f", {turn.verdict.speed_text()}" if turn.verdict.speedup or turn.verdict.median_us else "")
         + (f"; {turn.verdict.reason[:REASON_CHARS]}" if turn.verdict.reason else "")
         for turn in shown
     ]
@@ -266,7 +266,7 @@ def _parameters(turn: Turn) -> str:
 def _routed(last: Turn, plan: RunPlan, best: tuple[Verdict, str] | None) -> list[str]:
     verdict = last.verdict
     said = "\n\n".join(filter(None, [verdict.reason, verdict.details]))
-    untimed = verdict.stage == "performance" and verdict.speedup is None
+    untimed = verdict.stage == "performance" and not (verdict.speedup or verdict.median_us)
     route = "It is correct, and could not be timed:" if untimed else ROUTES.get(verdict.stage, "Go on:")
     parts = [f"{route}\n\n{said}"]
     if verdict.stage == "performance" and best is not None:
@@ -277,8 +277,7 @@ def _routed(last: Turn, plan: RunPlan, best: tuple[Verdict, str] | None) -> list
 
 
 def _best_of(best: tuple[Verdict, str], plan: RunPlan, title: str) -> str:
-    speed = f"speed-up {best[0].speedup:.3g}" if best[0].speedup else "not timed"
-    return f"{title} ({speed}):\n\n```{plan.language}\n{best[1]}\n```"
+    return f"{title} ({best[0].speed_text()}):\n\n```{plan.language}\n{best[1]}\n```"
 
 
 def _joined(parts: Sequence[str]) -> str:

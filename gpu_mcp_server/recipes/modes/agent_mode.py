@@ -98,5 +98,5 @@ def session_prompt(ground: Ground, course: Course, number: int) -> str:
 
 
 def _row(verdict: Verdict) -> str:
-    speed = f", speed-up {verdict.speedup:.3g}" if verdict.speedup else ""
+    speed = f", {verdict.speed_text()}" if verdict.speedup or verdict.median_us else ""
     return f"- {verdict.attempt_id}: {verdict.outcome}{speed}; {verdict.reason[:REASON_CHARACTERS]}".rstrip("; ")

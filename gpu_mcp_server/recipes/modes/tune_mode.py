@@ -184,7 +184,8 @@ def point_of(parameters: Point, verdict: Verdict, coarse: bool) -> TunedPoint:
 
 def _intervals(attempt: Attempt) -> dict[str, Any]:
     evidence = attempt.evidence or {}
-    kept = {name: evidence.get(name) for name in ("speedup_range", "median_range_us")}
+    ranked_us = evidence.get("time_range_us") or evidence.get("median_range_us")
+    kept = {"speedup_range": evidence.get("speedup_range"), "median_range_us": ranked_us}
     return {name: tuple(ends) for name, ends in kept.items() if ends}
 
 
@@ -215,14 +216,14 @@ def dominates(one: TunedPoint, other: TunedPoint) -> bool:
 def in_order(points: Iterable[TunedPoint]) -> list[TunedPoint]:
     """Return points, the fastest first: exactly timed ones ahead of coarse ones, then those that are not correct.
 
-    The speed-up that a point has at least counts; an unconfirmable one stands behind the others.
+    The speed-up that a point has at least counts, without one the time at most; an unconfirmable one stands behind.
     """
 
     def rank(point: TunedPoint) -> tuple[bool, bool, bool, float, float]:
         low = point.speedup_range[0] if point.speedup_range else point.speedup
         return (
             point.outcome != "correct", point.dominated_by is not None, is_doubted(point.trust), -(low or 0.0),
-            point.median_us or float("inf"),
+            (point.median_range_us[1] if point.median_range_us else point.median_us) or float("inf"),
         )  # fmt: skip
 
     return sorted(points, key=rank)

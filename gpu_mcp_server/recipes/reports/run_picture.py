@@ -9,8 +9,8 @@ from xml.sax.saxutils import quoteattr
 from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.plots.history_plots import escape_text, ticks
 from gpu_mcp_server.recipes.reports.run_timeline import FURTHER_LANES, LANES, MAX_STEPS, TimelineStep
-from gpu_mcp_server.recipes.run.prompt_verdict import worth
-from gpu_mcp_server.time_format import format_elapsed
+from gpu_mcp_server.recipes.run.prompt_verdict import rate, worth
+from gpu_mcp_server.time_format import format_elapsed, format_time, format_time_range
 
 WIDTH, LEFT, RIGHT, TOP, LANE_HEIGHT = 1000, 84, 16, 6, 27
 RIGHT_EDGE = WIDTH - RIGHT
@@ -43,6 +43,9 @@ class CoursePoint:
     step: str
     best: Verdict
     speedup: float
+    """Where there is no baseline, calls a second."""
+    ends: tuple[float, float] | None = None
+    """95 % interval of the same."""
 
 
 def run_picture(found: Sequence[TimelineStep], target: float | None = None) -> str:
@@ -103,10 +106,13 @@ def _bars(found: Sequence[TimelineStep], lanes: Sequence[str], x: Across) -> lis
 
 
 def _course_points(found: Sequence[TimelineStep], x: Across) -> list[CoursePoint]:
+    judged = [(x(n + 1, _end(step)), step.step, step.best) for n, step in enumerate(found) if step.best is not None]
+    if any(best.speedup for _, _, best in judged):
+        return [CoursePoint(at, name, b, b.speedup, b.speedup_range) for at, name, b in judged if b.speedup]
     return [
-        CoursePoint(x(n + 1, _end(step)), step.step, step.best, step.best.speedup)
-        for n, step in enumerate(found)
-        if step.best is not None and step.best.speedup
+        CoursePoint(at, name, b, rate(b), (1e6 / b.time_range_us[1], 1e6 / b.time_range_us[0]))
+        for at, name, b in judged
+        if b.time_range_us
     ]
 
 
@@ -114,26 +120,32 @@ def _course(points: Sequence[CoursePoint], target: float | None) -> list[str]:
     """Return the best so far as a line, each judged step's best as a point with its interval; nothing without any."""
     if not points:
         return []
-    ends = [end for point in points for end in point.best.speedup_range or ()]
-    values = [1.0, *ends, *(point.speedup for point in points)]
+    by_time = points[0].best.speedup is None
+    target = None if by_time else target
+    ends = [end for point in points for end in point.ends or ()]
+    values = [*([] if by_time else [1.0]), *ends, *(point.speedup for point in points)]
     near = target is not None and target <= FAR_TARGET * max(values)
     low, high = _padded_range([*values, target] if target and near else values)
 
     def y(speedup: float) -> float:
         return COURSE_HEIGHT * (1 - math.log(speedup / low) / math.log(high / low))
 
-    parts = [_tick(tick, y(tick)) for tick in _spread_ticks(low, high)]
+    parts = [_tick(_speed_text(tick, by_time), y(tick)) for tick in _spread_ticks(low, high)]
     if target:
         at = y(target) if near else 0.0
         parts += [f'<line class="target" x1="{LEFT}" x2="{RIGHT_EDGE}" y1="{at:.1f}" y2="{at:.1f}"/>'] * near
         parts.append(f'<text x="{RIGHT_EDGE}" y="{at - 4:.1f}" text-anchor="end">target \u00d7{target:g}</text>')
     parts.append(f'<path class="best" d="{_best_so_far(points, y)} H{RIGHT_EDGE}"/>')
     for point in points:
-        if point.best.speedup_range:
-            parts.append(_whisker(point.across, *(y(end) for end in point.best.speedup_range)))
+        if point.ends:
+            parts.append(_whisker(point.across, *(y(end) for end in point.ends)))
     parts += [_point(point, y(point.speedup)) for point in points]
-    said = "best speed-up so far; bars: 95 % interval; hollow: not confirmed"
-    return [*parts, f'<text x="{LEFT}" y="-8">{said}</text>']
+    said = "shortest time of a call so far (no GPU baseline)" if by_time else "best speed-up so far"
+    return [*parts, f'<text x="{LEFT}" y="-8">{said}; bars: 95 % interval; hollow: not confirmed</text>']
+
+
+def _speed_text(value: float, by_time: bool) -> str:
+    return format_time(1 / value) if by_time else f"\u00d7{value:g}"
 
 
 def _best_so_far(points: Sequence[CoursePoint], y: Callable[[float], float]) -> str:
@@ -157,16 +169,16 @@ def _padded_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _spread_ticks(low: float, high: float) -> list[float]:
-    """Return numbers between two ends, 1 among them, neither few nor many."""
+    """Return numbers between two ends, 1 among them if it lies there, neither few nor many."""
     sets = [ticks(low, high, multiples) for multiples in MULTIPLES]
     found = next((each for each in sets if len(each) >= FEWEST_TICKS), sets[-1])
     every = math.ceil(len(found) / MOST_TICKS)
-    return found[found.index(1.0) % every :: every]
+    return found[(found.index(1.0) if 1.0 in found else 0) % every :: every]
 
 
-def _tick(tick: float, y: float) -> str:
+def _tick(said: str, y: float) -> str:
     line = f'<line class="lane" x1="{LEFT}" x2="{RIGHT_EDGE}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    return f'{line}<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">\u00d7{tick:g}</text>'
+    return f'{line}<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{said}</text>'
 
 
 def _whisker(x: float, low: float, high: float) -> str:
@@ -177,9 +189,13 @@ def _whisker(x: float, low: float, high: float) -> str:
 def _point(point: CoursePoint, y: float) -> str:
     ends = point.best.speedup_range
     interval = f"95 % {ends[0]:.3g} to {ends[1]:.3g}" if ends else "no interval"
+    speed = f"speed-up {point.speedup:.3g}"
+    if (times := point.best.time_range_us) and point.best.speedup is None:
+        interval = f"95 % {format_time_range(times[0] / 1e6, times[1] / 1e6)}"
+        speed = f"{format_time(1 / point.speedup)} a call"
     trust = f", {point.best.trust}" if point.best.trust else ""
     shade = "good" if point.best.trust == "confirmed" else "hollow"
-    said = _title(f"{point.step}: speed-up {point.speedup:.3g}, {interval}{trust}")
+    said = _title(f"{point.step}: {speed}, {interval}{trust}")
     return f'<circle class="{shade}" cx="{point.across:.1f}" cy="{y:.1f}" r="3.5">{said}</circle>'
 
 

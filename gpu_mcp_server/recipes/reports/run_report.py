@@ -3,6 +3,7 @@
 import asyncio
 import difflib
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
@@ -10,7 +11,7 @@ from statistics import geometric_mean
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
-from gpu_mcp_server.models.recipe import RunState, RunStep, TunedPoint
+from gpu_mcp_server.models.recipe import NO_BASELINE, RunState, RunStep, TunedPoint
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.plots.roofline_plot import heat_map
 from gpu_mcp_server.recipes.headless_runs import Runs, verdicts_of
@@ -101,6 +102,10 @@ def _figures(state: RunState, best: Judged | None) -> list[tuple[str, str]]:
     between = f", 95 % interval {ends[0]:.3g}\u2013{ends[1]:.3g}" if ends else ""
     spent = state.spent
     label = f"best speed-up against the reference{between}"
+    if state.best is not None and state.best.speedup is None and state.best.time_range_us and state.best.median_us:
+        low_us, high_us = state.best.time_range_us
+        result = format_time(state.best.median_us / 1e6)
+        label = f"best time of a call, 95 % interval {format_time_range(low_us / 1e6, high_us / 1e6)}: {NO_BASELINE}"
     if state.mode == "project":
         result, label = ("green" if state.stopped == "target" else "not green"), "build and tests"
     found = [(result, label), (f"{len(state.steps)}", "steps")]
@@ -135,17 +140,22 @@ async def _roofs(lab: Lab, state: RunState, ends: Sequence[Judged]) -> str:
 def _history(state: RunState, candidates: Sequence[Judged]) -> ProblemHistory:
     points: list[HistoryPoint] = []
     best: float | None = None
+    best_us: float | None = None
     for candidate in candidates:
         verdict, attempt = candidate.verdict, candidate.attempt
         outcome = "voided" if attempt and attempt.voided else verdict.outcome
         if outcome == "correct" and verdict.speedup is not None and not verdict.coarse:
             best = max(best or 0.0, verdict.speedup)
+        by_time = bool(verdict.time_range_us and verdict.median_us)
+        if outcome == "correct" and by_time and not verdict.coarse:
+            best_us = min(best_us or math.inf, verdict.median_us or math.inf)
         low, high = speedup_range(candidate.shapes) or (None, None)
         points.append(
             HistoryPoint(
                 number=candidate.number, attempt_id=verdict.attempt_id or f"{candidate.number}", created_at="",
                 outcome=outcome, speedup=verdict.speedup, best=best, speedup_low=low, speedup_high=high,
-                reason=shown(verdict.reason) or None,
+                reason=shown(verdict.reason) or None, median_us=verdict.median_us, by_time=by_time, best_us=best_us,
+                time_range_us=verdict.time_range_us,
             )
         )  # fmt: skip
     return ProblemHistory(problem_id=state.problem_id or "", name=state.name, device=DEVICE, points=points)
@@ -154,8 +164,8 @@ def _history(state: RunState, candidates: Sequence[Judged]) -> ProblemHistory:
 def _best(state: RunState, best: Judged | None) -> str:
     if state.best is None:
         return "<p>No candidate was correct.</p>"
-    speed = f"speed-up {state.best.speedup:.3g}" if state.best.speedup is not None else f"{state.best.outcome}, no time"
-    said = [f"{state.best.attempt_id}: {speed}"]
+    said = [f"{state.best.attempt_id}: {state.best.outcome}, {state.best.speed_text()}"]
+    said += [f"trust: {state.best.trust}"] if state.best.trust else []
     if best is not None and best.attempt is not None:
         attempt = best.attempt
         said += [attempt.note or "", f"on {attempt.device}" if attempt.device else "", attempt.voided or ""]
@@ -215,8 +225,8 @@ def _line(candidates: Sequence[Judged], best: Judged | None) -> str:
 
 
 def _outcome(candidate: Judged) -> str:
-    speed = candidate.verdict.speedup
-    return f"{candidate.verdict.outcome}, {speed:.3g}" if speed is not None else candidate.verdict.outcome
+    verdict = candidate.verdict
+    return f"{verdict.outcome}, {verdict.speed_text()}" if verdict.speedup or verdict.median_us else verdict.outcome
 
 
 def _diff(first: str, best: str) -> str:
@@ -253,13 +263,13 @@ def tuning_table(points: Sequence[TunedPoint]) -> str:
         return ""
     rows = [
         [
-            *(str(value) for value in point.parameters.values()), point.outcome, *_speed_of(point),
+            *(str(value) for value in point.parameters.values()), point.outcome, *_speed_of(point), point.time_text(),
             f"dominated by {point.dominated_by}" if point.dominated_by else point.reason[:MAX_LINE],
         ]
         for point in points[:MAX_POINTS]
     ]  # fmt: skip
     left = f"<p>{len(points) - MAX_POINTS} more left out</p>" if len(points) > MAX_POINTS else ""
-    return table([*points[0].parameters, "outcome", "speed-up", "95 % interval", ""], rows) + left
+    return table([*points[0].parameters, "outcome", "speed-up", "95 % interval", "time of a call", ""], rows) + left
 
 
 def _speed_of(point: TunedPoint) -> tuple[str, str]:
@@ -272,10 +282,13 @@ def _speed_of(point: TunedPoint) -> tuple[str, str]:
 
 def _steps(steps: Sequence[RunStep]) -> str:
     rows = [
-        [step.step, step.outcome, f"{step.speedup:.3g}" if step.speedup else "", _seconds(step.seconds)]
+        [
+            step.step, step.outcome, f"{step.speedup:.3g}" if step.speedup else "",
+            format_time(step.median_us / 1e6) if step.median_us else "", _seconds(step.seconds),
+        ]
         for step in steps
-    ]
-    return table(["step", "outcome", "speed-up", "run time"], rows)
+    ]  # fmt: skip
+    return table(["step", "outcome", "speed-up", "time of a call", "run time"], rows)
 
 
 def _verdicts(candidates: Sequence[Judged]) -> str:

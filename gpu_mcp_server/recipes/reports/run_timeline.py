@@ -7,7 +7,8 @@ from typing import Any, cast
 from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.plots.outcome_shades import status_class
 from gpu_mcp_server.recipes.headless_runs import ASKED, settled_verdicts
-from gpu_mcp_server.recipes.run.prompt_verdict import VOIDED, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import VOIDED, rate, worth
+from gpu_mcp_server.time_format import format_time
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")
 """Of every run; others are there where they have steps."""
@@ -38,7 +39,7 @@ class TimelineStep:
     back_to: str = ""
     """The role that has to do it again, or better."""
     attempts: tuple[tuple[str, str, str], ...] = ()
-    """Of each candidate judged: attempt_id, outcome, speed-up."""
+    """Of each candidate judged: attempt_id, outcome, speed-up or the time of a call."""
     best: Verdict | None = None
     """The best of its correct and timed candidates, as a confirmation run left it."""
     bound: str = ""
@@ -71,7 +72,7 @@ def timeline_steps(journal: Sequence[Mapping[str, Any]]) -> list[TimelineStep]:
 def _work(entry: Mapping[str, Any], at: float, settled: Mapping[str | None, Verdict]) -> TimelineStep:
     verdicts = _verdicts(entry)
     outcome = str(entry.get("outcome") or "done")
-    speeds = [f"{v['speedup']:.3g}" if v.get("speedup") else "" for v in verdicts]
+    speeds = [_speed(v) for v in verdicts]
     attempts = tuple(
         (str(v.get("attempt_id") or ""), str(v.get("outcome") or ""), speed)
         for v, speed in zip(verdicts, speeds, strict=True)
@@ -94,6 +95,12 @@ def _work(entry: Mapping[str, Any], at: float, settled: Mapping[str | None, Verd
     )
 
 
+def _speed(verdict: Mapping[str, Any]) -> str:
+    if verdict.get("speedup"):
+        return f"\u00d7{verdict['speedup']:.3g}"
+    return format_time(verdict["median_us"] / 1e6) if verdict.get("median_us") else ""
+
+
 def _bound(entry: Mapping[str, Any]) -> str:
     profile: Any = entry.get("profile")
     return str(cast("Mapping[str, Any]", profile).get("bound") or "") if isinstance(profile, dict) else ""
@@ -103,7 +110,7 @@ def _best(verdicts: Sequence[Mapping[str, Any]], settled: Mapping[str | None, Ve
     """Return the best correct verdict that was not timed coarsely; what was voided later is none."""
     read = [Verdict.model_validate(v) for v in verdicts if v.get("outcome") == "correct" and not v.get("coarse")]
     left = [settled.get(v.attempt_id, v) for v in read]
-    return max((v for v in left if v.outcome == "correct" and v.speedup), key=worth, default=None)
+    return max((v for v in left if v.outcome == "correct" and rate(v)), key=worth, default=None)
 
 
 def _verdicts(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.models.suite import StepVariance
 from gpu_mcp_server.recipes.headless_runs import settled_verdicts
 from gpu_mcp_server.recipes.reports.text_difference import mean_difference
-from gpu_mcp_server.recipes.run.prompt_verdict import worth
+from gpu_mcp_server.recipes.run.prompt_verdict import rate, worth
 
 Journal = Sequence[Mapping[str, Any]]
 LOOP = ("code", "judge", "reflect", "tune", "session")
@@ -47,6 +47,7 @@ def variance_by_step(journals: Sequence[Journal], answers: Sequence[Mapping[str,
 def gains_of(journal: Journal) -> dict[str, float]:
     """Return by how much each step raised the speed-up of the best so far; a candidate's gain is its author's step's.
 
+    Where there is no baseline, calls a second stand for the speed-up.
     Verdicts count as confirmation runs left them, and the better one is as for a run. In agent mode steps have names
     of attempts, which no two runs share: there a candidate is the first, the second ... that the agent had judged.
     """
@@ -58,19 +59,15 @@ def gains_of(journal: Journal) -> dict[str, float]:
             continue
         read = [Verdict.model_validate(one) for one in [entry.get("verdict"), *entry.get("verdicts", [])] if one]
         left = [settled.get(one.attempt_id, one) for one in read if not one.coarse]
-        good = [one for one in [best, *left] if one is not None and one.outcome == "correct" and one.speedup]
+        good = [one for one in [best, *left] if one is not None and one.outcome == "correct" and rate(one)]
         now = max(good, key=worth, default=None)
         step = str(entry["step"])
         if step.startswith("judge-a-"):
             own += 1
             step = f"judge-{own:03}"
-        found[step.replace("judge-", "code-", 1) if "verdict" in entry else step] = _speed(now) - _speed(best)
+        found[step.replace("judge-", "code-", 1) if "verdict" in entry else step] = rate(now) - rate(best)
         best = now
     return found
-
-
-def _speed(verdict: Verdict | None) -> float:
-    return (verdict.speedup or 0.0) if verdict is not None else 0.0
 
 
 def _covariance(one: Sequence[float], other: Sequence[float]) -> float:

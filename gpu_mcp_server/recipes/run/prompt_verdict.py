@@ -32,12 +32,23 @@ def reached(plan: RunPlan, speedup: float | None, median_us: float | None) -> bo
 def worth(verdict: Verdict) -> tuple[bool, bool, bool, float, float]:
     """Return what the better of two is greater by.
 
-    That is the target, a narrow interval, a time that is not unconfirmable, the speed-up that it has at least, without
-    one a time.
+    That is the target, a narrow interval, a time that is not unconfirmable, then `pace`.
     """
-    time_us = verdict.median_us if verdict.speedup is None and verdict.median_us else math.inf
+    return verdict.stage == "target", not verdict.coarse, not is_doubted(verdict.trust), *pace(verdict)
+
+
+def pace(verdict: Verdict) -> tuple[float, float]:
+    """Return what the faster of two is greater by: the speed-up that it has at least, without one the time at most."""
     low = verdict.speedup_range[0] if verdict.speedup_range else verdict.speedup
-    return verdict.stage == "target", not verdict.coarse, not is_doubted(verdict.trust), low or 0.0, -time_us
+    high_us = verdict.time_range_us[1] if verdict.time_range_us else verdict.median_us
+    return low or 0.0, -(high_us if verdict.speedup is None and high_us else math.inf)
+
+
+def rate(verdict: Verdict | None) -> float:
+    """Return a number to compare a run's verdicts by: the speed-up, without one calls a second; 0 of none."""
+    if verdict is None:
+        return 0.0
+    return verdict.speedup or (1e6 / verdict.median_us if verdict.median_us else 0.0)
 
 
 def is_doubted(trust: str) -> bool:
@@ -60,6 +71,7 @@ def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
         ),
         speedup=evaluation.speedup,
         speedup_range=evaluation.speedup_range(),
+        time_range_us=evaluation.time_range_us(),
         trust=evaluation.trust,
         median_us=median_us,
         signature=signature(evaluation.reason),
@@ -90,6 +102,7 @@ def verdict_of_attempt(attempt: Attempt, plan: RunPlan) -> Verdict:
         reason=attempt.voided or attempt.reason or "",
         speedup=attempt.speedup,
         speedup_range=attempt.speedup_range,
+        time_range_us=attempt.time_range_us,
         trust=attempt.trust or "",
         median_us=attempt.median_us,
         signature=signature(attempt.reason or ""),

@@ -16,20 +16,23 @@ from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import AgentCalls, Answer, Interrupted
 from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES, compiled, source_for
-from gpu_mcp_server.recipes.run.confirmation_step import confirmed_verdict, is_provisional
+from gpu_mcp_server.recipes.run.confirmation_step import confirmed_verdict, is_provisional, is_worth_another_look
 from gpu_mcp_server.recipes.run.journal import Journal
-from gpu_mcp_server.recipes.run.prompt_verdict import reached, verdict_of, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import is_doubted, pace, rate, reached, verdict_of, worth
 from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.records.trust import as_first_judged
+from gpu_mcp_server.time_format import format_time
 
 Tell = Callable[[str], Awaitable[None]]
 
 LOOKED_UP = 3000
 """Characters of a documentation page in a prompt."""
 JUDGE_WAIT_S = 3600.0
+MOST_DOUBTS = 3
+"""Candidates in doubt that are timed once more at a run's end."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +109,15 @@ class Ground:
             self.journal.finish(step, kind=kind, seconds=round(time.monotonic() - began, 3), **result)
             done = self.journal.done(step)
             assert done is not None
-            speed = f", speed-up {done['speedup']:.3g}" if done.get("speedup") else ""
-            await self.tell(f"{step}: {done['outcome']}{speed}{self._so_far()}")
+            await self.tell(f"{step}: {done['outcome']}{_speed_of(done)}{self._so_far()}")
         self.wall_s += float(done["seconds"])
         return done
 
     def _so_far(self) -> str:
-        return f"; best so far {self.best.speedup:.3g}" if self.best and self.best.speedup else ""
+        if self.best is None or not rate(self.best):
+            return ""
+        best = self.best
+        return f"; best so far {f'{best.speedup:.3g}' if best.speedup else format_time((best.median_us or 0) / 1e6)}"
 
     async def ask(self, step: str, kind: str, prompt: str, on_call: OnCall | None = None) -> Answer:
         """Ask the agent, with our tools if `on_call` is to hear of them; its prompt and its answer are kept."""
@@ -179,7 +184,8 @@ class Ground:
 
     async def confirm_target(self, verdict: Verdict) -> Verdict:
         """Return a verdict that reaches the target as a confirmation run leaves it; others as they are."""
-        if is_provisional(verdict, self.plan) and reached(self.plan, verdict.speedup, verdict.median_us):
+        unsettled = is_provisional(verdict, self.plan) or is_worth_another_look(verdict, self.plan)
+        if unsettled and reached(self.plan, verdict.speedup, verdict.median_us):
             return await self.confirm(verdict)
         return verdict
 
@@ -196,6 +202,7 @@ class Ground:
 
     async def confirm_best(self) -> None:
         """Have the best confirmed, and the next best where it is voided, until one stays."""
+        await self._settle_doubts()
         while self.best is not None and is_provisional(self.best, self.plan):
             verdict = await self.confirm(self.best)
             kept = [(v, s) for v, s in self.correct if v.attempt_id != verdict.attempt_id]
@@ -205,6 +212,18 @@ class Ground:
             self.correct, self.best, self.best_source = [], None, ""
             for other, source in kept:
                 self.consider(other, source)
+
+    async def _settle_doubts(self) -> None:
+        """Time candidates once more that are faster than the best but for a doubt, the fastest first, until one is."""
+        if self.best is None or is_doubted(self.best.trust):
+            return
+        unsettled = [each for each in self.correct if is_worth_another_look(each[0], self.plan)]
+        for verdict, source in sorted(unsettled, key=lambda each: pace(each[0]), reverse=True)[:MOST_DOUBTS]:
+            if pace(verdict) <= pace(self.best):
+                return
+            now = await self.confirm(verdict)
+            self.correct = [each for each in self.correct if each[0].attempt_id != now.attempt_id]
+            self.consider(now, source)
 
     async def _evaluated(self, batch_id: str, candidate: Candidate, parent_id: str | None) -> Verdict:
         tier, note = self.plan.tier, " ".join(f"{self.run_id}: {candidate.idea}".split())[:500]
@@ -288,8 +307,7 @@ class Ground:
         self.hand_off(step, verdict)
         verdict = await self.confirm_target(verdict)
         await self.consider_attempt(verdict)
-        speed = f", speed-up {verdict.speedup:.3g}" if verdict.speedup else ""
-        await self.tell(f"{step}: {verdict.outcome}{speed}{self._so_far()}")
+        await self.tell(f"{step}: {verdict.outcome}{_speed_of(told)}{self._so_far()}")
         return verdict
 
     def consider(self, verdict: Verdict, source: str) -> None:
@@ -325,3 +343,11 @@ class Ground:
         folder = self.folder / "handoffs"
         folder.mkdir(exist_ok=True)
         (folder / f"{step}.json").write_text(model.model_dump_json(indent=1), encoding="utf-8")
+
+
+def _speed_of(done: Mapping[str, Any]) -> str:
+    """Return the speed-up that a step's entry has, or the time of a call, behind a comma; empty without either."""
+    if done.get("speedup"):
+        return f", speed-up {done['speedup']:.3g}"
+    verdict = Verdict.model_validate(done["verdict"]) if "verdict" in done else None
+    return f", {format_time(verdict.median_us / 1e6)} a call" if verdict and verdict.median_us else ""

@@ -166,7 +166,7 @@ class Auditor:
         done = RedoneVerdicts(audits=[])
         for board in (await self.older(problem_id)).boards:
             for attempt in board.attempts:
-                if (await self._experience.best_since(TRUSTED, board) or 0.0) > (attempt.speedup or 0.0):
+                if await self._experience.is_beaten_since(TRUSTED, board, attempt):
                     break
                 try:
                     done.audits.append(await self.audit(attempt.attempt_id, progress=progress))

@@ -209,6 +209,7 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
         trust=result.trust,
         confirmation=result.confirmation,
         speedup_range=result.speedup_range(),
+        time_range_us=result.time_range_us(),
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
         shapes=[_shape(shape, shape.candidate, shape.reference) for shape in result.shapes if shape.candidate],
         reason=(
@@ -245,9 +246,11 @@ def _ranked(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
 
 
 def _overlaps(better: ComparisonRow, worse: ComparisonRow) -> bool:
-    if better.speedup_range is None or worse.speedup_range is None:
-        return False
-    return worse.speedup_range[1] >= better.speedup_range[0]
+    if better.speedup_range and worse.speedup_range:
+        return worse.speedup_range[1] >= better.speedup_range[0]
+    if better.time_range_us and worse.time_range_us:
+        return worse.time_range_us[0] <= better.time_range_us[1]
+    return False
 
 
 def _rank(row: ComparisonRow) -> tuple[float, float]:
@@ -261,7 +264,8 @@ def _rank(row: ComparisonRow) -> tuple[float, float]:
         return (RANK[row.verdict], 0.0)
     behind = TRUST_RANK.get(row.trust.partition(":")[0], 0.9)
     low = row.speedup_range[0] if row.speedup_range else row.speedup
-    return (behind, (row.time_us or 0.0) if row.ranked_by_time else -(low or 0.0))
+    high_us = row.time_range_us[1] if row.time_range_us else row.time_us
+    return (behind, (high_us or 0.0) if row.ranked_by_time else -(low or 0.0))
 
 
 def _reference(judged: Sequence[Evaluation]) -> list[str]:

@@ -27,6 +27,7 @@ SCANNED = 2000
 SHOWN = 240
 MAX_NOTE = 2000
 VERIFIED = "a.verdict = 'correct' AND a.voided IS NULL"
+RANKS = "(a.speedup IS NOT NULL OR coalesce(a.evidence ->> 'ranked_by', '') = 'time')"
 CONFIRMED_TIME = f"(a.evidence ->> '{CONFIRMED_BY}' IS NOT NULL AND a.evidence ->> 'unconfirmable' IS NULL)"
 PROFILED = (
     "(SELECT p.reason FROM attempts p WHERE p.kind = 'profile' AND p.parent_id = a.attempt_id "
@@ -94,7 +95,8 @@ class ExperienceSearch:
         where, values = _own(*await self._conditions(operation, dtype, arch, bottleneck))
         rows = await self._db.fetch_all(
             f"SELECT a.*, problems.json ->> 'name' AS problem, problems.json ->> 'shapes' AS shapes, "
-            f"{PROFILED} AS bottleneck {FROM} {where} ORDER BY ({VERIFIED}) DESC, a.speedup DESC, a.seq DESC LIMIT ?",
+            f"{PROFILED} AS bottleneck {FROM} {where} "
+            f"ORDER BY ({VERIFIED}) DESC, a.speedup DESC, NOT {RANKS}, a.median_us, a.seq DESC LIMIT ?",
             (*values, SCANNED),
         )
         if error:
@@ -196,10 +198,10 @@ class ExperienceSearch:
         rows = await self._db.fetch_all(
             f"SELECT a.attempt_id {FROM} AND {VERIFIED} AND a.problem_id = ? "
             "AND a.problem_hash = problems.content_hash AND a.evidence ->> 'unconfirmable' IS NULL "
-            f"AND (? OR a.speedup IS NULL OR {CONFIRMED_TIME}) "
+            f"AND (? OR NOT {RANKS} OR {CONFIRMED_TIME}) "
             f"AND coalesce(a.evidence ->> 'generation', 0) >= ? {own} "
             "ORDER BY a.speedup IS NULL, coalesce(a.evidence ->> '$.speedup_range[0]', a.speedup) DESC, "
-            "a.median_us IS NULL, a.median_us, a.seq LIMIT ?",
+            "a.median_us IS NULL, coalesce(a.evidence ->> '$.time_range_us[1]', a.median_us), a.seq LIMIT ?",
             (problem_id, accept_provisional, generation, *own_values, SCANNED),
         )
         return [row["attempt_id"] for row in rows]
@@ -240,14 +242,16 @@ class ExperienceSearch:
     async def _techniques(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
         """Return steps from parent to child, both verified on one device, by how much faster the child is.
 
-        The child's time is confirmed.
+        The child's time is confirmed. Without a baseline on the device the parent counts as 1.
         """
+        times = f"{RANKS} AND {RANKS.replace('a.', 'b.')} AND coalesce(a.speedup, b.speedup) IS NULL"
         rows = await self._db.fetch_all(
-            "SELECT a.attempt_id, a.note, a.speedup AS after, b.speedup AS before, "
-            f"problems.json ->> 'name' AS problem {STEPS} "
+            f"SELECT a.attempt_id, a.note, problems.json ->> 'name' AS problem, "
+            f"CASE WHEN {times} THEN b.median_us / a.median_us ELSE a.speedup END AS after, "
+            f"CASE WHEN {times} THEN 1.0 ELSE b.speedup END AS before {STEPS} "
             f"{where} AND {VERIFIED} AND {CONFIRMED_TIME} AND {TRIED} AND b.verdict = 'correct' AND b.voided IS NULL "
-            "AND a.device = b.device AND a.problem_id = b.problem_id AND a.speedup > b.speedup AND a.note IS NOT NULL "
-            "ORDER BY a.speedup / b.speedup DESC LIMIT ?",
+            "AND a.device = b.device AND a.problem_id = b.problem_id AND after > before AND a.note IS NOT NULL "
+            "ORDER BY after / before DESC LIMIT ?",
             (*values, limit),
         )
         return [

@@ -200,7 +200,7 @@ class AttemptStore:
             f"AND {seen} AND (? IS NULL OR a.problem_id = ?) AND NOT EXISTS (SELECT 1 FROM attempts b "
             "WHERE b.parent_id = a.attempt_id AND b.note = 'audit of ' || a.attempt_id "
             f"AND b.source_hash = a.source_hash AND b.verdict = a.verdict AND NOT {BEFORE.format('b')}) "
-            "ORDER BY name, problem_id, problem_hash, device, driver, speedup DESC, seq",
+            "ORDER BY name, problem_id, problem_hash, device, driver, speedup DESC, median_us, seq",
             (generation, *values, problem_id, problem_id, generation),
         )
         boards: dict[tuple[Value, ...], OldBoard] = {}
@@ -211,14 +211,16 @@ class AttemptStore:
             board.attempts.append(_attempt(row))
         return [*boards.values()]
 
-    async def best_since(self, generation: int, board: OldBoard) -> float | None:
-        """Return the greatest speed-up of a ranking by verdicts of a generation or later."""
+    async def is_beaten_since(self, generation: int, board: OldBoard, attempt: Attempt) -> bool:
+        """Say whether a verdict of a generation or later on the same ranking is faster than an attempt."""
         row = await self._db.fetch_one(
-            f"SELECT max(a.speedup) AS best FROM attempts a WHERE {BEST} AND NOT {BEFORE.format('a')} "  # noqa: S608
-            "AND a.problem_id IS ? AND a.problem_hash IS ? AND a.device IS ? AND a.driver IS ?",
-            (generation, board.problem_id, board.problem_hash, board.device, board.driver),
-        )
-        return row["best"] if row else None
+            f"SELECT 1 FROM attempts a WHERE {BEST} AND NOT {BEFORE.format('a')} "  # noqa: S608
+            "AND a.problem_id IS ? AND a.problem_hash IS ? AND a.device IS ? AND a.driver IS ? AND CASE "
+            "WHEN a.speedup IS NULL THEN ?6 IS NULL AND a.median_us < ?7 ELSE a.speedup > coalesce(?6, 0) END LIMIT 1",
+            (generation, board.problem_id, board.problem_hash, board.device, board.driver, attempt.speedup,
+             attempt.median_us),
+        )  # fmt: skip
+        return row is not None
 
     async def get(self, attempt_id: str) -> Attempt:
         """Return an attempt with its evidence.

@@ -58,18 +58,23 @@ class ProblemHistoryReader:
         )
         points: list[HistoryPoint] = []
         best: float | None = None
+        best_us: float | None = None
         for number, row in enumerate(rows, 1):
             outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
             if outcome == "correct" and row["speedup"] is not None:
                 best = max(best or 0.0, row["speedup"])
+            if outcome == "correct" and row["by_time"] and row["median_us"]:
+                best_us = min(best_us or row["median_us"], row["median_us"])
             same = (
                 "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time",
                 "speedup_low", "speedup_high", "user", "shape",
             )  # fmt: skip
             timed = row["speedup"] is not None or bool(row["by_time"])
-            word = trust_of(row["verdict"], row["voided"], json.loads(row["evidence"] or "{}"), timed=timed)
-            told = {name: row[name] for name in same}
-            points.append(HistoryPoint(number=number, outcome=outcome, best=best, trust=word, **told))
+            evidence = json.loads(row["evidence"] or "{}")
+            word = trust_of(row["verdict"], row["voided"], evidence, timed=timed)
+            told = {name: row[name] for name in same} | {"time_range_us": evidence.get("time_range_us")}
+            found = HistoryPoint(number=number, outcome=outcome, best=best, best_us=best_us, trust=word, **told)
+            points.append(found)
         return ProblemHistory(
             problem_id=problem_id,
             name=problem["name"] if problem else "",

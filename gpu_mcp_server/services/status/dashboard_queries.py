@@ -54,7 +54,8 @@ class DashboardQueries:
         rows = await self._db.fetch_all(
             "SELECT problem_hash, device, driver, count(*) AS evaluations, "  # noqa: S608
             "coalesce(sum(verdict = 'correct'), 0) AS correct, "
-            f"max(CASE WHEN {BEST} THEN speedup END) AS best FROM attempts "
+            f"max(CASE WHEN {BEST} THEN speedup END) AS best, "
+            f"min(CASE WHEN {BEST} AND speedup IS NULL THEN median_us END) AS best_us FROM attempts "
             f"WHERE kind = 'evaluate' AND device IS NOT NULL AND problem_id = ? AND {seen} "
             "GROUP BY problem_hash, device, driver ORDER BY evaluations DESC, device LIMIT ?",
             (problem_id, *values, MAX_BOARDS),

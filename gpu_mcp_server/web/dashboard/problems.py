@@ -64,8 +64,10 @@ async def problem_page(lab: Lab, problem_id: str, number: int) -> ProblemPage:
 
 
 async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
-    """Return the points of the best-so-far plot of one board."""
-    history = await history_of(lab, problem_id, number)
+    """Return the points of the best-so-far plot of one board; with a time axis they are calls a second."""
+    found = await history_of(lab, problem_id, number)
+    rated = history_plots.rates_of(found)
+    history = rated or found
     points = [
         {
             "number": p.number,
@@ -80,7 +82,8 @@ async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
         }
         for p in history.points[-MAX_POINTS:]
     ]
-    return {"points": points, "left_out": max(0, len(history.points) - MAX_POINTS)}
+    left_out = max(0, len(history.points) - MAX_POINTS)
+    return {"points": points, "left_out": left_out, "time_axis": history_plots.TIME_AXIS if rated else None}
 
 
 async def lineage(lab: Lab, problem_id: str, number: int) -> tuple[ProblemHistory, str]:

@@ -88,6 +88,7 @@
   }
   const SHADES = { correct: "good", incorrect: "bad", cheat: "cheat", voided: "void" };
   const sig = (v) => (v == null ? "" : Number(v.toPrecision(3)).toString());
+  const duration = (s) => { const [size, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]].find(([n]) => s >= 0.9995 * n) || [1e-9, "ns"]; return `${sig(s / size)} ${unit}`; };
   const axis = (c, label, values, size) => ({
     stroke: c.soft, grid: { stroke: c.faint, width: 1 }, ticks: { stroke: c.line, width: 1, size: 4 }, font: "11px system-ui, sans-serif",
     filter: (_, splits) => splits, label, labelFont: "11px system-ui, sans-serif", labelSize: 16, labelGap: 0, values, size, gap: 4,
@@ -112,7 +113,8 @@
   /* Best so far as a staircase, every attempt as a dot; what failed lies on a line below. */
   function course(host, data, readout) {
     const c = palette(host), points = data.points, good = points.filter((p) => p.outcome === "correct" && p.speedup);
-    const bottom = round(Math.min(1, ...good.map((p) => p.low || p.speedup)), false), top = round(Math.max(1, ...good.map((p) => p.high || p.speedup)), true);
+    const one = data.time_axis && good.length ? [] : [1], told = data.time_axis ? (v) => duration(1 / v) : (v) => `×${sig(v)}`;
+    const bottom = round(Math.min(...one, ...good.map((p) => p.low || p.speedup)), false), top = round(Math.max(...one, ...good.map((p) => p.high || p.speedup)), true);
     const high = top > bottom ? top : bottom * 2, low = bottom * (bottom / high) ** 0.14;
     const at = points.map((p) => (p.outcome === "correct" && p.speedup ? p.speedup : low * (bottom / low) ** 0.5));
     const whisker = (u, p, x, r) => {
@@ -143,8 +145,8 @@
       const p = points[i];
       readout.replaceChildren();
       if (!p) return;
-      const range = p.low && p.high ? ` (95 % ${sig(p.low)}–${sig(p.high)})` : "";
-      const speed = p.speedup ? ` ×${sig(p.speedup)}${range}` : "", best = p.best ? `, best so far ×${sig(p.best)}` : "";
+      const range = p.low && p.high ? ` (95 % ${told(p.low)} to ${told(p.high)})` : "";
+      const speed = p.speedup ? ` ${told(p.speedup)}${range}` : "", best = p.best ? `, best so far ${told(p.best)}` : "";
       readout.append(`#${p.number} ${p.outcome}${speed}${best}${p.said ? ` — ${p.said}` : ""}`);
       const link = readout.appendChild(document.createElement("a"));
       link.href = p.href;
@@ -153,7 +155,7 @@
     const u = new uPlot({
       ...sizes(host), legend: { show: false }, cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (_, a, b) => [a - 0.5, Math.max(b, a + 1) + 0.5] }, y: { distr: 3, range: [low, high] } },
-      axes: [{ ...axis(c, "attempt number", (_, v) => v, 24), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis(c, "speed-up against the reference", (_, v) => v.map((n) => `×${sig(n)}`), 44), splits: bracketed(bottom, high) }],
+      axes: [{ ...axis(c, "attempt number", (_, v) => v, 24), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis(c, data.time_axis || "speed-up against the reference", (_, v) => v.map(told), data.time_axis ? 56 : 44), splits: bracketed(bottom, high) }],
       series: [{}, { stroke: c.accent, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }, { stroke: "transparent", points: { show: false } }],
       hooks: { draw: [dots], setCursor: [(u) => u.cursor.idx != null && say(u.cursor.idx)] },
     }, [points.map((p) => p.number), points.map((p) => p.best), at], host);
