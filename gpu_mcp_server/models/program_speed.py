@@ -1,6 +1,5 @@
 """Models of whole programs: recorded calls, a judged kernel put in, its gain."""
 
-
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel

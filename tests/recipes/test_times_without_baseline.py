@@ -1,4 +1,4 @@
-"""Where a NumPy reference is no baseline on the GPU, the time of a call orders: in runs, sweeps, tables and pictures."""
+"""Order by the time of a call where a NumPy reference is no baseline on the GPU: runs, sweeps, tables and pictures."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path

@@ -1,6 +1,8 @@
 """The course of the work on a problem."""
 
 import json
+import sqlite3
+from collections.abc import Sequence
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
@@ -11,6 +13,30 @@ from gpu_mcp_server.store.problem_aliases import require_problem
 
 MAX_POINTS = 10_000
 """Evaluations that are read; a picture of more shows nothing else."""
+
+
+def history_points(rows: Sequence[sqlite3.Row]) -> list[HistoryPoint]:
+    """Number rows in their order, and say at each the best speed-up and the best time so far."""
+    points: list[HistoryPoint] = []
+    best: float | None = None
+    best_us: float | None = None
+    for number, row in enumerate(rows, 1):
+        outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
+        if outcome == "correct" and row["speedup"] is not None:
+            best = max(best or 0.0, row["speedup"])
+        if outcome == "correct" and row["by_time"] and row["median_us"]:
+            best_us = min(best_us or row["median_us"], row["median_us"])
+        same = (
+            "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time",
+            "speedup_low", "speedup_high", "user", "shape",
+        )  # fmt: skip
+        timed = row["speedup"] is not None or bool(row["by_time"])
+        evidence = json.loads(row["evidence"] or "{}")
+        word = trust_of(row["verdict"], row["voided"], evidence, timed=timed)
+        told = {name: row[name] for name in same} | {"time_range_us": evidence.get("time_range_us")}
+        found = HistoryPoint(number=number, outcome=outcome, best=best, best_us=best_us, trust=word, **told)
+        points.append(found)
+    return points
 
 
 class ProblemHistoryReader:
@@ -56,29 +82,10 @@ class ProblemHistoryReader:
             "AND (device IS NULL OR device = ?) AND (NOT ? OR device IS NULL OR driver IS ?) ORDER BY seq LIMIT ?",
             (problem_id, *values, device, board, driver, MAX_POINTS),
         )
-        points: list[HistoryPoint] = []
-        best: float | None = None
-        best_us: float | None = None
-        for number, row in enumerate(rows, 1):
-            outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
-            if outcome == "correct" and row["speedup"] is not None:
-                best = max(best or 0.0, row["speedup"])
-            if outcome == "correct" and row["by_time"] and row["median_us"]:
-                best_us = min(best_us or row["median_us"], row["median_us"])
-            same = (
-                "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time",
-                "speedup_low", "speedup_high", "user", "shape",
-            )  # fmt: skip
-            timed = row["speedup"] is not None or bool(row["by_time"])
-            evidence = json.loads(row["evidence"] or "{}")
-            word = trust_of(row["verdict"], row["voided"], evidence, timed=timed)
-            told = {name: row[name] for name in same} | {"time_range_us": evidence.get("time_range_us")}
-            found = HistoryPoint(number=number, outcome=outcome, best=best, best_us=best_us, trust=word, **told)
-            points.append(found)
         return ProblemHistory(
             problem_id=problem_id,
             name=problem["name"] if problem else "",
             device=device,
             devices=devices,
-            points=points,
+            points=history_points(rows),
         )
