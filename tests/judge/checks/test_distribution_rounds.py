@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge.checks import trial_setup
+from gpu_mcp_judge.checks import distribution_rounds, robustness, trial_setup
+from gpu_mcp_judge.numerics import tensors
 
 from tests.judge.test_candidates_cpu import HEAD
 
@@ -120,3 +121,17 @@ def test_later_rounds_are_due_seldom():
     one.begin(7)
 
     assert sum(one.due(played) for played in range(1000)) == 63
+
+
+def test_inputs_with_which_an_answer_was_wrong_already_are_asked_for_once_more_where_that_decides_alone():
+    """What rounding explains of a wrong answer takes the reference seconds, and there it changes nothing."""
+    one = [tensors.Tensor("x", "float32", (4,), ("4",), "normal")]
+    rounds = SimpleNamespace(notes={})
+
+    def names(**task):
+        robust = robustness.Robustness(task)
+        robust.found = {"large": "NaN or infinite where the reference is finite", "rows=300": "lower precision"}
+        return distribution_rounds.Elsewhere(task, (one, one), rounds, SimpleNamespace(), robust).names
+
+    assert names() == ["uniform", "offset", "outliers"]
+    assert names(robust="required") == names(precision="strict") == ["uniform", "offset", "outliers", "large"]
