@@ -174,9 +174,9 @@ def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_change
     source = (EXAMPLES.parent / "cheats" / "cpu" / "batch_private.c").read_text()
     task: dict[str, Any] = {"max_rounds": 60, "half_width": 1e-9, "budget_s": 60, "overhead_s": 60}
     if few:  # however long one of these takes on a busy machine
-        first = "        buffers = self._open(1)\n        played = self._play(buffers)\n"
-        three = first.replace("(1)", "(3)").replace("played", "self.last") + "        return buffers\n"
-        task |= {"shapes": [{"rows": 64, "cols": 16384}], "owner_files": edited("owner/shape_judge.py", (first, three))}
+        one, grown = "else self._open(1)\n", "buffers = self._grow(buffers, progress)\n"
+        three = (one, one.replace("1", "3")), (grown, "self.last = self._play(buffers)\n")
+        task |= {"shapes": [{"rows": 64, "cols": 16384}], "owner_files": edited("owner/shape_judge.py", *three)}
     got = court(source, **task).verdict
 
     assert got["verdict"] == "cheat", got["shapes"][-1]

@@ -560,8 +560,25 @@ def test_slow_calls_are_played_seldom_where_they_are_no_times(court):
     assert shape["in_loop"]["candidate"]["rounds"] == 2
 
 
+def test_a_call_that_waits_for_the_gpu_has_the_times_of_a_loop_and_says_so(court):
+    """Not one call of it can be launched behind a gate; rounds without gates go on with buffers that are open."""
+    waiting = """
+        push(stream, run, work);
+        static int (*wait)(void);
+        if (!wait) wait = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuCtxSynchronize");
+        wait();
+    """
+    source = on_stream().replace("push(stream, run, work);", waiting)
+    files = {**believing(), **DEAR_GATES}
+    shape = court(source, **{**GATED, "owner_files": files}).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["basis"] == "call" and shape["candidate"]["rounds"] >= 6
+    assert shape["unconfirmable"].startswith("the candidate's calls wait for the device"), shape
+
+
 def test_work_on_a_stream_that_no_gate_holds_back_sees_old_inputs(court):
-    source = on_stream().replace("push(stream, run, work)", "push(calls++ > 400 ? (void *)1 : stream, run, work)")
+    source = on_stream().replace("push(stream, run, work)", "push(calls++ > 20 ? (void *)1 : stream, run, work)")
     got = court(source.replace("struct work {", "static int calls; struct work {", 1), **GATED).verdict
 
     assert got["verdict"] == "cheat", got["shapes"]

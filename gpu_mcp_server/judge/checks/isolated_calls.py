@@ -82,7 +82,7 @@ class IsolatedCalls:
         between = Between(call, Exchange(buffers, self.well, call) if call and buffers.changes else None, [])
         if between.exchange is not None:
             between.exchange.put(after=True)
-        self.rounds.solve(buffers)
+        self.rounds.solve(buffers, calls)
         opened = gated.open(buffers, each=(call, lambda: self._look(buffers, between)))
         if opened is None:
             self.why = "calls with a gate behind each did not end in time"
@@ -121,7 +121,7 @@ class IsolatedCalls:
         if not changed.size:
             return judged
         exchange.put(after=False)
-        self.rounds.solve(buffers)
+        self.rounds.solve(buffers, len(check.wrong))
         right = changed[~buffers.check_first(len(check.wrong)).wrong[changed].any(axis=1)]
         if not right.size:
             return judged

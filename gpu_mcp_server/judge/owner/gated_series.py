@@ -1,7 +1,7 @@
 """Times of calls behind gates at one shape: how many calls a round has, what they took, and what they say."""
 
 import math
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
@@ -9,7 +9,7 @@ from ..numerics.random_inputs import Well
 from ..numerics.stats import half_width, median, speedup, timing
 from ..timing.clock_overhead import NO_COST
 from ..timing.gated_pass import NoGate
-from ..timing.gated_rounds import WAITS, GatedRounds
+from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
 from ..timing.series import Goal, Progress, Series
 from ..timing.time_accounting import Ledger
@@ -28,6 +28,8 @@ worth new buffers."""
 FEWER, FAR_FEWER = 2, 4
 """Times as few calls after a launch that did not return: a reference of eight kernels fills the queue with half of the
 calls of a round. Of those that are launched first, hardly any number will do."""
+MANY_HOST_S = HOST_S / 2
+"""What launching more calls than the first may take, besides what ungated rounds took: at worst it leads to fewer."""
 SHARED, GATE_S = 0.1, 6e-6
 """Part of a call's time, and a gate's own, by which one behind its own gate may take more than one among others."""
 CERTAIN, SURE_S = 2.0, 30e-6
@@ -35,39 +37,51 @@ CERTAIN, SURE_S = 2.0, 30e-6
 Below that the time is unconfirmable, as an honest kernel of few microseconds must never be called a cheat."""
 
 After = Callable[[Buffers, int], None]
+Begin = Callable[[int], Tuple[Buffers, "Pace"]]
+
+
+class Pace(NamedTuple):
+    """What an ungated round says of rounds behind gates."""
+
+    call_s: float
+    """What a call of the candidate's took."""
+    reference_call_s: float
+    most: int
+    """Calls that a round may have, for memory's sake and the reference's."""
 
 
 class GatedSeries:
     """Plays a shape's gated rounds."""
 
-    def __init__(self, rounds: Rounds, well: Well, ledger: Ledger, call_s: float, goal: Goal) -> None:
-        """Begin; `call_s` is what a call takes in ungated rounds, whose goal counts where it is the narrower one."""
-        self.rounds, self.ledger, self.call_s = rounds, ledger, call_s
+    def __init__(self, rounds: Rounds, well: Well, ledger: Ledger, pace: Pace, goal: Goal) -> None:
+        """Begin; the goal is that of ungated rounds, and counts where it is the narrower one."""
+        self.rounds, self.ledger, self.pace = rounds, ledger, pace
         self.goal = Goal(HALF_WIDTH, MOST_ROUNDS, BUDGET_S, math.inf)
         if goal.half_width <= HALF_WIDTH:
             self.goal = goal._replace(limit_s=math.inf)
-        self.gated = GatedRounds(rounds, well, call_s)
+        self.gated = GatedRounds(rounds, well, pace.call_s, pace.reference_call_s)
         self.isolated = IsolatedCalls(self.gated, well)
         self.series: Optional[Series] = None
+        self.open: Any = None
+        """The buffers that are open, once there are some."""
         self.why = ""
         """Why there is no such time, if so."""
 
-    def measure(
-        self, buffers: Buffers, open_buffers: Callable[[int], Buffers], after: After, progress: Progress
-    ) -> Buffers:
+    def measure(self, buffers: Buffers, begin: Begin, after: After, progress: Progress) -> Buffers:
         """Play the rounds; return the buffers that are open afterwards.
 
         Args:
-            buffers: Of the shape.
-            open_buffers: Opens some for another number of calls.
+            buffers: Of the shape, for one call.
+            begin: Opens some for another number of calls and plays an ungated round.
             after: Looks at each round that was played, and may play others.
             progress: Told after each round.
 
         Raises:
             Judged: If the candidate did not pass one of them.
         """
+        self.open = buffers
         try:
-            buffers = self._fit(buffers, open_buffers)
+            buffers = self._fit(begin)
             # Gated rounds subtract their own empty pass already; the loop's cost must not come off a second time.
             costs = {"candidate": NO_COST, "reference": NO_COST}
             series = Series(self.goal, self.ledger, costs, buffers.sets, 1)
@@ -86,9 +100,9 @@ class GatedSeries:
                 raise cheat(self._shared())
         except NoGate as found:
             self.why = str(found)
-        return buffers
+        return self.open
 
-    def _fit(self, buffers: Buffers, open_buffers: Callable[[int], Buffers]) -> Buffers:
+    def _fit(self, begin: Begin) -> Buffers:
         """Return buffers for as many calls as make a round, and as can be launched behind a gate.
 
         An ungated round comes before: kernels are loaded when they run first, and would wait for the device then.
@@ -97,37 +111,34 @@ class GatedSeries:
             NoGate: If not one call can.
         """
         self.rounds.passes = 1
-        most, tries = buffers.sets, FIRST_TRIES
-        buffers = self._reopen(buffers, open_buffers, min(FIRST_CALLS, most))
-        self._play_ungated(buffers)
+        tries, most = FIRST_TRIES, self._reopen(begin, min(FIRST_CALLS, self.pace.most))
         self.gated.prepare()
         while True:
-            call_s = self.gated.try_launch(buffers)
-            fits = bool(call_s) and self.gated.try_reference(buffers)
+            sets = self.open.sets
+            host_s = HOST_S if sets <= FIRST_CALLS else MANY_HOST_S
+            call_s = self.gated.try_launch(self.open, host_s)
+            fits = bool(call_s) and self.gated.try_reference(self.open, host_s)
             tries -= 1
             if not fits and tries > 0:
                 continue  # torch's allocator keeps what it had to ask the driver for
-            if not fits and buffers.sets == 1:
+            if not fits and sets == 1:
                 if not call_s:
                     raise NoGate(WAITS % "the candidate's calls")
                 self.gated.leave_reference(WAITS % "the reference's calls")
                 fits, most = True, min(most, FIRST_CALLS)
-            fewer = FAR_FEWER if buffers.sets <= FIRST_CALLS else FEWER
-            most = most if fits else max(1, buffers.sets // fewer)
+            most = most if fits else max(1, sets // (FAR_FEWER if sets <= FIRST_CALLS else FEWER))
             wanted = min(most, MOST, math.ceil(ROUND_S / call_s)) if fits else most
-            if fits and wanted <= ENOUGH * buffers.sets:
-                return buffers
-            buffers = self._reopen(buffers, open_buffers, wanted)
-            self._play_ungated(buffers)
+            if fits and wanted <= ENOUGH * sets:
+                return self.open
+            most = min(most, self._reopen(begin, wanted))
 
-    def _play_ungated(self, buffers: Buffers) -> None:
-        self.gated.reference_call_s = self.rounds.play(buffers).reference_s / buffers.sets
-
-    def _reopen(self, buffers: Buffers, open_buffers: Callable[[int], Buffers], sets: int) -> Buffers:
-        if sets == buffers.sets:
-            return buffers
-        self.rounds.close(buffers)
-        return open_buffers(sets)
+    def _reopen(self, begin: Begin, sets: int) -> int:
+        """Have buffers for so many calls, and return how many may follow."""
+        if sets != self.open.sets:
+            self.rounds.close(self.open)
+            self.open, self.pace = begin(sets)
+            self.gated.call_s, self.gated.reference_call_s = self.pace.call_s, self.pace.reference_call_s
+        return self.pace.most
 
     def _is_shared(self, most: float, more_s: float) -> bool:
         """Say whether a call by itself takes over `most` times what it may beside others, and `more_s` seconds."""

@@ -7,7 +7,7 @@ from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
 from ..checks.distribution_rounds import Elsewhere
 from ..checks.fp64_check import InDouble
-from ..checks.interrupted_rounds import Interruption, stops
+from ..checks.interrupted_rounds import STOPPED_CALLS, Interruption, stops
 from ..checks.robustness import Robustness
 from ..checks.stream_order_rounds import Separation
 from ..checks.strict_precision import Strict
@@ -28,8 +28,8 @@ from ..timing.series import FEWEST_ROUNDS, LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..timing.time_accounting import Ledger
 from ..verdicts import Judged, TooLarge, megabytes, where_of
-from .gated_series import GatedSeries
-from .shape_times import ShapeTimes
+from .gated_series import ENOUGH, GatedSeries, Pace
+from .shape_times import ShapeTimes, short_round
 
 SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on
@@ -42,12 +42,13 @@ SELDOM = 6
 end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
 WARM_SHARE = 0.5
 """Of the cache, for the data of a warm round; the rest is for the other processes' and the owner's own."""
-COLD = 2
-"""Times the cache that a round's data must be to find nothing of itself there."""
 ADVICE_ROUNDS = 2
 EMPTY_PASSES = 2
 """After each round, where there are any. One varies as a round does, and less is known of the cost by one than of the
 round; a third would take more rounds' time than it tells (benchmarks/results/h200-repeats.md)."""
+REFERENCE_S, GATED_S = 0.05, 1e-4
+"""What a round may take the reference where gates give the times: it answers some forty of them. And what a round lasts
+all the same, with `STOPPED_CALLS` at least: the last word is seen within a microsecond of its writing."""
 GROWTH = 16
 MOST_PASSES = 64
 AIM = 1.15
@@ -110,6 +111,8 @@ class Shape:
         """The round that showed how many calls make one; it is as good as the others."""
         self.worst_abs = self.worst_rel = self.reference_call_s = self.call_s = 0.0
         self.sets = 1
+        self.few = bool(task.get("gated")) and task.get("cache") in (None, "cold") and task.get("calls_as") != "graph"
+        """Whether a slow reference makes rounds of few calls: gates give the times, or may."""
 
     def judge(self, progress: Progress) -> Dict[str, Any]:
         """Return the verdict at this shape."""
@@ -117,16 +120,18 @@ class Shape:
         try:
             with self.ledger.part("wait"):
                 untimed, wanted = self.task.get("untimed"), self.task.get("cache") or "cold"
-                buffers = self._open(1) if untimed else self._grow(progress)
+                progress("first call", 0.0)
+                # Gated rounds first: where they give the times, ungated ones are few and only their answers count.
+                gates = self.task.get("gated") and wanted != "warm" and not untimed
+                buffers = self._gate(progress) if gates else self._open(1)
                 if untimed:
                     self._play(buffers)
                     self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
                     self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
-                elif wanted != "warm":
-                    # Gated rounds first: where they give the times, ungated ones are few and only their answers count.
-                    if self.task.get("gated"):
-                        buffers = self._gate(buffers, progress)
+                else:
+                    buffers = self._grow(buffers, progress)
+                if not untimed and wanted != "warm":
                     self._measure(buffers, progress)
                     if not self._is_gated():
                         self._advice(buffers)
@@ -151,36 +156,48 @@ class Shape:
             self.round_s = max(self.least_s, min(GAPS * self.gap_s, LONGEST_S))
         return played
 
+    def _play_first(self, buffers: Buffers) -> Round:
+        """Play a round, and another where what makes inputs was loaded in it and its place chosen."""
+        played = self._play(buffers)
+        return self._play(buffers) if buffers.made_s > played.reference_s else played
+
     def _open(self, sets: int) -> Buffers:
         self.sets = sets
         buffers = self.device.buffers(self.inputs, self.outputs, sets)
         self.rounds.open(buffers, self.dims, symbols(self.task))
         return buffers
 
-    def _grow(self, progress: Progress) -> Buffers:
-        """Return buffers for rounds that are long enough; each trial on the way is checked, none is timed."""
-        progress("first call", 0.0)
+    def _room(self) -> Tuple[int, int]:
+        """Return how many calls' buffers a round has room for, as usual and where it would be too short otherwise."""
         one = self.device.set_bytes(self.inputs, self.outputs)
         usual, most = (max(1, min(self.device.max_sets, size // one)) for size in self.device.max_bytes())
+        return usual, most
+
+    def _most_calls(self, call_s: float, reference_call_s: float) -> int:
+        """Return how many calls a round may have, so that it does not take a slow reference too long."""
+        # No round takes the reference and its making of inputs more than a third of the shape's budget.
+        most = max(1, int(float(self.task["budget_s"]) / 3 / reference_call_s))
+        few = max(STOPPED_CALLS, math.ceil(GATED_S / call_s), int(REFERENCE_S / reference_call_s))
+        return min(most, few) if self.few else most
+
+    def _grow(self, buffers: Buffers, progress: Progress) -> Buffers:
+        """Return buffers for rounds that are long enough; each trial on the way is checked, none is timed."""
+        usual, most = self._room()
         shortest, budget_s = SURE * self.shortest_s, float(self.task["budget_s"])
-        buffers = self._open(1)
-        played = self._play(buffers)
-        if buffers.made_s > played.reference_s:  # what makes inputs has been loaded now, and its place chosen
-            played = self._play(buffers)
+        played = self._play_first(buffers)
+        self.last = played if buffers.sets > 1 else None
         while True:
             sets = buffers.sets
             enough = usual <= sets < most and shortest <= played.candidate_s
             if enough or played.candidate_s >= self.round_s:
                 least_s, spread_s = shortest if enough else self.round_s, self.costs["candidate"].spread_s
                 played, self.last = outlasted(played, self._play, buffers, least_s, spread_s, budget_s)
-            floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
-            each = max(played.candidate_s, floor_s) / sets
-            # No round takes the reference and its making of inputs more than a third of the shape's budget.
-            slow = max(1, int(budget_s / 3 / ((played.reference_s + buffers.made_s) / sets)))
+            each = max(played.candidate_s, self.costs["candidate"].floor_s) / sets
+            slow = self._most_calls(each, (played.reference_s + buffers.made_s) / sets)
             needed = math.ceil(AIM * shortest / each) if played.candidate_s < shortest else 0
             cap = min(max(usual, min(most, needed)), slow)
             wanted = min(cap, math.ceil(AIM * self.round_s / each))
-            if played.candidate_s < self.round_s and sets < cap:
+            if played.candidate_s < self.round_s and sets < (cap / ENOUGH if self.few else cap):
                 wanted = min(max(wanted, sets + 1), sets * GROWTH)
             elif sets == 1 or played.candidate_s <= LONG * self.round_s or wanted >= sets:
                 break
@@ -195,17 +212,9 @@ class Shape:
                 return buffers
             played = self.last = self._play(buffers)
         if played.candidate_s < self.round_s:
-            self._note_short(buffers, played, slow=buffers.sets >= slow)
+            spread_s, made_s = self.costs["candidate"].spread_s, buffers.made_s if buffers.sets >= slow else None
+            self.notes[short_round(played, buffers.sets, self.round_s, spread_s, made_s)] = None
         return buffers
-
-    def _note_short(self, buffers: Buffers, played: Round, *, slow: bool) -> None:
-        """Note why a round is shorter than it should be; `slow` where more calls would take too long."""
-        why = "the reference is slow" if slow else "buffers are at their limit"
-        if slow and buffers.made_s > played.reference_s:
-            why = "the problem's own code takes %.3g ms a call to make inputs" % (buffers.made_s / buffers.sets * 1e3)
-        text = "round of %.3g ms, shorter than %.3g ms: %s; the clock's own cost varies by %.2g %% of it"
-        unsure = 100 * self.costs["candidate"].spread_s / played.candidate_s
-        self.notes[text % (played.candidate_s * 1000, self.round_s * 1000, why, unsure)] = None
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
         """Play the rounds that count."""
@@ -298,10 +307,10 @@ class Shape:
         self.graph = self._series(buffers, progress, None)
         self.rounds.more = {}
 
-    def _gate(self, buffers: Buffers, progress: Progress) -> Buffers:
+    def _gate(self, progress: Progress) -> Buffers:
         """Time the calls on the GPU alone, which ungated rounds need not do then; return the buffers that are open."""
-        sets, last = self.sets, self.last
-        gated = self.gated = GatedSeries(self.rounds, self.well, self.ledger, self.call_s, self.goal)
+        buffers, pace = self._begin(1)
+        gated = self.gated = GatedSeries(self.rounds, self.well, self.ledger, pace, self.goal)
         strict = Strict(self.task, self.well, FEWEST_ROUNDS)
         self.elsewhere.begin(FEWEST_ROUNDS)
 
@@ -310,15 +319,20 @@ class Shape:
             self.elsewhere.after(buffers_, played, gated.gated.play)
 
         try:
-            buffers = gated.measure(buffers, self._open, after, progress)
+            buffers = gated.measure(buffers, self._begin, after, progress)
         finally:
             gated.close()
-        # Ungated rounds go on with as many calls as were found for them.
-        if buffers.sets == sets:
-            return buffers
-        self.rounds.close(buffers)
-        buffers, self.last = self._open(sets), last
+        self.few = self.few and self._is_gated()
         return buffers
+
+    def _begin(self, sets: int) -> Tuple[Buffers, Pace]:
+        """Return buffers, and what an ungated round with them says, in which kernels are loaded."""
+        buffers = self._open(sets)
+        self._play_first(buffers)
+        call_s = max(self.call_s, self.costs["candidate"].floor_s / sets)
+        long = math.ceil(AIM * self.round_s / call_s)
+        most = min(self._room()[0], long, self._most_calls(call_s, self.reference_call_s + buffers.made_s / sets))
+        return buffers, Pace(call_s, self.reference_call_s, most)
 
     def _is_gated(self) -> bool:
         """Say whether the shape's times are those on the GPU alone."""
@@ -338,14 +352,6 @@ class Shape:
     def _touched(self) -> int:
         """Return bytes of one call's inputs and outputs."""
         return sum(item.nbytes for item in [*self.inputs, *self.outputs])
-
-    def _cache(self) -> str:
-        """Say how a round's data compares with the cache."""
-        cache, touched = self.device.cache_bytes(), self._touched() * self.sets
-        if not cache:
-            return ""
-        state = "cold" if touched >= COLD * cache else "partly warm"
-        return "%s: %s a round, %s of cache" % (state, megabytes(touched), megabytes(cache))
 
     def _next(self, buffers: Buffers, played: int) -> Round:
         while self.stops and self.stops[0] <= played:
@@ -375,7 +381,7 @@ class Shape:
         }
         if verdict == "correct" and self.series and self.series.played:
             self.times.add(self.series, result, self.looking, self.gated)
-            result["cache"] = self._cache()
+            result["cache"] = self.times.cache_text(self._touched() * self.sets)
             if self.device.kind == "cuda" and self.device.own_check:
                 result["unconfirmable"] = result.get("unconfirmable") or LATE_UNSEEN
         if verdict == "correct" and self.events_us:

@@ -7,16 +7,36 @@ from ..devices.device import Device
 from ..numerics.stats import half_width, median, median_interval, speedup, timing, wide
 from ..timing.clock_overhead import Cost
 from ..timing.machine_state import summary
+from ..timing.rounds import Round
 from ..timing.series import Series
 from ..timing.time_floor import floor_of, hold_against_floor
-from ..verdicts import duration
+from ..verdicts import duration, megabytes
 from .gated_series import GatedSeries
 
+COLD = 2
+"""Times the cache that a round's data must be to find nothing of itself there."""
 SPEEDUP = "speedup", "speedup_low", "speedup_high"
 SHARING = 1.5
 """Times its time in a loop of the host's, that a call may take on the GPU alone: both are cold, and noise is less."""
 LAUNCH_BOUND = 1.5
 """Times its time on the GPU, that a call must take in a loop of the host's for the launch to be what it waits for."""
+
+
+def short_round(played: Round, calls: int, wanted_s: float, spread_s: float, made_s: Optional[float]) -> str:
+    """Return why a round is shorter than it should be.
+
+    Args:
+        played: The round.
+        calls: Of it.
+        wanted_s: What it should last.
+        spread_s: By how much the clock's own cost varies.
+        made_s: What the problem's own code took to make its inputs; None where more calls would not take too long.
+    """
+    why = "buffers are at their limit" if made_s is None else "the reference is slow"
+    if made_s is not None and made_s > played.reference_s:
+        why = "the problem's own code takes %.3g ms a call to make inputs" % (made_s / calls * 1e3)
+    text = "round of %.3g ms, shorter than %.3g ms: %s; the clock's own cost varies by %.2g %% of it"
+    return text % (played.candidate_s * 1e3, wanted_s * 1e3, why, 100 * spread_s / played.candidate_s)
 
 
 class ShapeTimes:
@@ -147,6 +167,12 @@ class ShapeTimes:
         if why:
             self.notes[which + why] = None
         return bool(why)
+
+    def cache_text(self, touched: int) -> str:
+        """Say how the bytes of a round's data compare with the cache; empty where nobody knows its size."""
+        cache = self.device.cache_bytes()
+        state = "cold" if touched >= COLD * cache else "partly warm"
+        return "%s: %s a round, %s of cache" % (state, megabytes(touched), megabytes(cache)) if cache else ""
 
     def is_too_short(self, series: Series) -> bool:
         """Say whether the rounds are not told from the clock's own cost."""

@@ -53,6 +53,11 @@ class Cost(NamedTuple):
         """Return the upper end of a pass's cost."""
         return DEARER * self.low_s
 
+    @property
+    def floor_s(self) -> float:
+        """Return what a round takes at least, as far as the clock can tell."""
+        return self.spread_s / 2 + 1e-7
+
     def shortest_s(self, *, calibrates: bool) -> float:
         """Return how long a round must last for its time to be told from the clock's own cost.
 

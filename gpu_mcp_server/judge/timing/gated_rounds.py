@@ -50,17 +50,16 @@ DEARER = 1.5
 class GatedRounds:
     """Plays rounds behind gates at one shape."""
 
-    def __init__(self, rounds: Rounds, well: Well, call_s: float) -> None:
+    def __init__(self, rounds: Rounds, well: Well, call_s: float, reference_call_s: float) -> None:
         """Begin.
 
         Args:
             rounds: Of the shape; they draw, check and judge.
             well: Of secret words.
             call_s: What a call takes in ungated rounds.
+            reference_call_s: What one of the reference's takes there.
         """
-        self.rounds, self.well, self.call_s = rounds, well, call_s
-        self.reference_call_s = 0.0
-        """Of the reference, in ungated rounds."""
+        self.rounds, self.well, self.call_s, self.reference_call_s = rounds, well, call_s, reference_call_s
         self.device: Any = rounds.device
         timeout_s = rounds.timeout_s
         self.candidate = GatedPlayer(rounds.candidate, timeout_s)
@@ -113,10 +112,15 @@ class GatedRounds:
         most_s = DEARER * self.empty_s.get("reference", EMPTY_S)
         self.empty_s["candidate"] = min(self.empty_s["candidate"], most_s)
 
-    def try_launch(self, buffers: Buffers) -> float:
-        """Return the seconds of a call, where as many as the buffers hold can be launched behind a gate, else 0."""
+    def try_launch(self, buffers: Buffers, host_s: float) -> float:
+        """Return the seconds of a call, where as many as the buffers hold can be launched behind a gate, else 0.
+
+        Args:
+            buffers: Open.
+            host_s: What launching may take besides what ungated rounds took.
+        """
         try:
-            reply = self.launch(buffers)
+            reply = self.launch(buffers, host_s=host_s)
         except Blocked:
             return 0.0
         opened = self.open(buffers)
@@ -124,12 +128,12 @@ class GatedRounds:
         # 0 means that the launch failed, so a time that is lost in the empty pass's jitter stays above it.
         return max(opened.elapsed_s - self.empty_s["candidate"], 1e-7) / buffers.sets if opened else 0.0
 
-    def try_reference(self, buffers: Buffers) -> bool:
+    def try_reference(self, buffers: Buffers, host_s: float) -> bool:
         """Say whether the reference's calls can be launched behind a gate too, if that is to be."""
         if self.reference is None:
             return True
         try:
-            reply = self.reference.launch(buffers.sets, self._reference_patience_s(buffers.sets))
+            reply = self.reference.launch(buffers.sets, self._reference_patience_s(buffers.sets, host_s))
         except Blocked:
             return False
         self.reference.finish(reply)
@@ -139,11 +143,11 @@ class GatedRounds:
         """Time the reference in a loop of the host's from now on."""
         self.reference, self.ungated = None, why
 
-    def _patience_s(self, calls: int) -> float:
-        return HOST_S + HOST_TIMES * self.call_s * calls
+    def _patience_s(self, calls: int, host_s: float) -> float:
+        return host_s + HOST_TIMES * self.call_s * calls
 
-    def _reference_patience_s(self, calls: int) -> float:
-        return HOST_S + HOST_TIMES * self.reference_call_s * calls
+    def _reference_patience_s(self, calls: int, host_s: float = HOST_S) -> float:
+        return host_s + HOST_TIMES * self.reference_call_s * calls
 
     def _limit_s(self, calls: int) -> float:
         return LEAST_LIMIT_S + SLOWER * self.call_s * calls
@@ -205,7 +209,7 @@ class GatedRounds:
         self.entered_s.append(opened.entered_s)
         return Round(max(opened.elapsed_s - self.empty_s["candidate"], 1e-9), reference_s, check)
 
-    def launch(self, buffers: Buffers, *, each: int = 0) -> Dict[str, Any]:
+    def launch(self, buffers: Buffers, *, each: int = 0, host_s: float = HOST_S) -> Dict[str, Any]:
         """Have the candidate launch while the round before's inputs lie there; `each` calls with a gate behind each.
 
         Raises:
@@ -218,7 +222,7 @@ class GatedRounds:
             buffers.publish()
         self.launched += 1
         calls = each or buffers.sets
-        return self.candidate.launch(calls, self._patience_s(calls), each=bool(each))
+        return self.candidate.launch(calls, self._patience_s(calls, host_s), each=bool(each))
 
     def lay_inputs(self, buffers: Buffers) -> None:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""

@@ -187,10 +187,10 @@ class Rounds:
         if wrong:
             raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
 
-    def solve(self, buffers: Buffers) -> float:
-        """Have the reference answer the inputs that are there; return its time."""
+    def solve(self, buffers: Buffers, calls: int = 0) -> float:
+        """Have the reference answer the inputs that are there, or those of the first `calls`; return its time."""
         with self.ledger.part("wait"):
-            reference_s = self._reference(buffers)
+            reference_s = self._reference(buffers, calls)
         with self.ledger.part("fill"):
             buffers.collect_expected()
         return reference_s
@@ -236,8 +236,8 @@ class Rounds:
         outside_s = played.outside_s if self.device.counts_calls else 0.0
         return Round(candidate_s, reference_s, check, state, outside_s=outside_s)
 
-    def _reference(self, buffers: Buffers) -> float:
-        elapsed, reply, *_ = timed_pass(self.reference, buffers, self.timeout_s * 6, passes=self.passes)
+    def _reference(self, buffers: Buffers, calls: int) -> float:
+        elapsed, reply, *_ = timed_pass(self.reference, buffers, self.timeout_s * 6, calls, passes=self.passes)
         named(reply, "compute")
         self._note(reply)
         self.peak_bytes = int(reply.get("peak_bytes") or 0)

@@ -21,14 +21,14 @@ class Pass(NamedTuple):
     """From when the supervisor let it run, which it says, to the stop of the clock."""
 
 
-def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) -> Pass:
-    """Have a player work on a round, and time it.
+def timed_pass(player: Player, buffers: Buffers, timeout_s: float, calls: int = 0, **more: Any) -> Pass:
+    """Have a player work on a round, or on its first `calls` alone, and time it.
 
     The clock starts before the thaw: there is no moment at which the player can run with this round's inputs and
     without the clock. What it is to do waits for it by then, so that nobody has to be woken a second time.
     """
     begin = time.monotonic()
-    player.tell("go", calls=buffers.sets, **more)
+    player.tell("go", calls=calls or buffers.sets, **more)
     player.thaw()
     reply = player.hear(timeout_s)
     finished = buffers.stop(player)

@@ -26,7 +26,7 @@ class Calls(shape_judge.Shape):
         self.costs = {"candidate": clock_overhead.Cost(cost_s, 0.0)}
         self.shortest_s = self.costs["candidate"].shortest_s(calibrates=False)
         self.rounds = SimpleNamespace(close=lambda buffers: None)
-        self.call_s, self.notes, self.last = call_s, {}, None
+        self.call_s, self.notes, self.last, self.few = call_s, {}, None, False
         self.round_s = max(10 * MILLISECOND, shape_judge.SURE * self.shortest_s)
         self.opened: list[int] = []
         self.played = 0
@@ -41,7 +41,7 @@ class Calls(shape_judge.Shape):
         return rounds.Round(self.call_s * buffers.sets, MILLISECOND * buffers.sets, None)
 
     def sets(self) -> int:
-        return self._grow(lambda text, done: None).sets
+        return self._grow(self._open(1), lambda text, done: None).sets
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,30 @@ def test_a_round_that_a_slow_reference_keeps_short_says_so():
 
     assert shape.sets() == 34
     assert "the reference is slow" in str(shape.notes)
+
+
+@pytest.mark.parametrize(
+    ("call_s", "reference_s", "gated", "ungated"),
+    [
+        pytest.param(0.1 * MILLISECOND, 0.1 * MILLISECOND, 115, 115, id="none the fewer beside a quick reference"),
+        pytest.param(0.1 * MILLISECOND, MILLISECOND, 50, 115, id="as many as it answers soon"),
+        pytest.param(0.1 * MILLISECOND, 58 * MILLISECOND, 4, 115, id="enough to be interrupted in every way"),
+        pytest.param(0.01 * MILLISECOND, 58 * MILLISECOND, 10, 344, id="long enough for the last word"),
+        pytest.param(0.1 * MILLISECOND, 10_000 * MILLISECOND, 2, 2, id="no more than without gates"),
+    ],
+)
+def test_a_slow_reference_answers_few_calls_where_gates_give_the_times(call_s, reference_s, gated, ungated):
+    shape = Calls(call_s, 0.4 * MILLISECOND, 4000, 8000)
+
+    def play(buffers):
+        shape.reference_call_s = reference_s
+        return rounds.Round(call_s * buffers.sets, reference_s * buffers.sets, None)
+
+    shape._play, shape.few = play, True
+    assert shape.sets() == gated
+    assert shape._begin(1)[1] == (call_s, reference_s, gated)
+    shape.few = False
+    assert shape.sets() == ungated
 
 
 def shape_of(kind: str, framework: str, when: str, passes: clock_overhead.Cost) -> shape_judge.Shape:
