@@ -1,8 +1,9 @@
-"""The doubt about gated rounds in which a GPU answers late: from a tenth of a round on, with what to do about it."""
+"""Gated rounds: how many calls the queue has room for, and the doubt about a GPU that answers late."""
 
 from types import SimpleNamespace
 
 import pytest
+from gpu_mcp_judge.owner import gated_series
 from gpu_mcp_judge.timing import gated_pass, gated_rounds
 
 
@@ -23,3 +24,27 @@ def test_a_late_answer_is_told_with_what_it_may_mean(framework, advice):
     assert "a tenth of that is allowed" in said and "evaluate again" in said and advice in said
     assert not gated(framework, 474e-6, 70e-6).doubt(), "40 us are less than a tenth"
     assert not gated(framework, 948e-6, 90e-6).doubt(), "of twice as many calls 60 us are, too"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "sets", "left"), [(1, 191, False), (8, 95, False), (25, 23, False), (2000, 1, True)]
+)
+def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_reference(kernels, sets, left):
+    """Of calls of 10.5 us, by whose number alone a round would have 191."""
+    one, tried, why = gated_series.GatedSeries.__new__(gated_series.GatedSeries), [], []
+
+    def try_reference(buffers) -> bool:
+        tried.append(buffers.sets)
+        return bool(why) or kernels * buffers.sets < 1000
+
+    one.rounds = SimpleNamespace(close=lambda buffers: None)
+    one.gated = SimpleNamespace(
+        prepare=lambda: None,
+        try_launch=lambda buffers: 10.5e-6,
+        try_reference=try_reference,
+        leave_reference=why.append,
+    )
+    one._play_ungated = lambda buffers: None
+
+    assert one._fit(SimpleNamespace(sets=230), lambda wanted: SimpleNamespace(sets=wanted)).sets == sets
+    assert bool(why) == left and tried[0] == 16
