@@ -33,18 +33,18 @@ def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_referen
     """Of calls of 10.5 us, by whose number alone a round would have 191."""
     one, tried, why = gated_series.GatedSeries.__new__(gated_series.GatedSeries), [], []
 
-    def try_reference(buffers) -> bool:
+    def try_reference(buffers, host_s) -> bool:
         tried.append(buffers.sets)
         return bool(why) or kernels * buffers.sets < 1000
 
     one.rounds = SimpleNamespace(close=lambda buffers: None)
     one.gated = SimpleNamespace(
         prepare=lambda: None,
-        try_launch=lambda buffers: 10.5e-6,
+        try_launch=lambda buffers, host_s: 10.5e-6,
         try_reference=try_reference,
         leave_reference=why.append,
     )
-    one._play_ungated = lambda buffers: None
+    one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230), SimpleNamespace(sets=1)
 
-    assert one._fit(SimpleNamespace(sets=230), lambda wanted: SimpleNamespace(sets=wanted)).sets == sets
+    assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == sets
     assert bool(why) == left and tried[0] == 16
