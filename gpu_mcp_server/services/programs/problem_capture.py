@@ -166,7 +166,7 @@ class ProblemCapture:
         try:
             info = await self._registered(target, kind, found, sets, ended, row, options)
         except GpuMcpError as error:
-            notes.append(f"no problem: {error}" + (f" {error.hint}" if getattr(error, "hint", "") else ""))
+            notes.append(f"no problem: {error}")
             return {"status": "refused" if isinstance(error, ProblemRefused) else "failed", "notes": notes, **told}
         return {"problem": info, "notes": notes, **told}
 

@@ -8,8 +8,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.workers.program_hooks import source_lines
 
-PLAIN_CALLS = ("torch.device", "int", "float", "str", "bool", "tuple", "list", "dict", "range", "len", "min", "max")
+PLAIN_CALLS = (
+    "torch.device", "torch.cuda.is_available", "int", "float", "str", "bool", "tuple", "list", "dict", "range", "len",
+    "min", "max",
+)  # fmt: skip
 """Calls that a script's assignment may make and still be a definition."""
+OF_THE_RUN = ("sys.argv", "os.environ")
+"""Values that are others where the reference runs: what is assigned from them is no definition."""
+SETTINGS = (
+    "torch.set_float32_matmul_precision", "torch.set_num_threads", "torch.set_grad_enabled",
+    "torch.use_deterministic_algorithms",
+)  # fmt: skip
+"""Calls with constants that say how torch computes: the reference makes them too."""
+LIBRARIES = (
+    "torch", "torchvision", "numpy", "os", "sys", "time", "random", "math", "json", "logging", "warnings", "matplotlib",
+    "tqdm", "PIL", "triton",
+)  # fmt: skip
+"""Modules whose functions change nothing that others read (`torch.save`), but by SETTERS; seeds are the judge's."""
+SETTERS = ("set_", "use_")
+"""Beginnings of their names."""
 
 
 def decode_source(data: bytes, path: str) -> str:
@@ -41,10 +58,11 @@ def definitions_of(text: str) -> str:
     found = "\n".join(_lines(lines, each) for each in kept) + "\n"
     bound, read = {name for each in kept for name in _stored(each)} | set(dir(builtins)), _globals_read(found)
     read |= {each.name for each in kept if isinstance(each, (ast.FunctionDef, ast.ClassDef))}  # captured by name
+    libraries = _libraries(body)
     for each in body:
         if each in kept or _is_main_guard(each) or _compiles_itself(each):
             continue
-        if changed := sorted((_stored(each) | _mutated(each)) & bound & read):
+        if changed := sorted((_stored(each) | _mutated(each, libraries)) & bound & read):
             raise BadRequest(
                 f"Line {each.lineno} of the script changes {changed[0]}, which its functions or definitions read; the "
                 "reference would be judged without that line.",
@@ -94,11 +112,36 @@ def _stored(node: ast.stmt) -> set[str]:
     return found
 
 
-def _mutated(node: ast.stmt) -> set[str]:
+def _mutated(node: ast.stmt, libraries: set[str]) -> set[str]:
     """Return the names whose methods a statement calls for their effect alone: `SIZES.append(3)`; no function's."""
-    calls = [each.value for each in _outside_functions(node) if isinstance(each, ast.Expr)]
-    found = {_base(each.func) for each in calls if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)}
+    found: set[str] = set()
+    for each in _outside_functions(node):
+        call = each.value if isinstance(each, ast.Expr) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            base = _base(call.func)
+            if base not in libraries or call.func.attr.startswith(SETTERS):
+                found.add(base)
     return found
+
+
+def _libraries(body: Iterable[ast.stmt]) -> set[str]:
+    """Return the names by which a script knows well-known modules."""
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.Import):
+            aliases = [each for each in node.names if each.name.partition(".")[0] in LIBRARIES]
+            found |= {each.asname or each.name.partition(".")[0] for each in aliases}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in LIBRARIES:
+            found |= {each.asname or each.name for each in node.names}
+    return found
+
+
+def _is_setting(node: ast.stmt) -> bool:
+    """Say whether a statement says by constants how torch computes."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in SETTINGS:
+        return False
+    return all(isinstance(each, ast.Constant) for each in (*call.args, *(word.value for word in call.keywords)))
 
 
 def _globals_read(text: str) -> set[str]:
@@ -125,12 +168,16 @@ def _lines(lines: list[str], node: ast.stmt) -> str:
 def _is_definition(node: ast.stmt) -> bool:
     if isinstance(node, ast.Try):
         return all(map(_is_definition, [*node.body, *node.orelse, *(s for h in node.handlers for s in h.body)]))
+    if _is_setting(node):
+        return True
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         return node.value is not None and all(_is_plain(each) for each in ast.walk(node.value))
     return isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Pass))
 
 
 def _is_plain(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and ast.unparse(node) in OF_THE_RUN:
+        return False
     return not isinstance(node, ast.Call) or ast.unparse(node.func) in PLAIN_CALLS
 
 

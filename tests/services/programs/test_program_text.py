@@ -70,6 +70,29 @@ def test_statements_that_change_nothing_kept_are_left_out():
     assert definitions_of(KEPT + more) == KEPT
 
 
+USUAL = """import sys
+import numpy as np
+import torch
+from torch import nn
+import torch.nn.functional as F
+torch.backends.cuda.matmul.allow_tf32 = True
+torch.set_float32_matmul_precision('high')
+device = 'cuda' if torch.cuda.is_available() else 'cpu'
+def f(x):
+    return F.relu(torch.sin(x.to(device))) + np.pi + len(sys.path) + len(nn.__name__)
+"""
+
+
+def test_what_scripts_do_with_libraries_is_left_out_and_how_torch_computes_is_kept():
+    """As a script of some lines has it: seeds, files, threads, arguments."""
+    more = "torch.manual_seed(0)\nnp.random.seed(0)\nsys.path.insert(0, '.')\nSTEPS = int(sys.argv[1])\n"
+    more += "torch.save(f(torch.ones(STEPS)), 'a.pt')\nif device == 'cuda':\n    torch.cuda.synchronize()\n"
+    assert definitions_of(USUAL + more) == USUAL
+    for line in ("torch.set_default_dtype(torch.float64)", "torch.backends.cudnn.benchmark = f(1)"):
+        with pytest.raises(BadRequest, match=r"^Line 11 of the script changes torch, "):
+            definitions_of(USUAL + line)
+
+
 def record(**changed: Any) -> bytes:
     tensor = {"dtype": "float32", "shape": [4], "strides": [1]}
     one: dict[str, Any] = {
