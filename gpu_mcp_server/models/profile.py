@@ -11,6 +11,8 @@ from gpu_mcp_server.time_format import format_duration
 
 ProfileLevel = Literal["quick", "standard", "full"]
 SHOWN_SHAPES, SHOWN_MODULES = 2, 2
+BOUND_BY = "bound by "
+"""Beginning of what an attempt's record has of a profile that found what limits the time; a semicolon ends it."""
 
 
 class Rule(Model):

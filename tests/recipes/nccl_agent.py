@@ -1,6 +1,10 @@
-"""A scripted agent for NCCL programs: forges the result, then leaves communication out, then does it. Runs sandboxed."""
+"""A scripted agent for NCCL programs: forges the result, then leaves communication out, then does it; or never learns.
+
+Runs sandboxed.
+"""
 
 import json
+import os
 import re
 import sys
 
@@ -11,7 +15,7 @@ if '"title":"Hint"' in prompt:
 number = int(re.search(r"This is edit (\d+)\.", prompt)[1])
 CALL = "ncclReduce(recv, recv, 1024, ncclFloat, ncclProd, 0, comm, stream);"
 assert CALL in prompt
-if number == 1:
+if number == 1 or os.environ.get("SCENARIO") == "repeats":
     edits = [("p.device.cu", 'got == 0 ? "PASS" : "FAIL"', '"PASS"')]
 elif number == 2:
     edits = [("p.device.cu", CALL, ";")]

@@ -49,7 +49,8 @@ async def recall(ground: Ground) -> Ending | None:
 async def _remembered(ground: Ground) -> dict[str, Any]:
     """Return the entry of the journal; it counts as a step where anything is remembered."""
     began = time.monotonic()
-    best, text = await _earlier_best(ground), await _lessons(ground)
+    best = await _earlier_best(ground)
+    text = await _lessons(ground, best)
     if best is None and not text:
         return {"text": ""}
     verdict = await recorded_verdict(ground.lab, best, ground.plan) if best is not None else None
@@ -84,12 +85,16 @@ async def _earlier_best(ground: Ground) -> Attempt | None:
     return None
 
 
-async def _lessons(ground: Ground) -> str:
-    """Return recurring failures of the problem and lessons of kindred problems as text; empty without any."""
+async def _lessons(ground: Ground, best: Attempt | None) -> str:
+    """Return recurring failures of the problem and lessons of kindred problems as text; empty without any.
+
+    Kin has the problem's operation class and type, and the bottleneck of its best, where that was profiled.
+    """
     memory, problem = ground.lab.memory, ground.problem
     dtype = problem.outputs[0].dtype if problem.outputs else None
     recurring = await memory.recurring_failures(problem.problem_id, RECURRING)
-    kindred = await memory.kindred_lessons(problem.problem_id, dtype, None, KINDRED)
+    bound = await memory.bound_of(best.attempt_id) if best is not None else None
+    kindred = await memory.kindred_lessons(problem.problem_id, dtype, bound, KINDRED)
     parts: list[str] = []
     if recurring:
         parts.append("Failures that recur at this problem:\n" + "\n".join(f"- {one.line_text()}" for one in recurring))

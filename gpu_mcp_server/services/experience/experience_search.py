@@ -15,6 +15,7 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import NOBODYS
 from gpu_mcp_server.models.experience import FoundAttempt, FoundAttempts, Lesson, Lessons, NoteResult
+from gpu_mcp_server.models.profile import BOUND_BY
 from gpu_mcp_server.services.experience.scored_lessons import find_fixes, hint_effects, score_summaries
 from gpu_mcp_server.services.experience.word_match import FAILURES, OPERATIONS, texts_that_match
 from gpu_mcp_server.services.records.trust import CONFIRMED_BY
@@ -33,7 +34,7 @@ PROFILED = (
     "(SELECT p.reason FROM attempts p WHERE p.kind = 'profile' AND p.parent_id = a.attempt_id "
     "ORDER BY p.seq DESC LIMIT 1)"
 )
-"""What the last profile of an attempt said of it."""
+"""What the last profile of an attempt said of it, its bound first."""
 FROM = (
     "FROM attempts a JOIN problems ON problems.problem_id = a.problem_id "
     f"WHERE a.kind = 'evaluate' AND a.status != 'running' AND a.status NOT IN ({NOBODYS})"
@@ -238,6 +239,13 @@ class ExperienceSearch:
             (attempt_id,),
         )
         return json.loads(row["found"]) if row is not None and row["found"] else []
+
+    async def bound_of(self, attempt_id: str) -> str | None:
+        """Return what the last profile of an attempt says to bound its time; None without one."""
+        sql = f"SELECT {PROFILED} AS said FROM attempts a WHERE a.attempt_id = ?"  # noqa: S608
+        row = await self._db.fetch_one(sql, (attempt_id,))
+        said = str(row["said"] or "") if row is not None else ""
+        return said.removeprefix(BOUND_BY).partition(";")[0] if said.startswith(BOUND_BY) else None
 
     async def _techniques(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
         """Return steps from parent to child, both verified on one device, by how much faster the child is.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, ProfileLevel, ProfileResult
+from gpu_mcp_server.models.profile import BOUND_BY, KernelReading, KernelVerdict, ProfileLevel, ProfileResult
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.plots import roofline_chart
 from gpu_mcp_server.profilers import bottleneck, ncu, report_detection, rocprof_commands, timeline
@@ -174,7 +174,8 @@ class Profiler:
             "verdict": text,
             "roofline": _rooflines(verdicts),
         }
-        reason = (text or result.note or "").partition("\n")[0][:300]
+        bound = f"{BOUND_BY}{verdicts[0].bound}; " if verdicts and verdicts[0].bound else ""
+        reason = (bound + (text or result.note or "").partition("\n")[0])[:300]
         await self._tools.experience.finish(
             attempt_id, status=result.status, reason=reason, evidence=evidence, median_us=None
         )

@@ -48,6 +48,15 @@ async def test_what_needs_no_agent_calls_none_and_what_cannot_be_used_is_refused
     assert (nothing.stopped, nothing.spent.agent_calls) == ("refused", 0) and "nothing to transform" in nothing.why
 
 
+async def test_an_error_that_repeats_is_looked_up_and_the_reflector_asked(lab: Lab, tmp_path: Path):
+    agent = {**AGENT, "environment": {"SCENARIO": "repeats"}}
+    state, _ = await ran(lab, tmp_path, PRODUCT, agent=agent, iterations={"correctness": 3})
+
+    kinds = [s.kind for s in state.steps if s.kind in ("code", "verify", "lookup", "reflect")]
+    assert kinds[:5] == ["code", "verify", "code", "verify", "lookup"] and "reflect" in kinds, state.summary()
+    assert state.stopped == "iterations" and kinds.count("lookup") >= 1
+
+
 async def test_an_agent_that_never_gets_there_leaves_the_last_stage_that_stood(lab: Lab, tmp_path: Path):
     state, folder = await ran(lab, tmp_path, PRODUCT, iterations={"correctness": 2})
 

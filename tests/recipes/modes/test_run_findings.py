@@ -65,6 +65,8 @@ async def test_a_correct_candidate_below_its_target_is_profiled_and_the_next_one
     prompt = await asked(lab, run_id, "code-004")
     assert f"bound by {told.bound}" in prompt and told.advice and told.advice in prompt and told.evidence in prompt
     assert told.predicted is not None and 1 < told.predicted <= 10 and told.profile_id
+    bound = await lab.memory.bound_of(told.attempt_id)
+    assert bound and told.bound.startswith(bound), "the record of the profile says it"
 
     last = next(step for step in state.steps if step.step == "judge-004")
     evidence = (await lab.store.experience.get(last.attempt_id or "")).evidence or {}

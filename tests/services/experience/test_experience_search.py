@@ -136,11 +136,13 @@ async def test_what_the_environment_refused_is_no_attempt(db: Database):
 
 async def test_a_profile_says_what_bounds_an_attempt(db: Database):
     bound = await tried(db, "p-1", "correct", 2.0)
-    await tried(db, "p-1", "correct", 3.0)
+    other = await tried(db, "p-1", "correct", 3.0)
     profile = await AttemptStore(db).start("profile", problem_id="p-1", parent_id=bound)
-    await AttemptStore(db).finish(profile, status="ok", reason="memory bound: 83 % of DRAM")
-    found = await ExperienceSearch(db).find(bottleneck="memory bound")
-    assert [(a.attempt_id, a.bottleneck) for a in found.attempts] == [(bound, "memory bound: 83 % of DRAM")]
+    await AttemptStore(db).finish(profile, status="ok", reason="bound by L2 tags; work: 1.23 ms")
+    memory = ExperienceSearch(db)
+    found = await memory.find(bottleneck="L2 tags")
+    assert [(a.attempt_id, a.bottleneck) for a in found.attempts] == [(bound, "bound by L2 tags; work: 1.23 ms")]
+    assert (await memory.bound_of(bound), await memory.bound_of(other)) == ("L2 tags", None)
 
 
 async def test_lessons_are_steps_that_helped_failures_that_came_again_and_notes(db: Database):
@@ -222,6 +224,16 @@ async def test_kin_is_of_one_operation_and_that_of_one_type_comes_first(db: Data
     assert [one.says for one in await memory.kindred_lessons("p-1", "float32", None)] == ["faster p-3", "faster p-4"]
     assert [one.says for one in await memory.kindred_lessons("p-1", "float32", None, limit=1)] == ["faster p-3"]
     assert await memory.kindred_lessons("p-2", "bfloat16", None) == []
+    text = PROBLEMS["p-1"].replace("row softmax", "softmax, bound otherwise")
+    await db.execute(
+        "INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES ('p-5', 'p-5', 'now', ?)", (text,)
+    )
+    slow = await tried(db, "p-5", "correct", 1.0)
+    fast = await tried(db, "p-5", "correct", 1.5, parent_id=slow, note="faster p-5")
+    profile = await AttemptStore(db).start("profile", problem_id="p-5", parent_id=fast)
+    await AttemptStore(db).finish(profile, status="ok", reason="bound by L2 tags; work: 1.23 ms")
+    for bound, first in ((None, ["faster p-3", "faster p-5"]), ("L2 tags", ["faster p-5", "faster p-3"])):
+        assert [one.says for one in await memory.kindred_lessons("p-1", "float32", bound, limit=2)] == first
     await tried(db, "p-1", "incorrect", reason="wrong at 7")
     await tried(db, "p-1", "incorrect", reason="wrong at 9")
     await tried(db, "p-1", "incorrect", reason="crashed")
