@@ -190,7 +190,7 @@ def compare(
     """Run two plans on the same problems in pairs; report the difference with its interval. Prints Markdown."""
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
 
-    plans = read_plan(a), read_plan(b)
+    plans = read_plan(a, problem_given=bool(problem)), read_plan(b, problem_given=bool(problem))
     problems: dict[str, Path | str] = {path.stem: path.absolute() for path in problem or ()}
     problems = problems or {"own": plans[0].problem if plans[0].problem.startswith("p-") else Path(plans[0].problem)}
 
@@ -264,7 +264,7 @@ def kernelbench(
     from gpu_mcp_server.recipes.run.plan_loader import read_plan
     from gpu_mcp_server.recipes.suites import kernelbench_problems
 
-    chosen = read_plan(plan)
+    chosen = read_plan(plan, problem_given=True)
     problems = kernelbench_problems(root.expanduser().absolute(), level, problem or ())
     report = in_process_client.run(lambda: _over(chosen, name or f"{chosen.name}-level{level}", problems, jobs))
     print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
@@ -290,7 +290,7 @@ def hip(
     from gpu_mcp_server.recipes.suites import hip_problems
 
     refuse_elsewhere("`recipe suite hip`")
-    chosen = read_plan(plan)
+    chosen = read_plan(plan, problem_given=True)
 
     async def work() -> SuiteReport:
         problems = await hip_problems(instructions.expanduser().absolute(), task or ())
@@ -342,7 +342,7 @@ def folder(
     if plan is not None:
         from gpu_mcp_server.recipes.run.plan_loader import read_plan
 
-        chosen = read_plan(plan)
+        chosen = read_plan(plan, problem_given=True)
         report = in_process_client.run(lambda: _over(chosen, suite, tasks, jobs))
         print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 

@@ -3,6 +3,7 @@
 import math
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.time_format import format_time
 
 Z95 = 1.959964
 """Quantile 0.975 of the normal distribution."""
@@ -46,6 +47,8 @@ class SuiteRow(Model):
     why: str = ""
     speedup: float | None = None
     """Of the best, against the reference."""
+    time_us: float | None = None
+    """Of a call of the best, where the reference is no baseline on the device."""
     trust: str = ""
     """Of that time: only a confirmed one counts as fast, unless the plan accepts others."""
     correct: bool = False
@@ -56,6 +59,14 @@ class SuiteRow(Model):
     wall_s: float = 0.0
     cost_usd: float | None = None
     tokens: int | None = None
+
+    def speed_text(self) -> str:
+        """Return the speed-up of the best, or its time where there is no baseline."""
+        if self.speedup is not None:
+            return f"{self.speedup:.3g}"
+        if self.time_us is not None:
+            return f"{format_time(self.time_us / 1e6)} a call"
+        return "correct, not timed" if self.correct else "-"
 
 
 class SuiteReport(ResultModel):
@@ -259,17 +270,22 @@ def table(rows: list[SuiteRow]) -> list[str]:
     """Return rows as a Markdown table."""
     lines = ["| problem | stopped | speed-up | attempt | calls | seconds |", "| --- | --- | --- | --- | --- | --- |"]
     for row in rows:
-        speed = f"{row.speedup:.3g}" if row.speedup is not None else ("correct, not timed" if row.correct else "-")
         why = f": {_cell(row.why)}" if row.stopped in ("refused", "degenerate") else ""
         said = f"{row.stopped or 'unfinished'}{why}"
-        cells = [_cell(row.name), said, speed, row.attempt_id or "-", str(row.agent_calls), f"{row.wall_s:.0f}"]
+        cells = [
+            _cell(row.name),
+            said,
+            row.speed_text(),
+            row.attempt_id or "-",
+            str(row.agent_calls),
+            f"{row.wall_s:.0f}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def _result(row: SuiteRow) -> str:
-    speed = f"{row.speedup:.3g}" if row.speedup is not None else ("correct, not timed" if row.correct else "-")
-    return f"{speed} ({row.stopped or 'unfinished'})"
+    return f"{row.speed_text()} ({row.stopped or 'unfinished'})"
 
 
 def _cell(text: str) -> str:

@@ -125,9 +125,11 @@ def _means(pairs: Sequence[ComparedPair], value: Callable[[ComparedPair], float 
 
 
 def _log_ratio(pair: ComparedPair) -> float | None:
-    if not (pair.a.correct and pair.b.correct and pair.a.speedup and pair.b.speedup):
+    if not (pair.a.correct and pair.b.correct):
         return None
-    return math.log(pair.b.speedup / pair.a.speedup)
+    if pair.a.speedup and pair.b.speedup:
+        return math.log(pair.b.speedup / pair.a.speedup)
+    return math.log(pair.a.time_us / pair.b.time_us) if pair.a.time_us and pair.b.time_us else None
 
 
 def _minus(one: float | None, other: float | None) -> float | None:

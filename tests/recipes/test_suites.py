@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import RunState, Verdict
 from gpu_mcp_server.models.run_plan import SuiteBudget
 from gpu_mcp_server.models.suite import Proportion
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.reports.text_difference import mean_difference
+from gpu_mcp_server.recipes.run.plan_loader import read_plan
 from gpu_mcp_server.recipes.suites import Suites, kernelbench_problems, suite_report
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import Folder
@@ -43,6 +44,14 @@ def test_metrics_are_shares_of_what_is_done_with_intervals():
     wilson = Proportion.from_counts(8, 10)  # 0.490 to 0.943, as tables of Wilson's interval have it
     assert (round(wilson.low, 3), round(wilson.high, 3)) == (0.490, 0.943)
     assert Proportion.from_counts(0, 0).text().startswith("- (0 of 0")
+
+
+def test_a_plan_of_a_suite_may_name_no_problem(tmp_path: Path):
+    path = tmp_path / "plan.toml"
+    path.write_text('name = "one"\n[agent]\ncommand = ["true"]\n')
+    with pytest.raises(BadRequest, match=r"cannot be used: mode structured needs a problem"):
+        read_plan(path)
+    assert read_plan(path, problem_given=True).name == "one"
 
 
 def test_a_degenerate_problem_counts_nowhere_and_is_named():

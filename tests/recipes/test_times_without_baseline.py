@@ -10,9 +10,11 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.comparison import ComparisonRow
 from gpu_mcp_server.models.recipe import RunState, RunStep, TunedPoint, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.models.suite import ComparedPair
 from gpu_mcp_server.plots.history_plots import plot_history
 from gpu_mcp_server.recipes.headless_runs import silent
 from gpu_mcp_server.recipes.modes import tune_mode
+from gpu_mcp_server.recipes.plan_comparison import comparison_of
 from gpu_mcp_server.recipes.reports.run_picture import run_picture
 from gpu_mcp_server.recipes.reports.run_timeline import timeline_steps
 from gpu_mcp_server.recipes.reports.step_variance import gains_of
@@ -20,6 +22,7 @@ from gpu_mcp_server.recipes.run import run_context
 from gpu_mcp_server.recipes.run.journal import Journal
 from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt, worth
 from gpu_mcp_server.recipes.run.run_context import Ground
+from gpu_mcp_server.recipes.suites import row_of
 from gpu_mcp_server.services.evaluation import candidate_batches
 from gpu_mcp_server.services.experience.experience_search import ExperienceSearch
 from gpu_mcp_server.services.records.attempts import AttemptStore
@@ -128,6 +131,15 @@ def test_the_picture_of_a_run_and_the_gains_of_its_steps_go_by_time():
     assert best.count("V") == 1
     assert timeline_steps(journal)[1].attempts == (("a-2", "correct", "25.0 µs"),)
     assert gains_of(journal) == {"code-001": 10_000.0, "code-002": 30_000.0}, "calls a second"
+
+
+def test_two_plans_are_compared_by_time():
+    best = timed("a-1", 99, 101)
+    state = RunState(run_id="r-1", name="p", mode="structured", state="finished", best=best)
+    slow = row_of("p", state)
+    fast = row_of("p", state.model_copy(update={"best": timed("a-2", 24, 26)}))
+    found = comparison_of("c", [], [ComparedPair(problem="p", number=n, a=slow, b=fast) for n in (1, 2)])
+    assert found.faster.mean == pytest.approx(4.0) and "| p | 100 µs a call (" in found.summary()
 
 
 async def test_history_lessons_and_memory_go_by_time(tmp_path: Path):

@@ -47,9 +47,9 @@ def variance_by_step(journals: Sequence[Journal], answers: Sequence[Mapping[str,
 def gains_of(journal: Journal) -> dict[str, float]:
     """Return by how much each step raised the speed-up of the best so far; a candidate's gain is its author's step's.
 
-    Where there is no baseline, calls a second stand for the speed-up.
-    Verdicts count as confirmation runs left them, and the better one is as for a run. In agent mode steps have names
-    of attempts, which no two runs share: there a candidate is the first, the second ... that the agent had judged.
+    Verdicts count as confirmation runs left them, and the better one is as for a run. Where there is no baseline, calls
+    a second stand for the speed-up. In agent mode steps have names of attempts, which no two runs share: there a
+    candidate is the first, the second ... that the agent had judged.
     """
     settled, own, found = settled_verdicts(journal), 0, dict[str, float]()
     best: Verdict | None = None

@@ -73,9 +73,8 @@ def _rows(rows: Sequence[SuiteRow]) -> str:
 
 
 def _cells(row: SuiteRow) -> list[str]:
-    speed = f"{row.speedup:.3g}" if row.speedup is not None else ("correct, not timed" if row.correct else "-")
     cost = f"{row.cost_usd:.2f}" if row.cost_usd is not None else "-"
     return [
-        row.name, row.stopped or "unfinished", speed, row.attempt_id or "-", row.run_id,
+        row.name, row.stopped or "unfinished", row.speed_text(), row.attempt_id or "-", row.run_id,
         str(row.agent_calls), f"{row.wall_s:,.0f} s", cost, row.why,
     ]  # fmt: skip

@@ -12,8 +12,12 @@ from gpu_mcp_server.models.run_plan import UNJUDGED, RunPlan
 MAX_PLAN_BYTES = 1 << 20
 
 
-def read_plan(path: Path) -> RunPlan:
+def read_plan(path: Path, *, problem_given: bool = False) -> RunPlan:
     """Read a TOML file; its relative paths become absolute.
+
+    Args:
+        path: Of the file.
+        problem_given: Whether a suite or a comparison gives the problems, so that the file may name none.
 
     Raises:
         NotFound: If it is not there.
@@ -27,7 +31,7 @@ def read_plan(path: Path) -> RunPlan:
         values = tomllib.loads(data[:MAX_PLAN_BYTES].decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path} is not TOML: {error}.", hint="Correct it.") from error
-    return plan_of(values, path.absolute().parent)
+    return plan_of({"problem": "given"} | values if problem_given else values, path.absolute().parent)
 
 
 def plan_of(values: dict[str, Any], folder: Path) -> RunPlan:
@@ -40,7 +44,8 @@ def plan_of(values: dict[str, Any], folder: Path) -> RunPlan:
         plan = RunPlan.model_validate(values)
     except ValidationError as error:
         said = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()[:5]
+            ": ".join(filter(None, [".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, ")]))
+            for e in error.errors()[:5]
         )
         raise BadRequest(f"The run cannot be used: {said}.", hint="docs/reference/plan.md has every key.") from error
 

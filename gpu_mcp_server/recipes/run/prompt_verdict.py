@@ -45,10 +45,10 @@ def pace(verdict: Verdict) -> tuple[float, float]:
 
 
 def rate(verdict: Verdict | None) -> float:
-    """Return a number to compare a run's verdicts by: the speed-up, without one calls a second; 0 of none."""
+    """Return a number to compare a run's verdicts by: the speed-up, where there is no baseline calls a second."""
     if verdict is None:
         return 0.0
-    return verdict.speedup or (1e6 / verdict.median_us if verdict.median_us else 0.0)
+    return verdict.speedup or (1e6 / verdict.median_us if verdict.median_us and verdict.time_range_us else 0.0)
 
 
 def is_doubted(trust: str) -> bool:
