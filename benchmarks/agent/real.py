@@ -238,7 +238,7 @@ async def main() -> None:
     arguments = parser.parse_args()
     if arguments.shell and not arguments.allow_shell:
         parser.error("--shell runs an agent on this machine that nothing confines; --allow-shell says that it may")
-    plan = read_plan(arguments.plan)
+    plan = read_plan(arguments.plan, problem_given=True)
     if plan.mode != "agent":
         parser.error(f"{arguments.plan} is of mode {plan.mode}; this measures mode agent")
     paths = arguments.problems or spread([*kernelbench_problems(arguments.kernelbench, 1).values()], PROBLEMS)
