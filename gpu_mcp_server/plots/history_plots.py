@@ -19,7 +19,7 @@ LANE_LEFT, LANE_WIDTH, ROW_TOP, ROW_HEIGHT, LABEL_WIDTH = 26, 18, 50, 26, 620
 NOTE_CHARS = 80
 """Of a note beside its attempt; the rest is in the title."""
 MAX_NODES = 400
-TIME_AXIS = "time of a call, the shorter the higher (no GPU baseline)"
+TIME_AXIS = "time of a call (no GPU baseline)"
 FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
 

@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,9 @@ from gpu_mcp_server.recipes.suites import row_of
 from gpu_mcp_server.services.evaluation import candidate_batches
 from gpu_mcp_server.services.experience.experience_search import ExperienceSearch
 from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.status.dashboard_queries import DashboardQueries
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.web.dashboard import problems
 
 PLAN = RunPlan.model_validate({"name": "one", "problem": "p-1", "agent": {"command": ["true"]}})
 DOUBT = "unconfirmable: the GPU answered late"
@@ -162,6 +165,11 @@ async def test_history_lessons_and_memory_go_by_time(tmp_path: Path):
         lessons = (await memory.lessons("twice")).lessons
         history = await store.history("p-1")
         kept = await memory.confirmed_best("p-1", generation=1, language="cuda")
+        nothing: Any = None
+        queries = DashboardQueries(db, nothing, nothing, store)
+        lab: Any = SimpleNamespace(status=SimpleNamespace(overview=queries), store=SimpleNamespace(experience=store))
+        (board,) = await queries.boards("p-1")
+        course = await problems.course(lab, "p-1", 0)
 
     assert [(x.says, x.before, x.after) for x in lessons if x.kind == "technique"] == [("side by side", 1.0, 4.0)]
     assert kept == [fast, slow], "a run starts from no time that is unconfirmed"
@@ -170,5 +178,7 @@ async def test_history_lessons_and_memory_go_by_time(tmp_path: Path):
         (25.0, (18.75, 31.25)),
     ]
     words = [e.text for e in ET.fromstring(plot_history(history)).iter() if e.tag.endswith("}text")]
-    assert "time of a call, the shorter the higher (no GPU baseline)" in words and "50.0 µs" in words
+    assert "time of a call (no GPU baseline)" in words and "50.0 µs" in words
+    assert (board.best, board.best_us) == (None, 10.0) and course["time_axis"] == "time of a call (no GPU baseline)"
+    assert [p["speedup"] for p in course["points"]] == [10_000.0, 40_000.0, 100_000.0], "calls a second"
     assert f"best {fast} with 25.0 µs" in history.summary()

@@ -145,7 +145,7 @@ def test_each_step_lies_in_its_role_and_failures_go_back_to_who_can_mend_them():
     assert [w.starts_s for w in found] == [0, 1, 4, 6, 8, 10, 12]
     assert (found[2].said, found[4].attempts, found[-1].seconds) == (
         "x is undefined",
-        (("a-3", "correct", "1.5"),),
+        (("a-3", "correct", "\u00d71.5"),),
         None,
     )
 
