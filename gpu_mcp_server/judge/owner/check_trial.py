@@ -67,9 +67,11 @@ def _changed(item: Tensor, elements: Array) -> Array:
         finite = wide[np.isfinite(wide)]
         # Infinities are left out, or the change itself would become infinite.
         usual = float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
-        # The usual size is added, too: half of a value near zero would be no visible change.
-        other = wide[::ONE_IN] * (1 + HALF) + np.ceil(HALF * (usual or 1.0) if item.dtype[0] in "iu" else 0.0)
-        other += HALF * usual if item.dtype[0] not in "iu" else 0.0
+        # The usual size is added, too: half of a value near zero would be no visible change. Away from zero, as the
+        # two would cancel out in a value of about minus the usual size.
+        part = wide[::ONE_IN]
+        step = HALF * (np.abs(part) + (usual or 1.0))
+        other = part + np.where(part < 0, -1.0, 1.0) * (np.ceil(step) if item.dtype[0] in "iu" else step)
     made = elements.copy()
     made[::ONE_IN] = to_storage(other, item.dtype)
     return made

@@ -278,10 +278,11 @@ def judged_kind(source: str, language: str, problem: Problem) -> JudgedKind:
 
 
 def _is_model(statement: ast.stmt) -> bool:
-    """Say whether a statement is a module's class: Model, or one of any name that derives from torch's Module."""
+    """Say whether a statement is a module's class: Model, or one of any name that derives from a module of torch."""
     if not isinstance(statement, ast.ClassDef):
         return False
-    return statement.name == "Model" or any(ast.unparse(base).endswith("Module") for base in statement.bases)
+    bases = [ast.unparse(base) for base in statement.bases]
+    return statement.name == "Model" or any(b.endswith("Module") or b.startswith(("nn.", "torch.nn.")) for b in bases)
 
 
 def _language(given: str | None, path: str | None, text: str, languages: Sequence[str]) -> CandidateLanguage:

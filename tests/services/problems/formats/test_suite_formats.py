@@ -18,7 +18,7 @@ from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import GROUP, known_formats, read_problem, source_at
 from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
 from tests.judge.harness import torch_python
-from tests.laboratory import laboratory
+from tests.laboratory import Folder, called, client_of, laboratory, refused
 from tests.services.problems.test_kernelbench_problems import needs_torch
 
 pytestmark = pytest.mark.timeout(600)  # each judges several candidates, on a machine that others use too
@@ -124,6 +124,7 @@ async def test_a_task_of_gpu_mode_imports_as_it_is_and_judges_custom_kernels(lab
         "strides" in info.tensors and info.tensors.count("float32") == 4
     )  # two, bias, and the answer: neither `out` nor `spare` is an input
     assert python_kind(RIGHT) == "python"
+    assert python_kind("class Loss(nn.CrossEntropyLoss): ...\ndef get_inputs(): ...") == "python"
     assert (await judged(lab, info.problem_id, RIGHT)).verdict == "correct"
     wrong = await judged(lab, info.problem_id, RIGHT.replace("settings.scale", "2"))
     assert wrong.verdict == "incorrect"
@@ -296,6 +297,21 @@ async def test_a_sweep_of_shapes_has_its_own_model_and_weights_at_each(lab: Lab,
     assert (await judged(lab, info.problem_id, SWEPT.replace("x @", "2 * x @"))).verdict == "incorrect"
 
 
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ("SEEDS = (0, 1)\n", r"has no SHAPES that can be read: it sets none\. SHAPES = "),
+        ("SHAPES = [{'n': len('ab')}]\n", "has no SHAPES that can be read: "),
+        ("SHAPES = [8, 30]\n", "SHAPES is no list of values by name"),
+    ],
+)
+async def test_a_sweep_whose_sizes_cannot_be_read_unrun_says_so(tmp_path: Path, shapes: str, says: str):
+    for name, text in {"problem.yaml": "regime: memory\n", "reference.py": SWEPT, "shapes.py": shapes}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadRequest, match=says):
+        await read_problem(await source_at(tmp_path))
+
+
 @needs_torch
 async def test_cases_that_take_more_than_the_wish_are_left_out_and_said(lab: Lab, tmp_path: Path):
     info = await imported(lab, trace_folder(tmp_path, more=[workload(4096, 3)]), max_bytes=10_000)
@@ -315,6 +331,20 @@ async def test_one_line_makes_a_problem_of_a_function_of_torch(lab: Lab):
     exact = right.format("(0.5 * x.float() * (1 + torch.erf(x.float() / 2**0.5))).bfloat16()")
     assert (await judged(lab, info.problem_id, exact)).verdict == "correct"
     assert (await judged(lab, info.problem_id, right.format("torch.relu(x)"))).verdict == "incorrect"
+
+
+@needs_torch
+async def test_the_tool_makes_a_problem_of_one_line():
+    with Folder() as folder:
+        hosts = {"local": {"kind": "local", "judge_python": torch_python()}}
+        async with client_of(folder, hosts=hosts) as client:
+            made = await called(client, "import_problem", torch="torch.matmul", shapes=[[[8, 32], [32, 4]]])
+            again = await called(client, "import_problem", torch="torch.matmul", shapes=[[[8, 32], [32, 4]]])
+            assert "shapes" in await refused(client, "import_problem", torch="torch.matmul")
+
+    assert made["problem_id"] == again["problem_id"] and again["registered"] == "already"
+    assert made["rtol"] == 1e-4
+    assert made["tensors"] == "x0 float32 [8, 32], x1 float32 [32, 4] -> y float32 [8, 4]"
 
 
 @pytest.mark.parametrize(
