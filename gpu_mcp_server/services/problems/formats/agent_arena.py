@@ -59,7 +59,7 @@ async def problem(source: ProblemSource) -> Problem:
 
 def _sources_elsewhere(task: Mapping[str, Any], files: Mapping[str, Any]) -> str:
     """Return where a task's sources are that its folder lacks; empty where it has them."""
-    given = task.get("source_file_path") or []
+    given: Any = task.get("source_file_path") or []
     named = cast("list[Any]", given) if isinstance(given, list) else [given]
     lacking = [str(each) for each in named if PurePosixPath(str(each)).as_posix() not in files]
     place = next((f"{key} {str(task[key])[:200]}" for key in ("repo_url", "image_repo_path") if task.get(key)), "")
