@@ -25,8 +25,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Tuple
+
+from gpu_mcp_server.workers.gpu_stand_in import hook_torch, numbers_of, stand_in_driver
 
 TYPES = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
@@ -53,10 +54,6 @@ class KernelCollection:
             self.kernels.append((name, cubin, ptx))
 
 
-def skip_launch(*_: Any, **__: Any) -> None:
-    """Stand for a launch and start nothing."""
-
-
 def complain(file: str, line: int, message: str, severity: str = "error") -> None:
     """Write one message as compilers do, on one line with its further lines below."""
     first, _, rest = re.sub(r"\x1b\[[0-9;]*m", "", message).strip().partition("\n")
@@ -68,22 +65,6 @@ def complain(file: str, line: int, message: str, severity: str = "error") -> Non
 def version_of(package: str) -> str:
     """Return a package's version."""
     return str(importlib.import_module("importlib.metadata").version(package))
-
-
-def numbers_of(arch: str) -> Tuple[int, int]:
-    """Return an architecture as two numbers."""
-    digits = re.sub(r"\D", "", arch)
-    return int(digits[:-1]), int(digits[-1])
-
-
-def hook_torch(arch: str) -> None:
-    """Have torch answer for a GPU that is not there, as far as launchers ask before they launch."""
-    torch: Any = importlib.import_module("torch")
-    stream = SimpleNamespace(cuda_stream=0, device=0, stream_id=0, synchronize=skip_launch)
-    torch.cuda.current_stream = lambda *_: stream
-    torch.cuda.current_device = lambda: 0
-    torch.cuda.synchronize = skip_launch
-    torch.cuda.get_device_capability = lambda *_: numbers_of(arch)
 
 
 def hook_cute(made: KernelCollection) -> None:
@@ -153,24 +134,14 @@ def compile_cuda(source: str, arch: str, folders: List[str]) -> Tuple[bytes, str
 
 def hook_triton(made: KernelCollection) -> None:
     """Give Triton a driver that compiles for the architecture and launches nothing; tuning takes the first choice."""
+    os.environ["HELION_AUTOTUNE_EFFORT"] = "none"
     runtime: Any = importlib.import_module("triton.runtime")
     compiler: Any = importlib.import_module("triton.compiler.compiler")
     target = importlib.import_module("triton.backends.compiler").GPUTarget(
         "cuda", int(re.sub(r"\D", "", made.arch)), 32
     )
     title = "Triton " + version_of("triton")
-    about = {"max_shared_mem": 1 << 20, "multiprocessor_count": 1, "warpSize": 32, "max_num_regs": 65536}
-    driver = SimpleNamespace(
-        get_current_target=lambda: target,
-        get_current_device=lambda: 0,
-        get_current_stream=lambda *_: 0,
-        get_active_torch_device=lambda: importlib.import_module("torch").device("cpu"),
-        get_benchmarker=lambda: lambda *_, **__: [0.0, 0.0, 0.0],
-        map_python_to_cpp_type=str,
-        launcher_cls=lambda *_: skip_launch,
-        utils=SimpleNamespace(load_binary=lambda *_: (None, None, 0, 0, 1024), get_device_properties=lambda _: about),
-    )
-    runtime.driver.set_active(driver)
+    runtime.driver.set_active(stand_in_driver(target))
     start = compiler.CompiledKernel.__init__
 
     def keep(kernel: Any, *arguments: Any, **options: Any) -> None:
@@ -320,6 +291,11 @@ def arguments_of(name: str, function: Any, request: Dict[str, Any]) -> List[Any]
     return [tuple(found) if len(found) != 1 else found[0]] if packed else found
 
 
+def line_of(error: BaseException, path: str) -> int:
+    """Return the line of the file at which an error arose; 1 where it arose elsewhere."""
+    return ([1] + [f.lineno or 1 for f in traceback.extract_tb(error.__traceback__) if f.filename == path])[-1]
+
+
 def launch(request: Dict[str, Any], made: KernelCollection) -> None:
     """Load the file and call its launcher; an error is told, and is one as long as nothing was compiled."""
     path = os.path.abspath(request["file"])
@@ -327,15 +303,26 @@ def launch(request: Dict[str, Any], made: KernelCollection) -> None:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         for package, hook in HOOKS.items():
-            if re.search(r"^[ \t]*(?:import|from)[ \t]+%s\b" % re.escape(package), text, re.MULTILINE):
+            if re.search(
+                r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[^\n#]*,[ \t]*)?)%s\b" % re.escape(package), text, re.MULTILINE
+            ):
                 hook(made)
-        hook_torch(made.arch)
+        hook_torch(made.arch, path)
         spec: Any = importlib.util.spec_from_file_location("candidate", path)
         module = sys.modules["candidate"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            if not request["entry"] or not hasattr(module, request["entry"]):
+                raise
+            complain(request["file"], line_of(error, path), "%s: %s" % (type(error).__name__, error), "warning")
         name = request["entry"] or next((name for name in NAMES if hasattr(module, name)), "launch")
         if not hasattr(module, name):
-            raise SystemExit("the file has no function %s: define it, or name another as kernel" % name)
+            own = [
+                n for n, one in vars(module).items() if callable(one) and getattr(one, "__module__", "") == "candidate"
+            ]
+            has = "it has " + ", ".join(own[:12]) if own else "it defines none"
+            raise SystemExit("the file has no function %s, and none was named as kernel: %s" % (name, has))
         function = getattr(module, name)
         function(*arguments_of(name, function, request))
         if not made.kernels:
@@ -343,10 +330,9 @@ def launch(request: Dict[str, Any], made: KernelCollection) -> None:
     except SystemExit as error:
         complain(request["file"], 1, str(error))
     except BaseException as error:
-        lines = [f.lineno or 1 for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         said = "%s: %s" % (type(error).__name__, error)
         said = "\n".join(re.findall(r"(?m)^.*\berror\b.*$", said)[:6]) or said if said.count("\n") > 40 else said
-        complain(request["file"], lines[-1] if lines else 1, said, "warning" if made.kernels else "error")
+        complain(request["file"], line_of(error, path), said, "warning" if made.kernels else "error")
 
 
 def assemblers() -> List[str]:

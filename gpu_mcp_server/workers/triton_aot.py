@@ -1,4 +1,4 @@
-"""Compiles a Triton kernel ahead of time: no GPU, no torch.
+"""Compiles a Triton kernel ahead of time: no GPU, and no torch that the file does not import.
 
 Triton 3.3 and later take `constexprs` and keep them in the signature, 3.2 takes `constants` beside it, older ones count
 arguments by position. Errors go to stderr as `FILE:LINE:COL: error: ...`; Triton's own printing (the whole PTX, when
@@ -22,15 +22,17 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any, Dict, List, Optional, Tuple
 
+from gpu_mcp_server.workers.gpu_stand_in import hook_torch, stand_in_driver
+
 BINARIES = ("cubin", "hsaco")
 LISTINGS = ("ptx", "amdgcn")
 RESULT = "result.json"
 
 
-def complain(file: str, line: int, column: int, message: str) -> None:
+def complain(file: str, line: int, column: int, message: str, severity: str = "error") -> None:
     """Write one message as compilers do, on one line with its further lines below."""
     first, _, rest = message.strip().partition("\n")
-    sys.stderr.write("%s:%d:%d: error: %s\n" % (file, line, column, first))
+    sys.stderr.write("%s:%d:%d: %s: %s\n" % (file, line, column, severity, first))
     for more in rest.splitlines()[:3]:
         sys.stderr.write("    %s\n" % more)
 
@@ -183,8 +185,21 @@ def place(error: BaseException, kernel: Any, file: str) -> Tuple[int, int, str]:
     )
 
 
-def load(file: str) -> Any:
-    """Import the file; what it cannot import or run is an error at its line."""
+def stand_in(file: str, target: Any, arch: str) -> None:
+    """Let a file that asks for a GPU as it is loaded find one: Triton's driver, and torch's where it imports that."""
+    if importlib.util.find_spec("triton") is None:
+        return
+    path = os.path.abspath(file)
+    with open(path, encoding="utf-8", errors="replace") as text:
+        imports = re.search(r"^[ \t]*(?:import|from)[ \t][^\n#]*\btorch\b", text.read(), re.MULTILINE)
+    if version() >= (3, 0):
+        importlib.import_module("triton.runtime").driver.set_active(stand_in_driver(target))
+    if imports and target.backend == "cuda" and importlib.util.find_spec("torch"):
+        hook_torch(arch, path)
+
+
+def load(file: str, kernel: str) -> Any:
+    """Import the file; what it cannot import or run is an error at its line, and a warning behind the kernel."""
     spec = importlib.util.spec_from_file_location("kernels", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -201,8 +216,10 @@ def load(file: str) -> Any:
             if at.tb_frame.f_code.co_filename.endswith(file):
                 line = at.tb_lineno
             at = at.tb_next
-        complain(file, line, 1, "%s: %s" % (type(error).__name__, error))
-        sys.exit(1)
+        there = kernel in vars(module)
+        complain(file, line, 1, "%s: %s" % (type(error).__name__, error), "warning" if there else "error")
+        if not there:
+            sys.exit(1)
     return module
 
 
@@ -213,7 +230,9 @@ def main(arguments: List[str]) -> None:
         arguments: One JSON text: file, kernel, signature, constants, backend, arch, warp, options.
     """
     request: Dict[str, Any] = json.loads(arguments[0])
-    module = load(request["file"])
+    target = target_of(request["backend"], request["arch"], request["warp"])
+    stand_in(request["file"], target, request["arch"])
+    module = load(request["file"], request["kernel"])
     without_torch()
     name_linker()
     kernel = kernel_of(module, request["kernel"])
@@ -221,7 +240,6 @@ def main(arguments: List[str]) -> None:
     names = set(kernel.arg_names)
     constants = {k: v for k, v in request["constants"].items() if k in names or k not in request["options"]}
     source = source_of(kernel, types, constants, divisible)
-    target = target_of(request["backend"], request["arch"], request["warp"])
     try:
         asm, about = compile_for(source, target, request["options"])
     except BaseException as error:

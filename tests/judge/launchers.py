@@ -26,14 +26,20 @@ def python_for(text: str) -> str:
 
 
 def compile_launcher(
-    folder: Path, text: str, signature: Mapping[str, str], constants: Mapping[str, int], *, by_nvcc: bool = False
+    folder: Path,
+    text: str,
+    signature: Mapping[str, str],
+    constants: Mapping[str, int],
+    *,
+    by_nvcc: bool = False,
+    entry: str = "",
 ) -> dict[str, Any]:
     """Compile what a launcher launches for sm_90a, and return what the worker says; skip where that cannot be."""
     if by_nvcc and not shutil.which("nvcc"):
         pytest.skip("no nvcc here")
     python = python_for(text)
     (folder / "kernel.py").write_text(text)
-    request = {"file": "kernel.py", "entry": "", "arch": "sm_90a", "signature": signature, "constants": constants}
+    request = {"file": "kernel.py", "entry": entry, "arch": "sm_90a", "signature": signature, "constants": constants}
     program = worker_source("launcher_aot") + "\nimport sys\nmain(sys.argv[1:])\n"
     environment = {"HOME": str(folder), "TMPDIR": str(folder), "PATH": os.environ["PATH"]}
     done = subprocess.run(

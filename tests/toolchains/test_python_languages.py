@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import BuildOptions
-from gpu_mcp_server.package_files import WORKERS
+from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.candidate_source import launcher_language, python_kind
 from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
@@ -20,6 +19,7 @@ from gpu_mcp_server.toolchains.hints import hint_for
 from gpu_mcp_server.toolchains.python_languages import MOST_MODULES, imports_of
 from gpu_mcp_server.workers import launcher_aot
 from tests.judge.harness import torch_python
+from tests.judge.launchers import compile_launcher
 
 LAUNCH = "\ndef launch(x, y, n):\n    pass\n"
 
@@ -99,8 +99,6 @@ def test_a_launcher_that_cannot_be_called_is_refused(given: dict[str, object], w
 
 
 def test_the_worker_is_python_that_runs_once():
-    from gpu_mcp_server.package_files import worker_source
-
     tree = ast.parse(worker_source("launcher_aot"))
     assert not [s for s in tree.body if isinstance(s, ast.If)], "its source goes to `python -c`, whose name is __main__"
 
@@ -127,10 +125,34 @@ def test_the_error_behind_a_generated_source_is_what_is_told(tmp_path: Path):
     source = "def launch():\n    raise RuntimeError('int line;\\n' * 200 + 'a.h(3): error: needs sm_90a')\n"
     (tmp_path / "k.py").write_text(source)
     request: dict[str, object] = {"file": "k.py", "entry": "", "arch": "sm_90", "signature": {}, "constants": {}}
-    program = f"import launcher_aot; launcher_aot.main([{json.dumps(request)!r}])"
-    env = {**os.environ, "PYTHONPATH": str(WORKERS)}
-    done = subprocess.run([torch_python(), "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)
+    program = f"{worker_source('launcher_aot')}\nmain([{json.dumps(request)!r}])"
+    done = subprocess.run([torch_python(), "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and "a.h(3): error: needs sm_90a" in done.stderr and "int line" not in done.stderr
+
+
+ASKS_FOR_A_GPU = """
+import torch, triton
+import triton.language as tl
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+MANY = torch.cuda.get_device_properties(DEVICE).multi_processor_count
+@triton.jit
+def double(x, y, n, MANY: tl.constexpr, BLOCK: tl.constexpr):
+    for start in range(tl.program_id(0) * BLOCK, n, MANY * BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+def twice(x):
+    assert torch.cuda.is_available() and x.is_cuda and x.device.type == "cuda"
+    y = torch.empty_like(x, device=x.device)
+    with torch.cuda.device(x.device):
+        double[(MANY,)](x, y, x.numel(), MANY, BLOCK=128)
+    return y + torch.zeros(x.shape, device="cuda").to("cuda:0").cuda()
+raise RuntimeError("no display")
+"""
+
+
+def test_a_launcher_that_asks_for_its_gpu_compiles_without_one(tmp_path: Path):
+    made = compile_launcher(tmp_path, ASKS_FOR_A_GPU, {"x": "fp32[1000]"}, {}, entry="twice")
+    assert made["kernels"] == ["double"]
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,15 @@ async def test_arguments_that_do_not_fit_the_kernel_are_named(lab: Lab, wish: di
     assert result.status == "failed" and words in result.diagnostics[0].message, result.summary()
 
 
+async def test_a_file_that_asks_for_the_gpu_as_it_is_loaded_compiles(lab: Lab):
+    top = "import triton\nTARGET = triton.runtime.driver.active.get_current_target()\nassert TARGET.arch == 90\n"
+    source = top + SCALED + "\n\nraise RuntimeError('no display')\n"
+    result = await compiled(lab, source, signature=TYPES, constants={"BLOCK": 1024}, arch="sm_90", kernel="scaled")
+    assert result.status == "ok", result.summary()
+    (said,) = result.diagnostics
+    assert (said.severity, said.line) == ("warning", len(source.splitlines())) and "no display" in said.message
+
+
 async def test_what_ptxas_refuses_is_an_error_of_ptxas_and_short(lab: Lab):
     bad = (
         'v = tl.inline_asm_elementwise("nosuch.f32 $0, $1;", "=r,r", [v], dtype=tl.float32, is_pure=True, pack=1)\n    '
