@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpu_mcp_server.models.toolchains import HeaderTree
+from gpu_mcp_server.toolchains.torch_extension import NO_UNDEFINED
 
 NAMED = "include_paths"
 _STARTS = {
@@ -41,3 +42,9 @@ def include_options(trees: Sequence[HeaderTree], compiler: str) -> tuple[str, ..
     if compiler == "nvcc":
         return tuple(f"-isystem={folder}" for folder in folders)
     return tuple(word for folder in folders for word in ("-isystem", folder))
+
+
+def linking_arguments(argv: Sequence[str], trees: Sequence[HeaderTree]) -> tuple[str, ...]:
+    """Return a compiler's arguments; with tvm-ffi's headers what its package defines may stay undefined."""
+    refused = NO_UNDEFINED if any(tree.name == "tvm-ffi" for tree in trees) else ()
+    return tuple(word for word in argv if word not in refused)

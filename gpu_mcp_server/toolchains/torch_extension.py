@@ -22,8 +22,8 @@ NO_OPERATORS = (
 """As torch gives them to nvcc: its own operators stand in for CUDA's."""
 GENERATED = {"c10/cuda/impl/cuda_cmake_macros.h": "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"}
 """What a torch without CUDA lacks of its own headers for CUDA: enough to compile there, though nothing runs."""
-_UNDEFINED = ("-Wl,-z,defs", "-Xlinker=-z,defs")
-"""Python's symbols are the interpreter's."""
+NO_UNDEFINED = ("-Wl,-z,defs", "-Xlinker=-z,defs")
+"""Options that an extension cannot have: Python's symbols are the interpreter's, TVM's those of its package."""
 
 
 def standard_flags(flags: Sequence[str], python: Python) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def with_torch(plan: CompilePlan, python: Python, *, cuda: bool) -> CompilePlan:
     return replace(
         plan,
         files={**plan.files, **generated},
-        argv=(*(word for word in plan.argv if word not in _UNDEFINED), *more),
+        argv=(*(word for word in plan.argv if word not in NO_UNDEFINED), *more),
         roots=tuple(dict.fromkeys((*plan.roots, *python.roots))),
         long=True,
     )

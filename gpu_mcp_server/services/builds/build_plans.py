@@ -16,7 +16,7 @@ from gpu_mcp_server.toolchains import cc, hip, hiprtc, launchers, nvcc, nvrtc, t
 from gpu_mcp_server.toolchains.architectures import CompileTarget, device_target, own_archs, torch_list
 from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, host_compiler_of, toolchains_of
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
-from gpu_mcp_server.toolchains.header_trees import include_options, trees_of
+from gpu_mcp_server.toolchains.header_trees import include_options, linking_arguments, trees_of
 from gpu_mcp_server.toolchains.linking import linking_of
 from gpu_mcp_server.toolchains.occupancy import checked_block
 from gpu_mcp_server.toolchains.torch_bindings import needs_torch
@@ -78,7 +78,7 @@ def _with_trees(plan: CompilePlan, source: CandidateSource, probe: HostProbe, to
     roots = dict.fromkeys((*plan.roots, *(root for tree in trees for root in tree.roots)))
     return replace(
         plan,
-        argv=(*plan.argv, *include_options(trees, toolchain.name)),
+        argv=(*linking_arguments(plan.argv, trees), *include_options(trees, toolchain.name)),
         roots=tuple(roots),
         headers=tuple(tree.title() for tree in trees),
     )

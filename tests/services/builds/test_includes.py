@@ -13,7 +13,7 @@ from gpu_mcp_server.models.toolchains import HeaderTree
 from gpu_mcp_server.services.builds import includes
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.toolchains.header_trees import include_options, trees_of
+from gpu_mcp_server.toolchains.header_trees import include_options, linking_arguments, trees_of
 from tests.laboratory import Folder, settings_for
 
 FILES = {
@@ -142,6 +142,9 @@ async def test_a_tree_is_given_to_sources_that_read_it_and_found_where_wheels_ha
     assert trees_of(["#include <vector>\n"], [tree]) == []
     assert trees_of(["#include <cute/tensor.hpp>\n"], [tree], ["include/cute/tensor.hpp"]) == [], "it brings its own"
     assert include_options([tree], "nvcc") == (f"-isystem={include}", f"-isystem={util}")
+    command = ("g++", "-shared", "-Wl,-z,defs")
+    assert linking_arguments(command, [tree]) == command
+    assert linking_arguments(command, [tree.model_copy(update={"name": "tvm-ffi"})]) == command[:2]
     before = tree.sha256
     (include / "cutlass/cutlass.h").write_text("#pragma once\n\n")
     assert [t["sha256"] for t in probe_header_trees([], [python]) if t["name"] == "cutlass"] != [before]
