@@ -123,6 +123,28 @@ def test_a_program_and_a_fault_for_gpus_are_rows_with_what_the_checks_said(
     assert rows[1].startswith("| fault | half a broadcast | incomplete | nothing failed |"), rows[1]
 
 
+def test_each_check_is_a_row_while_the_program_goes_on(ranks: dict[str, Any], tmp_path: Path):
+    rows: list[str] = []
+    item = next(i for i in ranks["items"](4) if i.name == "alltoall.cu")
+
+    def tell(row: str) -> None:
+        rows.append(row)
+        (tmp_path / str(len(rows))).touch()
+
+    heard = ranks["_check_rows"](item, time.monotonic(), tell)
+    words = ["verify stage B", "building", "check run: passed, 4 processes | ended", "check stress: failed, 3 wrong"]
+    speaks = f"""import os, sys, time
+print({chr(10).join(words)!r}, file=sys.stderr, flush=True)
+while not os.path.exists({str(tmp_path / "2")!r}): time.sleep(0.01)
+print({{}})"""
+
+    assert ranks["_said"]([sys.executable, "-c", speaks], 600.0, heard) == {}
+    assert [row.rpartition(" | ")[0] for row in rows] == [
+        "| check | alltoall.cu, verify stage B | run: passed | 4 processes \\| ended",
+        "| check | alltoall.cu, verify stage B | stress: failed | 3 wrong",
+    ]
+
+
 def test_multicast_is_off_in_every_run_of_the_ranks_benchmark(
     ranks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

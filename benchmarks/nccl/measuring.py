@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import RLock, Thread
 from typing import Any
 
 from gpu_mcp_server.nccl.checks.run_output import timings
@@ -34,20 +36,23 @@ class Results:
     ranks: int
     document: dict[str, Any] = field(default_factory=dict[str, Any])
     lines: list[str] = field(default_factory=list[str])
+    _lock: Any = field(default_factory=RLock)
 
     def add(self, key: str, value: object, *lines: str) -> None:
         """Keep a value, and print lines of the report."""
-        self.document.setdefault(key, []).append(value)
-        self.tell(*lines)
+        with self._lock:
+            self.document.setdefault(key, []).append(value)
+            self.tell(*lines)
 
     def tell(self, *lines: str) -> None:
         """Print lines of the report, and write everything down."""
-        self.lines += lines
-        print("\n".join(lines), flush=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        base = self.folder / f"nccl-{self.ranks}"
-        base.with_suffix(".json").write_text(json.dumps(self.document, indent=1), encoding="utf-8")
-        base.with_suffix(".md").write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+        with self._lock:
+            self.lines += lines
+            print("\n".join(lines), flush=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            base = self.folder / f"nccl-{self.ranks}"
+            base.with_suffix(".json").write_text(json.dumps(self.document, indent=1), encoding="utf-8")
+            base.with_suffix(".md").write_text("\n".join(self.lines) + "\n", encoding="utf-8")
 
 
 def environment() -> dict[str, str]:
@@ -62,28 +67,53 @@ def environment() -> dict[str, str]:
     }
 
 
-def run_command(command: list[str], limit_s: float) -> tuple[int | None, str, str]:
-    """Run a command; no exit code where it was broken off: kindly, so that its job on the host ends, and then not."""
-    started = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        start_new_session=True,
-        env=environment(),
-    )
+def run_command(
+    command: list[str], limit_s: float, heard: Callable[[str], None] = lambda line: None
+) -> tuple[int | None, str, str]:
+    """Run a command; no exit code where it was broken off: kindly, so that its job on the host ends, and then not.
+
+    Each line of its stderr is handed to `heard` as soon as it is there.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, start_new_session=True, env=environment()
+    ) as started:
+        return _listened(started, limit_s, heard)
+
+
+def _listened(
+    started: subprocess.Popen[str], limit_s: float, heard: Callable[[str], None]
+) -> tuple[int | None, str, str]:
+    assert started.stdout is not None and started.stderr is not None
+    out: list[str] = []
+    told: list[str] = []
+
+    def listen() -> None:
+        for line in started.stderr or ():
+            told.append(line)
+            heard(line.rstrip("\n"))
+
+    readers = [Thread(target=listen), Thread(target=lambda: out.append((started.stdout or sys.stdin).read()))]
+    for reader in readers:
+        reader.start()
+    code = _code(started, limit_s)
+    for reader in readers:
+        reader.join()
+    return code, "".join(out), "".join(told)
+
+
+def _code(started: subprocess.Popen[str], limit_s: float) -> int | None:
+    """Wait for a process; end it at the limit."""
     try:
-        out, told = started.communicate(timeout=limit_s)
-        return started.returncode, out, told
+        return started.wait(limit_s)
     except subprocess.TimeoutExpired:
         started.send_signal(signal.SIGINT)
     try:
-        out, told = started.communicate(timeout=ENDING_S)
+        started.wait(ENDING_S)
     except subprocess.TimeoutExpired:
         os.killpg(started.pid, signal.SIGKILL)
-        out, told = started.communicate()
-    return None, out, told
+        started.wait()
+    return None
 
 
 def last_line(text: str) -> str:
@@ -164,7 +194,9 @@ def printed(*command: str) -> str:
 
 def describe_machine(ranks: int) -> dict[str, str]:
     """Return what the figures rest on: date, cards, driver, links, versions."""
-    smi = printed("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    smi = printed(
+        "nvidia-smi", "--query-gpu=name,driver_version,memory.total,persistence_mode", "--format=csv,noheader"
+    )
     return {
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "machine": f"Linux {platform.release()}, {os.cpu_count()} cores, Python {platform.python_version()}",

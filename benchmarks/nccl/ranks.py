@@ -1,7 +1,7 @@
 """NCCL programs, faults that only a run can show, and times, on a machine with several GPUs: two, four, eight.
 
 `python benchmarks/nccl/ranks.py RANKS [--parts measure,faults,programs,kernels] [--out FOLDER]
-[--until static|build|run|all] [--jobs 3] [--budget-s 460] [--only WORD] [--given FOLDER]`
+[--until static|build|run|all] [--jobs 5] [--budget-s 460] [--only WORD] [--given FOLDER]`
 
 - `measure`: what a communicator, windows and a device communicator cost from 2 ranks to RANKS, then all-to-all,
   all-reduce, all-gather and reduce-scatter from 1 KiB to 64 MiB: host NCCL on plain memory, on windows, and the device,
@@ -18,11 +18,12 @@ What it needs, and says at its start whether it is there; the network is not nee
 - this interpreter with the server's dependencies (`pip install -e .`), tree-sitter-cuda among them;
 - mpirun, mpicc and mpi.h for `mpi.cu`, `halo.cu` and `parity.cu`: without them these fail;
 - a sandbox level that sees the GPUs, or GPU_MCP_ACCEPT_UNCONFINED=true where namespaces are forbidden;
-- 4 GB of disk, 8 processor cores for `--jobs 3`: builds go side by side, GPUs are leased to one run at a time.
+- 4 GB of disk, 16 processor cores for `--jobs 5`: builds go side by side, GPUs are leased to one run at a time.
 
 Variables of the environment that begin with NCCL_ are handed on to all runs. NVLink multicast is off in every one.
 What would begin with less than a minute of the budget left is not begun, and what runs at its end is broken off; both
-are said. Every row is printed, and written to FOLDER/nccl-RANKS.json and .md, as soon as it is known.
+are said. A row for each check, and one for each item, is printed and written to FOLDER/nccl-RANKS.json and .md as soon
+as it is known.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +48,13 @@ GIVEN = ROOT / "tests" / "nccl" / "programs"
 PROGRAMS = {
     "alltoall.cu": "self",
     "allreduce.cu": "self",
-    "threads.cu": "self",
-    "sendrecv.cu": "self",
     "mpi.cu": "mpirun",
+    "sendrecv.cu": "self",
+    "threads.cu": "self",
     "halo.cu": "mpirun",
     "parity.cu": "mpirun",
 }
-"""Each program, and what starts its ranks. Those that start them themselves take their number as the first argument."""
+"""Each program, quick ones first, and what starts its ranks. Those that start them take their number as an argument."""
 KERNELS = "ncclx_kernels.cuh"
 CALL = "\n    NCCLCHECK(ncclx::AlltoAll(d_send, d_recv, count, ncclFloat, comm, stream));"
 ODD = (
@@ -136,8 +138,8 @@ def items(ranks: int, parts: str = "programs,faults,kernels", given: Path | None
     others = sorted(given.glob("*.c[cu]")) if given is not None else []
     found = {
         "faults": [Item("fault", name, _fault(ranks, "alltoall.cu", *fault)) for name, fault in RUN_FAULTS.items()],
-        "programs": [Item("program", name, _program(ranks, GIVEN / name, by)) for name, by in PROGRAMS.items()]
-        + [Item("program", path.name, _program(ranks, path, "self", bare=True)) for path in others],
+        "programs": [Item("program", path.name, _program(ranks, path, "self", bare=True)) for path in others]
+        + [Item("program", name, _program(ranks, GIVEN / name, by)) for name, by in PROGRAMS.items()],
         "kernels": [
             Item("fault", name, _fault(ranks, program, KERNELS, ((old, new),)))
             for name, (program, old, new) in KERNEL_FAULTS.items()
@@ -185,7 +187,9 @@ def with_fault(name: str, path: str, changes: tuple[tuple[str, str], ...]) -> tu
     return {**given, **made}, str(result.main)
 
 
-def row_of(item: Item, folder: Path, until: str, end: float) -> tuple[str, dict[str, Any]]:
+def row_of(
+    item: Item, folder: Path, until: str, end: float, tell: Callable[[str], None] = print
+) -> tuple[str, dict[str, Any]]:
     """Do one item, and return its row and what was said.
 
     Args:
@@ -193,13 +197,14 @@ def row_of(item: Item, folder: Path, until: str, end: float) -> tuple[str, dict[
         folder: An empty one of its own.
         until: The last kind of check.
         end: When it must be over, in seconds of the monotonic clock.
+        tell: Given a row for each check as soon as it ends.
     """
     began = time.monotonic()
     if end - began < LEAST_S:
         return f"| {item.table} | {item.name} | not run: the budget is spent | | 0 |", {}
     arguments = item.prepare(folder)
     command = [sys.executable, "-m", "gpu_mcp_server", "nccl", *arguments, "--until", until, "--json"]
-    said = _said(command, end - began)
+    said = _said(command, end - began, _check_rows(item, began, tell))
     listed = said.get("steps") or said.get("checks")
     told = (
         [f"{s['name']}: {s['status']}, {s.get('reason', '')[:300]}, {s.get('seconds', 0):.0f} s" for s in listed]
@@ -215,9 +220,30 @@ def row_of(item: Item, folder: Path, until: str, end: float) -> tuple[str, dict[
     return f"| {item.table} | {item.name} | {outcome} | {text} | {time.monotonic() - began:.0f} |", said
 
 
-def _said(command: list[str], limit_s: float) -> dict[str, Any]:
+def _check_rows(item: Item, began: float, tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Return the listener to a command's progress that makes a row of each check that ended."""
+    step = ""
+
+    def heard(line: str) -> None:
+        nonlocal step
+        if line.startswith("verify stage"):
+            step = f", {line}"
+        elif line.startswith("check ") and ": " in line:
+            name, said = line.removeprefix("check ").split(": ", 1)
+            status, _, evidence = said.replace("|", "\\|").partition(", ")
+            seconds = time.monotonic() - began
+            tell(f"| check | {item.name}{step} | {name}: {status} | {evidence} | {seconds:.0f} |")
+
+    return heard
+
+
+def _add_check(results: Results, row: str) -> None:
+    results.add("checks", row, row)
+
+
+def _said(command: list[str], limit_s: float, heard: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Return what a command says as JSON; its last words as `headline` where it says none."""
-    code, out, told = run_command(command, limit_s)
+    code, out, told = run_command(command, limit_s, heard)
     if code is None:
         return {"status": "broken off", "headline": f"the budget was spent; {last_line(told)}"}
     try:
@@ -232,7 +258,7 @@ def main() -> None:
     parser.add_argument("--parts", default="measure,faults,programs,kernels", help="what is done, in this order")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the results")
     parser.add_argument("--until", default="all", choices=["static", "build", "run", "all"])
-    parser.add_argument("--jobs", type=int, default=3, help="items at once")
+    parser.add_argument("--jobs", type=int, default=5, help="items at once")
     parser.add_argument("--budget-s", type=float, default=460, help="seconds for everything")
     parser.add_argument("--only", default="", help="a word in the names of the rows that are wanted")
     parser.add_argument("--given", type=Path, help="folder of other programs for `programs`")
@@ -252,7 +278,7 @@ def main() -> None:
         for number, item in enumerate(i for i in items(asked.ranks, asked.parts, asked.given) if asked.only in i.name):
             folder = Path(made) / str(number)
             folder.mkdir()
-            pending[workers.submit(row_of, item, folder, asked.until, end)] = item
+            pending[workers.submit(row_of, item, folder, asked.until, end, partial(_add_check, results))] = item
         for done in as_completed(pending):
             row, said = done.result()
             results.add("rows", {"name": pending[done].name, "said": said}, row)

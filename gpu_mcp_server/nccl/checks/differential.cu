@@ -1,10 +1,11 @@
 // Holds the collectives of ncclx.cuh against host NCCL. Its main is ours: nothing of the program that is checked runs.
 //
-// usage: differential RANKS MODE [SEED]
-//   check    seeds, odd counts, in place and offset, poisoned receive buffers, guards around them, skewed ranks
+// usage: differential RANKS MODES [SEED]      MODES: one of these, or several with commas, all in one communicator
+//   check    odd counts, in place and offset, poisoned receive buffers, guards around them, skewed ranks
+//   few      five of these cases, two turns each: under a checker each launch is slow
 //   silent   the same with the device collectives left out: every case must be found bad
 //   time     medians per size: host on plain memory, host on windows, device
-// One process a rank, forked before any CUDA call. Every line of stdout is `case ...`, `time ...` or `end ...`.
+// One process a rank, forked before any CUDA call. Every line of stdout is `part MODE`, `case ...`, `time ...` or `end ...`.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <signal.h>
+#include <string>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -197,9 +199,9 @@ struct Rank {
 struct Case { Op op; size_t count; int in_place; size_t offset; int fractions; unsigned seed; };
 
 // Expected results of all iterations come first: host NCCL between two device collectives would hide a missing barrier.
-static void run_case(Rank& r, const Case& c, bool silent) {
+static void run_case(Rank& r, const Case& c, bool silent, int turns = 20) {
   const size_t s = sent(c.op, c.count, r.n), d = received(c.op, c.count, r.n, r.rank), larger = std::max(s, d);
-  const int iterations = c.count * r.n * 4 > (8u << 20) ? 6 : 20;  // the same on all ranks
+  const int iterations = c.count * r.n * 4 > (8u << 20) ? std::min(turns, 6) : turns;  // the same on all ranks
   const size_t room = 2 * GUARD + (larger + c.offset) * sizeof(float);
   char *send_base, *recv_base;
   float *plain_send, *plain_recv, *wants;
@@ -273,6 +275,15 @@ static void check(Rank& r, unsigned seed, bool silent) {
   }
 }
 
+static void check_few(Rank& r, unsigned seed) {
+  for (int op = 0; op < OPS; op++) {
+    if (!wanted((Op)op)) continue;
+    for (size_t count : {1, 1003, 65537}) run_case(r, {(Op)op, count, 0, 0, 0, seed}, false, 2);
+    run_case(r, {(Op)op, 4096, 0, 3, 0, seed + 1}, false, 2);
+    if (in_place_too(op)) run_case(r, {(Op)op, 65536, 1, 1, 0, seed + 2}, false, 2);
+  }
+}
+
 struct Way { bool on_device; const void* send; void* recv; std::vector<float> us; double slowest; };
 
 // All ways by turns, sample by sample, each round beginning with another: what the machine does meanwhile meets all of them.
@@ -326,7 +337,15 @@ static void times(Rank& r) {
   }
 }
 
-static void run(int rank, int n, const char* mode, unsigned seed, Shared* shared) {
+static void part(Rank& r, const char* mode, unsigned seed) {
+  if (r.rank == 0) { printf("part %s\n", mode); fflush(stdout); }
+  r.meet();
+  if (!strcmp(mode, "time")) times(r);
+  else if (!strcmp(mode, "few")) check_few(r, seed);
+  else check(r, seed, !strcmp(mode, "silent"));
+}
+
+static void run(int rank, int n, char* modes, unsigned seed, Shared* shared) {
   g_rank = rank;
   CUDA_OK(cudaSetDevice(rank));
   if (rank == 0) { NCCL_OK(ncclGetUniqueId(&shared->id)); __sync_synchronize(); shared->ready = 1; }
@@ -337,21 +356,21 @@ static void run(int rank, int n, const char* mode, unsigned seed, Shared* shared
   CUDA_OK(cudaMalloc(&r.bad, 2 * sizeof(*r.bad)));
   NCCL_OK(ncclx::dev_init(r.comm));
   NCCL_OK(ncclx::register_all(r.comm));  // the table of exchanges
-  if (!strcmp(mode, "time")) times(r); else check(r, seed, !strcmp(mode, "silent"));
+  for (char* mode = strtok(modes, ","); mode; mode = strtok(NULL, ","), seed += 100) part(r, mode, seed);
   NCCL_OK(ncclx::dev_fini(r.comm));
   NCCL_OK(ncclCommDestroy(r.comm));
 }
 
 int main(int argc, char** argv) {
   const int n = argc > 1 ? atoi(argv[1]) : 2;
-  const char* mode = argc > 2 ? argv[2] : "check";
+  std::string modes = argc > 2 ? argv[2] : "check";
   const unsigned seed = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 1u;
   if (n < 1 || n > 64) { fprintf(stderr, "ranks: 1 to 64\n"); return 2; }
   Shared* shared = (Shared*)mmap(NULL, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   std::vector<pid_t> ranks(n);
   for (int i = 0; i < n; i++) {
     ranks[i] = fork();
-    if (ranks[i] == 0) { run(i, n, mode, seed, shared); fflush(NULL); exit(0); }
+    if (ranks[i] == 0) { run(i, n, &modes[0], seed, shared); fflush(NULL); exit(0); }
   }
   int failed = 0;
   for (int left = n; left > 0; left--) {

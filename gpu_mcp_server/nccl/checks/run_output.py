@@ -11,6 +11,7 @@ _COUNTERS = re.compile(r"^ncclx: device_collectives=(\d+) host_fallbacks=(\d+)",
 _FALLBACK = re.compile(r"^ncclx: fallback (\S+): (.{1,200})$", re.MULTILINE)
 _CASE = re.compile(r"^case (.*)$", re.MULTILINE)
 _TIME = re.compile(r"^time (.*)$", re.MULTILINE)
+_PART = re.compile(r"^part (\S+)$", re.MULTILINE)
 _END = re.compile(r"^end ranks=(\d+) failed=(\d+)$", re.MULTILINE)
 _STRESS = re.compile(r"^gmcp: rank=(-?\d+) buffers=(\d+) (.*)$", re.MULTILINE)
 _STOOD = re.compile(r"^gmcp: rank=(-?\d+) ended after=(.*?) turn=(\d+) device=(\d+) passed_line=(-?\d+)$", re.MULTILINE)
@@ -47,6 +48,16 @@ class DifferentialCase:
     title: str
     bad: int
     guard: int
+
+
+@dataclass(frozen=True)
+class DifferentialPart:
+    """One part of a run of the differential program."""
+
+    mode: str
+    text: str
+    complete: bool
+    """Another part or a good end follows."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,16 @@ def cases(text: str) -> list[DifferentialCase]:
                 DifferentialCase(f"{title}, seed {values.get('seed', '?')}", _int(values["bad"]), _int(values["guard"]))
             )
     return found
+
+
+def parts(text: str) -> list[DifferentialPart]:
+    """Return the parts that the differential program came to, in their order."""
+    begins = list(_PART.finditer(text))
+    ends = [*(b.start() for b in begins[1:]), len(text)]
+    return [
+        DifferentialPart(begin[1], text[begin.end() : end], end != len(text) or ended_well(text))
+        for begin, end in zip(begins, ends, strict=True)
+    ]
 
 
 def ended_well(text: str) -> bool:

@@ -1,29 +1,29 @@
 """The part of a verification that needs GPUs: builds under stress, runs, and what follows from what they print."""
 
+import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from gpu_mcp_server.models.nccl_check import NcclCheck, NcclCheckStatus, NcclTiming
-from gpu_mcp_server.nccl.checks import buffer_dumps, instrument, kernels, run_output
+from gpu_mcp_server.models.nccl_check import NcclCheck, NcclCheckStatus
+from gpu_mcp_server.nccl.checks import buffer_dumps, kernels, run_output
 from gpu_mcp_server.nccl.checks.communication import sites_of
-from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.nccl.host_support import NcclHost
 from gpu_mcp_server.services.nccl.rank_jobs import (
     DUMPS,
     FOUND_CODE,
-    NcclBuild,
-    NcclBuildResult,
     NcclJobs,
     NcclRunResult,
-    ProgramLaunch,
     Run,
 )
+from gpu_mcp_server.services.nccl.trial_programs import VerifiedProgram, blocking_is_safe, devices_of_a_process
 
-DIFFERENTIAL = "gmcp_differential.cu"
-SEEDS = 2
+MODES = "check,check,silent,time"
+"""Of the differential program, in one communicator: two seeds, the negative control, times. A start costs seconds."""
+CHECKED_CONTEXTS = 2
+"""GPUs of one process that memcheck got through: it patches NCCL's kernels for one after another."""
 SUMS = frozenset({"ncclAllReduce", "ncclReduceScatter", "ncclReduce"})
 WORST_FIRST = ("failed", "passed", "noted", "skipped")
 """Of several parts of one check: a part that passed counts more than one that could not judge."""
@@ -38,64 +38,13 @@ MEMCHECK = (
 peers write, and breaks such programs."""
 
 
-@dataclass
-class VerifiedProgram:
-    """A program under trial with its original."""
-
-    program: ProgramModel
-    original: ProgramModel | None
-    launch: ProgramLaunch
-    built: dict[str, NcclBuildResult] = field(default_factory=dict[str, NcclBuildResult])
-    original_dumps: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    log: list[str] = field(default_factory=list[str])
-    timings: list[NcclTiming] = field(default_factory=list[NcclTiming])
-    left_out: list[str] = field(default_factory=list[str])
-
-
-def builds(subject: VerifiedProgram) -> dict[str, NcclBuild]:
-    """Return the programs that the trials need, by name: plain, stress, original, differential, late.
-
-    `late` is the differential program over kernels that are late after their first barrier.
-    """
-    program, original = subject.program, subject.original
-    files = _texts(program)
-    stressed = instrument.instrument_program(program, kernels.communicating(program))
-    subject.left_out = stressed.left_out
-    found = {"plain": NcclBuild(files, program.main), "stress": NcclBuild(stressed.files, program.main, ("GMCP_LATE",))}
-    if original is not None:
-        found["original"] = NcclBuild(instrument.instrument_program(original, {}).files, original.main)
-    used = instrument.used_collectives(program)
-    if used:
-        defines = tuple(f"CHECK_{name.removeprefix('nccl').upper()}" for name in used)
-        own = {p.rpartition("/")[2]: t for p, t in files.items() if "/ncclx" in f"/{p}"}
-        own[DIFFERENTIAL] = instrument.differential()
-        found["differential"] = NcclBuild(own, DIFFERENTIAL, defines)
-        found["late"] = NcclBuild({**own, **_late(program)}, DIFFERENTIAL, (*defines, "GMCP_LATE"))
-    return found
-
-
-def _texts(program: ProgramModel) -> dict[str, str]:
-    return {p: s.data.decode("utf-8", "surrogateescape") for p, s in program.sources.items()}
-
-
-def _late(program: ProgramModel) -> dict[str, str]:
-    """Return the generated kernels, made late, with what they include for it."""
-    found = {instrument.HEADER: instrument.header()}
-    for path, source in program.sources.items():
-        own = [k for k in kernels.communicating(program).values() if k.source is source]
-        if own and "/ncclx" in f"/{path}":
-            edits = Edits(source)
-            for kernel in own:
-                instrument.delay_kernel(edits, kernel)
-            found[path.rpartition("/")[2]] = f'#include "{instrument.HEADER}"\n' + edits.apply()
-    return found
-
-
 class NcclGpuChecks:
     """Runs of one subject on one host."""
 
     def __init__(self, jobs: NcclJobs, host: NcclHost, subject: VerifiedProgram, progress: Progress | None) -> None:
         self._jobs, self._host, self._subject, self._progress = jobs, host, subject, progress
+        self._kept: dict[str, NcclRunResult | None] = {}
+        self._locks = {name: asyncio.Lock() for name in ("differential", "stress", "original")}
 
     async def plain(self) -> list[NcclCheck]:
         """Run the program as it is: it ends well, says PASS and not FAIL, and communicates on the device."""
@@ -158,22 +107,38 @@ class NcclGpuChecks:
 
     async def differential(self) -> list[NcclCheck]:
         """Hold the generated collectives, and the buffers of the whole program, against host NCCL."""
-        found = [await self._buffers("stress", {}, "differential")]
+        found = [await self._buffers()]
         if "differential" in self._subject.built:
-            found += [await self._cases("differential", "check", "differential") for _ in range(SEEDS)]
+            found += self._cases("differential", await self._collectives(), "check")
         return [_joined("differential", found)]
 
     async def stress(self) -> list[NcclCheck]:
         """Run with poison, guards, ranks that come late at each iteration, and kernels that are late inside."""
-        ran = await self._run("stress", STRESS, dumps=self._subject.original is not None)
+        ran = await self._stress()
         if ran is None:
             return [_check("stress", "skipped", "the stress build failed: " + self._first("stress"))]
         found = [self._stressed(ran)]
         if ran.ok and self._subject.original is not None:
             found.append(await self._compared(ran, "stress"))
         if "late" in self._subject.built:
-            found.append(await self._cases("late", "check", "stress"))
+            late = self._cases("late", await self._run("late", arguments=("check", _seed())), "check")
+            found += [c.model_copy(update={"name": "stress"}) for c in late]
         return [_joined("stress", found)]
+
+    async def _stress(self) -> NcclRunResult | None:
+        """Run the program under stress, once for all that ask."""
+        dumps = self._subject.original is not None
+        async with self._locks["stress"]:
+            if "stress" not in self._kept:
+                self._kept["stress"] = await self._run("stress", STRESS, dumps=dumps)
+            return self._kept["stress"]
+
+    async def _collectives(self) -> NcclRunResult | None:
+        """Run the differential program with all its parts, once for all that ask."""
+        async with self._locks["differential"]:
+            if "differential" not in self._kept:
+                self._kept["differential"] = await self._run("differential", arguments=(MODES, _seed()))
+            return self._kept["differential"]
 
     def _stressed(self, ran: NcclRunResult) -> NcclCheck:
         if not ran.ok:
@@ -205,8 +170,7 @@ class NcclGpuChecks:
             )
             found.append(_check("negative control", "failed" if claims else "noted" if passed else "passed", text))
         if "differential" in self._subject.built:
-            silent = await self._run("differential", arguments=("silent", _seed()))
-            cases = run_output.cases(silent.text) if silent is not None else []
+            cases = [c for text in _texts_of(await self._collectives(), "silent") for c in run_output.cases(text)]
             missed = [c.title for c in cases if not c.bad]
             # a case of one rank or of one element that stays in place needs no communication at all
             text = f"{len(cases) - len(missed)} of {len(cases)} cases of the differential program are bad without it"
@@ -217,18 +181,21 @@ class NcclGpuChecks:
         """Run under compute-sanitizer's memcheck with the flags that NCCL needs.
 
         It makes launches block. Where one thread drives several GPUs the first launch would wait for ever, so the
-        differential program, one process a rank, stands in for such a program and runs the same collectives.
+        differential program, one process a rank, stands in for such a program and runs the same collectives. So it does
+        for a process that drives more than two GPUs: on four H100s memcheck came to no end there in 120 s.
         """
         tool = self._host.probe.toolchains.tools.get(SANITIZER)
         if tool is None:
             why = "compute-sanitizer is not on this host; it comes with the CUDA toolkit"
             return [_check("memcheck", "skipped", why)]
         name, arguments, stands_in = "plain", tuple[str, ...](), ""
-        if not blocking_is_safe(self._subject.program):
-            name, arguments, stands_in = "differential", ("check", _seed()), " in the differential program"
-            if name not in self._subject.built:
-                why = "not run: it makes launches block, and one thread that drives several GPUs would wait for ever"
-                return [_check("memcheck", "noted", why + "; no collective of the generated block is used either")]
+        safe = blocking_is_safe(self._subject.program)
+        many = devices_of_a_process(self._subject.program, self._subject.launch) > CHECKED_CONTEXTS
+        if (not safe or many) and "differential" in self._subject.built:
+            name, arguments, stands_in = "differential", ("few", _seed()), " in the differential program"
+        elif not safe:
+            why = "not run: it makes launches block, and one thread that drives several GPUs would wait for ever"
+            return [_check("memcheck", "noted", why + "; no collective of the generated block is used either")]
         ran = await self._run(name, arguments=arguments, before=(tool.path, *MEMCHECK), roots=tool.roots)
         if ran is None:
             return [_check("memcheck", "skipped", "it was not built")]
@@ -256,8 +223,8 @@ class NcclGpuChecks:
                     "no collective of the generated block is used: there is nothing to time beside the host's",
                 )
             ]
-        ran = await self._run("differential", arguments=("time",))
-        found = run_output.timings(ran.text) if ran is not None else []
+        ran = await self._collectives()
+        found = [t for text in _texts_of(ran, "time") for t in run_output.timings(text)]
         if ran is None or not found or not run_output.ended_well(ran.text):
             return [_check("timing", "failed", ran.ending() if ran is not None else "it was not built")]
         self._subject.timings = found
@@ -273,29 +240,44 @@ class NcclGpuChecks:
 
     # Parts
 
-    async def _cases(self, name: str, mode: str, check: str) -> NcclCheck:
-        ran = await self._run(name, arguments=(mode, _seed()))
+    def _cases(self, name: str, ran: NcclRunResult | None, mode: str) -> list[NcclCheck]:
+        """Return a check for each part of that mode, and one for a run that ended before its last."""
         if ran is None:
-            return _check(check, "failed", f"the {name} program was not built: {self._first(name)}")
-        cases = run_output.cases(ran.text)
-        wrong = [c for c in cases if c.bad or c.guard]
-        if wrong:
-            first = wrong[0]
-            what = f"{first.bad} elements wrong" if first.bad else f"{first.guard} bytes written outside"
-            return _check(check, "failed", f"{name}: {len(wrong)} of {len(cases)} cases, first {first.title}: {what}")
-        if not run_output.ended_well(ran.text):
-            return _check(check, "failed", f"{name}: after {len(cases)} cases: {failure(ran, self._subject.program)}")
-        return _check(check, "passed", f"{name}: {len(cases)} cases equal to host NCCL")
+            return [_check("differential", "failed", f"the {name} program was not built: {self._first(name)}")]
+        found: list[NcclCheck] = []
+        parts = [p for p in run_output.parts(ran.text) if p.mode == mode]
+        for part in parts:
+            cases = run_output.cases(part.text)
+            wrong = [c for c in cases if c.bad or c.guard]
+            if wrong:
+                first = wrong[0]
+                what = f"{first.bad} elements wrong" if first.bad else f"{first.guard} bytes written outside"
+                text = f"{name}: {len(wrong)} of {len(cases)} cases, first {first.title}: {what}"
+                found.append(_check("differential", "failed", text))
+            elif not part.complete:
+                text = f"{name}: after {len(cases)} cases: {failure(ran, self._subject.program)}"
+                found.append(_check("differential", "failed", text))
+            else:
+                found.append(_check("differential", "passed", f"{name}: {len(cases)} cases equal to host NCCL"))
+        if not parts:
+            found.append(_check("differential", "failed", f"{name}: {failure(ran, self._subject.program)}"))
+        return found
 
-    async def _buffers(self, name: str, env: Mapping[str, str], check: str) -> NcclCheck:
+    async def _buffers(self) -> NcclCheck:
+        """Compare the buffers after the run under stress; only where that shows a fault, also without stress."""
         if self._subject.original is None:
-            return _check(check, "noted", "no original was given to compare buffers with")
-        ran = await self._run(name, env, dumps=True)
-        if ran is None:
-            return _check(check, "skipped", "the instrumented build failed: " + self._first(name))
-        if not ran.ok:
-            return _check(check, "failed", failure(ran, self._subject.program))
-        return await self._compared(ran, check)
+            return _check("differential", "noted", "no original was given to compare buffers with")
+        stressed = await self._stress()
+        if stressed is None:
+            return _check("differential", "skipped", "the instrumented build failed: " + self._first("stress"))
+        if stressed.ok:
+            found = await self._compared(stressed, "differential")
+            if found.status != "failed":
+                return found
+        ran = await self._run("stress", dumps=True)
+        if ran is None or not ran.ok:
+            return _check("differential", "failed", failure(ran or stressed, self._subject.program))
+        return await self._compared(ran, "differential")
 
     async def _compared(self, ran: NcclRunResult, check: str) -> NcclCheck:
         want = await self._originals()
@@ -314,12 +296,14 @@ class NcclGpuChecks:
         return _check(check, "failed", f"{len(different)} of {len(want)} buffers differ: {first.name} {first.text}")
 
     async def _originals(self) -> dict[str, bytes] | None:
-        if not self._subject.original_dumps:
-            ran = await self._run("original", dumps=True)
-            if ran is None or not ran.ok:
-                return None
-            self._subject.original_dumps = _dumped(ran)
-        return self._subject.original_dumps
+        known = self._subject.original_run
+        async with self._locks["original"]:
+            if known.dumps is None:
+                ran = await self._run("original", dumps=True)
+                if ran is None or not ran.ok:
+                    return None
+                known.dumps = _dumped(ran)
+        return known.dumps
 
     def _reduces(self) -> bool:
         original = self._subject.original or self._subject.program
@@ -372,15 +356,6 @@ def failure(ran: NcclRunResult, program: ProgramModel) -> str:
     return f"it did not end in time; {where}; kernels with barriers: {barriers}; {words}".rstrip("; ")[:900]
 
 
-def blocking_is_safe(program: ProgramModel) -> bool:
-    """Say whether launches may block: not where one thread drives several GPUs, as the first would wait for ever.
-
-    The generated block's own groups say nothing: they hold as many communicators as the program has in a thread.
-    """
-    names = {c.name for c in program.calls if "/ncclx" not in f"/{c.path}"}
-    return "ncclCommInitAll" not in names and "ncclGroupStart" not in names
-
-
 def _joined(name: str, found: Sequence[NcclCheck]) -> NcclCheck:
     """Make one check of several: the worst decides, all are told."""
     ordered = sorted(found, key=lambda c: WORST_FIRST.index(c.status))
@@ -390,6 +365,11 @@ def _joined(name: str, found: Sequence[NcclCheck]) -> NcclCheck:
 
 def _check(name: str, status: NcclCheckStatus, evidence: str) -> NcclCheck:
     return NcclCheck(name=name, status=status, evidence=evidence[:1000])
+
+
+def _texts_of(ran: NcclRunResult | None, mode: str) -> list[str]:
+    """Return what each part of that mode printed."""
+    return [p.text for p in run_output.parts(ran.text) if p.mode == mode] if ran is not None else []
 
 
 def _dumped(ran: NcclRunResult) -> dict[str, bytes]:

@@ -22,6 +22,7 @@ from gpu_mcp_server.nccl.program_model.api_names import GIN_FIRST
 from gpu_mcp_server.nccl.stages.transformation import STAGES, transform
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.nccl.host_support import NcclHost, supported_stages
+from gpu_mcp_server.services.nccl.trial_programs import OriginalRun
 from gpu_mcp_server.services.nccl.verifier import NcclVerifier, read_program
 from gpu_mcp_server.services.records.attempts import AttemptStore
 
@@ -57,6 +58,7 @@ class PipelineRun:
     steps: list[NcclStep] = field(default_factory=list[NcclStep])
     transformed: TransformResult | None = None
     stopped: str = ""
+    original_run: OriginalRun = field(default_factory=OriginalRun)
 
     @property
     def last_main(self) -> str | None:
@@ -128,7 +130,8 @@ class Pipeline:
                 if new_main is None:
                     return StepResult("skipped", "there is nothing of this stage to verify")
                 until = course.options.until
-                return await self._verified(course, new_main, texts, course.main, until, progress)
+                interim = name == STAGE_A and await asyncio.to_thread(_has_kernels, course)
+                return await self._verified(course, new_main, texts, course.main, until, progress, interim=interim)
 
             return work
 
@@ -192,13 +195,29 @@ class Pipeline:
         await asyncio.to_thread(_record, course)
 
     async def _verified(
-        self, course: PipelineRun, main: str, files: Texts, original: str | None, until: str, progress: Progress | None
+        self,
+        course: PipelineRun,
+        main: str,
+        files: Texts,
+        original: str | None,
+        until: str,
+        progress: Progress | None,
+        *,
+        interim: bool = False,
     ) -> StepResult:
         options = NcclRunOptions.model_validate(
             {**course.options.model_dump(include=set(NcclRunOptions.model_fields)), "until": until}
         )
         every = {**course.files, **files}
-        said = await self._verifier.verify(every, main, original=original, options=options, progress=progress)
+        said = await self._verifier.verify(
+            every,
+            main,
+            original=original,
+            options=options,
+            original_run=course.original_run,
+            interim=interim,
+            progress=progress,
+        )
         failed = [c for c in said.checks if c.status == "failed"]
         if original is None:
             return _about_original(said)
@@ -233,11 +252,22 @@ def _analyzed(course: PipelineRun) -> StepResult:
     return StepResult("done", f"{len(names)} sites: {counted}")
 
 
-def _transformed(course: PipelineRun, name: str, stages: Sequence[Stage]) -> StepResult:
+def _has_kernels(course: PipelineRun) -> bool:
+    """Say whether a stage with generated kernels follows, which gets the checks that stage A then leaves to it."""
+    result, _ = _transform(course, STAGES)
+    return result.main is not None and bool(result.done.get("replace"))
+
+
+def _transform(course: PipelineRun, stages: Sequence[Stage]) -> tuple[TransformResult, dict[str, str]]:
     install = course.host.install
     version = install.version if install is not None else None
-    api = chosen_api(course.options, course.host)
-    result, made = transform(course.files, course.main, stages=stages, api=api, nccl_version=version)
+    return transform(
+        course.files, course.main, stages=stages, api=chosen_api(course.options, course.host), nccl_version=version
+    )
+
+
+def _transformed(course: PipelineRun, name: str, stages: Sequence[Stage]) -> StepResult:
+    result, made = _transform(course, stages)
     course.transformed = result
     files = {f"{name}/{path}": text for path, text in made.items()}
     if result.diff:
@@ -247,7 +277,7 @@ def _transformed(course: PipelineRun, name: str, stages: Sequence[Stage]) -> Ste
         return StepResult("skipped", f"{result.headline}{left}"[:REASON_CHARACTERS])
     gin = (
         "; GIN, as the ranks' GPUs do not all share NVLink there"
-        if (api, course.options.api) == ("gin", "auto")
+        if (chosen_api(course.options, course.host), course.options.api) == ("gin", "auto")
         else ""
     )
     return StepResult("done", f"{result.headline}{left}{gin}"[:REASON_CHARACTERS], files)

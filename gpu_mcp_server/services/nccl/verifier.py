@@ -1,9 +1,10 @@
 """Verifies programs that use NCCL's device interface, by somebody else than the program, each check with evidence."""
 
+import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import get_args
 
 from gpu_mcp_server.errors import BadRequest
@@ -15,7 +16,7 @@ from gpu_mcp_server.services.builds.candidate_source import texts_of
 from gpu_mcp_server.services.commands.background_work import BackgroundWork, StillRunning
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.nccl.gpu_checks import NcclGpuChecks, VerifiedProgram, builds
+from gpu_mcp_server.services.nccl.gpu_checks import NcclGpuChecks
 from gpu_mcp_server.services.nccl.host_support import (
     ENOUGH_GPUS,
     NcclHost,
@@ -24,6 +25,7 @@ from gpu_mcp_server.services.nccl.host_support import (
     supported_stages,
 )
 from gpu_mcp_server.services.nccl.rank_jobs import NcclJobs, ProgramLaunch
+from gpu_mcp_server.services.nccl.trial_programs import OriginalRun, VerifiedProgram, builds
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
@@ -32,6 +34,8 @@ from gpu_mcp_server.store.artifacts import Artifacts
 STATIC = get_args(Rule)
 ON_HOST = ("versions", "build")
 ON_GPUS = ("run", "counters", "differential", "stress", "negative control", "memcheck", "timing")
+LATER = "left to the last stage, which has it"
+TOLD_CHARACTERS = 160
 STEPS = {"static": 0, "build": 1, "run": 2, "all": 3}
 Texts = Mapping[str, str]
 
@@ -117,17 +121,28 @@ class NcclVerifier:
         original: str | None = None,
         before: Texts | None = None,
         options: NcclRunOptions | None = None,
-        parent_id: str | None = None,
+        original_run: OriginalRun | None = None,
+        interim: bool = False,
         progress: Progress | None = None,
     ) -> NcclVerification:
-        """Verify a program; arguments as for `verify_workspace`, with texts instead of workspaces."""
+        """Verify a program; arguments as for `verify_workspace`, with texts instead of workspaces.
+
+        Args:
+            files: Text by path.
+            main: Its main file.
+            original: Main file of the program with host collectives.
+            before: The stage's input.
+            options: How to start it and how far to check.
+            original_run: The original's run, when another stage of the program may share it.
+            interim: Another stage follows, which gets the negative control and memcheck.
+            progress: Told what happens meanwhile.
+        """
         options, began = options or NcclRunOptions(), time.monotonic()
         program = read_program(files, main)
         source = ProgramModel.read(files, original) if original else None
         host = await self.hosts.describe_host(options.host)
         attempt_id = await self._experience.start(
             "nccl",
-            parent_id=parent_id,
             host=host.host,
             language="cuda",
             level=host.probe.level,
@@ -136,7 +151,7 @@ class NcclVerifier:
             note=f"verify {main}",
         )
         launch = ProgramLaunch(tuple(options.arguments), options.ranks, options.launcher, options.timeout_s)
-        subject = VerifiedProgram(program, source, launch)
+        subject = VerifiedProgram(program, source, launch, original_run or OriginalRun(), interim)
         try:
             checks = self._static(program, source, before, host)
             checks += await self._rest(
@@ -210,6 +225,9 @@ class NcclVerifier:
         chosen = wanted if everything else {"plain": wanted["plain"]}
         made = await self.jobs.build(host, list(chosen.values()))
         subject.built = dict(zip(chosen, made, strict=True))
+        if subject.original_run.built is not None:
+            subject.built["original"] = subject.original_run.built
+        subject.original_run.built = subject.built.get("original")
         subject.log += [f"=== build {name}\n{b.log[-8000:]}" for name, b in subject.built.items()]
         plain = subject.built["plain"]
         if plain.binary is None:
@@ -226,19 +244,26 @@ class NcclVerifier:
         self, subject: VerifiedProgram, host: NcclHost, progress: Progress | None, *, everything: bool
     ) -> list[NcclCheck]:
         trials = NcclGpuChecks(self.jobs, host, subject, progress)
-        done = await trials.plain()
+        done = await _side_by_side([trials.plain], progress)
         if any(c.status == "failed" and c.name == "run" for c in done):
             return [*done, *_skipped(_after(done), "the plain run failed")]
         if not everything:
             return [*done, *_skipped(_after(done), "only a plain run was asked for")]
-        parts: list[Callable[[], Awaitable[list[NcclCheck]]]] = [
-            *(trials.differential, trials.stress, trials.negative, trials.memcheck)
-        ]
-        for part in parts:
-            done += await part()
-        if any(c.status == "failed" for c in done):
-            return [*done, *_skipped(("timing",), "a wrong program's time means nothing")]
-        return [*done, *await trials.timing()]
+        if subject.interim:
+            parts = [trials.differential, trials.stress]
+            done += [NcclCheck(name=n, status="noted", evidence=LATER) for n in ("negative control", "memcheck")]
+        else:
+            parts = [trials.differential, trials.stress, trials.negative]
+        done += await _side_by_side(parts, progress)
+        if not _fails(done):
+            done += await _side_by_side([trials.timing], progress)
+        if not subject.interim:  # last, as no other trial takes as long
+            done += await _side_by_side([trials.memcheck], progress)
+        if _fails(done):
+            subject.timings = []
+            done = [c for c in done if c.name != "timing"]
+            done += _skipped(("timing",), "a wrong program's time means nothing")
+        return sorted(done, key=lambda c: ON_GPUS.index(c.name))
 
     async def _finished(
         self, attempt_id: str, checks: list[NcclCheck], subject: VerifiedProgram, host: NcclHost, seconds: float
@@ -289,6 +314,32 @@ def read_program(files: Texts, main: str) -> ProgramModel:
 
 def _skipped(names: tuple[str, ...], why: str) -> list[NcclCheck]:
     return [NcclCheck(name=name, status="skipped", evidence=why) for name in names]
+
+
+async def _side_by_side(
+    parts: Sequence[Callable[[], Awaitable[list[NcclCheck]]]], progress: Progress | None
+) -> list[NcclCheck]:
+    """Do parts at once, as far as the host has GPUs, and tell each result as soon as it is known."""
+
+    async def told(part: Callable[[], Awaitable[list[NcclCheck]]]) -> list[NcclCheck]:
+        found = await part()
+        if progress is not None:
+            for check in found:
+                evidence = " ".join(check.evidence.split())[:TOLD_CHARACTERS]
+                await progress(f"check {check.name}: {check.status}, {evidence}")
+        return found
+
+    tasks = [asyncio.create_task(told(part)) for part in parts]
+    try:
+        return [check for found in await asyncio.gather(*tasks) for check in found]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _fails(done: Sequence[NcclCheck]) -> bool:
+    return any(c.status == "failed" for c in done)
 
 
 def _after(done: list[NcclCheck]) -> tuple[str, ...]:

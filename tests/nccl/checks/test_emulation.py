@@ -64,6 +64,19 @@ def test_every_case_of_right_collectives_is_equal_to_the_hosts(gathering: Path, 
     }
 
 
+def test_all_parts_run_in_one_communicator_and_each_is_told_apart(gathering: Path, tmp_path: Path):
+    ran = run(gathering, ["2", "check,few,silent", "5"], tmp_path / "run")
+    parts = run_output.parts(ran.out)
+    cases = [run_output.cases(p.text) for p in parts]
+
+    assert ran.code == 0, ran.err
+    assert [(p.mode, p.complete, len(c)) for p, c in zip(parts, cases, strict=True)] == [
+        ("check", True, 25), ("few", True, 10), ("silent", True, 25)
+    ]  # fmt: skip
+    assert [any(c.bad or c.guard for c in found) for found in cases] == [False, False, True]
+    assert all(c.bad for c in cases[2]) and cases[0][0].title != cases[2][0].title, "each part has its own seed"
+
+
 @pytest.mark.parametrize(
     ("fault", "mode", "bad", "guard"),
     [

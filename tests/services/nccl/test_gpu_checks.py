@@ -12,8 +12,9 @@ from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.nccl.checks import buffer_dumps, run_output
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.nccl.gpu_checks import NcclGpuChecks, VerifiedProgram
+from gpu_mcp_server.services.nccl.gpu_checks import NcclGpuChecks
 from gpu_mcp_server.services.nccl.rank_jobs import NcclBuildResult, ProgramLaunch
+from gpu_mcp_server.services.nccl.trial_programs import VerifiedProgram
 
 HERE = Path(__file__).parents[2] / "nccl"
 Make = Callable[..., NcclBuildResult]
@@ -100,6 +101,14 @@ async def test_a_program_that_is_right_passes_every_trial(lab: Lab, program: Mak
         ("bad-case", "differential", "differential", "first AlltoAll of 1003 at offset 1, seed 5: 3 elements wrong"),
         ("past-the-end", "differential", "differential", "4 bytes written outside"),
         ("other-data", "differential", "differential", "1 of 1 buffers differ: rank0-buffer1.bin has"),
+        (
+            "dies-in-check",
+            "differential",
+            "differential",
+            "differential: after 2 cases: 1 of 1 ranks failed: rank 0: exit",
+        ),
+        ("dies-in-check", "stress", "stress", "late: after 2 cases: 1 of 1 ranks failed"),
+        ("dies-in-time", "timing", "timing", "1 of 1 ranks failed: rank 0: exit 3"),
         ("guard", "stress", "stress", "buffers were written past their end"),
         ("pass-anyway", "negative", "negative control", "still says PASS: its verification proves nothing"),
         ("silent-case", "negative", "negative control", "0 of 2 cases of the differential program are bad without it"),
@@ -154,6 +163,13 @@ async def test_a_slow_collective_is_noted_and_its_times_are_kept(lab: Lab, progr
     (check,) = await trial.timing()
 
     assert check.status == "noted" and "worst AlltoAll 1024 B" in check.evidence
+
+
+async def test_a_run_that_dies_while_it_is_timed_has_passed_the_cases_before(lab: Lab, program: Make):
+    trial = await trials(lab, program, "dies-in-time", ranks=1)
+    said = told([*await trial.differential(), *await trial.negative()])
+
+    assert said["differential"][0] == said["negative control"][0] == "passed", said
 
 
 def test_junk_is_no_reading():

@@ -13,10 +13,10 @@ from gpu_mcp_server.nccl.checks import instrument, kernels
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.stages.transformation import transform
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.nccl.gpu_checks import VerifiedProgram, blocking_is_safe, builds
 from gpu_mcp_server.services.nccl.host_support import Install, NcclHost, supported_stages
 from gpu_mcp_server.services.nccl.pipeline import chosen_api
 from gpu_mcp_server.services.nccl.rank_jobs import NcclBuild, ProgramLaunch
+from gpu_mcp_server.services.nccl.trial_programs import VerifiedProgram, blocking_is_safe, builds
 
 HERE = Path(__file__).parents[2] / "nccl"
 EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")
