@@ -132,7 +132,11 @@ def _variable(of: Expression, made: Declaration, steps: int) -> RankDependence |
     for inner in effects:
         left = field(inner, "left") if inner.type == "assignment_expression" else None
         right = field(inner, "right") if left is not None else None
-        if left is None or right is None or of.source.text(left) != name:
+        if (
+            left is None
+            or right is None
+            or not (of.source.text(left) == name or _writes_through(of.source, left, name))
+        ):
             continue
         values.append(right)
         branch = enclosing(inner, "if_statement", "function_definition", "lambda_expression")
@@ -148,6 +152,14 @@ def _variable(of: Expression, made: Declaration, steps: int) -> RankDependence |
             return replace(why, line=of.source.line(value)) if why.name != name else why
     is_rank = _RANK.fullmatch(name) is not None and (not given or made.is_parameter)
     return RankDependence(name, of.source.line(made.declarator)) if is_rank else None
+
+
+def _writes_through(source: ParsedSource, left: Node, name: str) -> bool:
+    """Say whether `*p = ...` writes a variable, whose address p starts with."""
+    pointer = left.named_children[0] if left.type == "pointer_expression" and left.named_children else None
+    made = declaration_of(source, pointer) if pointer is not None and pointer.type == "identifier" else None
+    start = initializer_of(made) if made is not None else None
+    return start is not None and source.text_without_space(start) == f"&{name}"
 
 
 def _is_address(source: ParsedSource, node: Node, name: str) -> bool:

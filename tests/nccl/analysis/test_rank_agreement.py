@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
 """
 MADE = "  cudaMalloc(&a, n * 4); cudaMalloc(&b, n * 4);\n"
 REDUCE = "ncclAllReduce(a, b, n, ncclFloat, ncclSum, comm, s);"
+CAST = "ncclBroadcast(a, b, n, ncclFloat, 0, comm, s);"
 END = "\n  cudaStreamSynchronize(s); ncclCommDestroy(comm); MPI_Finalize(); return 0;\n}\n"
 
 
@@ -39,6 +40,16 @@ DIFFERENT = {
     "operation": (f"{MADE} {REDUCE.replace('ncclSum', 'me ? ncclSum : ncclMax')}", "its op"),
     "collective of one rank": (f"{MADE} if (me == 0) {REDUCE}", "it stands under `me==0`"),
     "collective of even ranks, in a helper": (f"{MADE} if (me % 2 == 0) reduce(a, b, n, comm, s);", "it stands under"),
+    "another order": (f"{MADE} if (me) {{ {REDUCE} {CAST} }} else {{ {CAST} {REDUCE} }}", "the same calls in one order"),
+    "an order around a call of all": (f"{MADE} if (me) {CAST} {REDUCE} if (!me) {CAST}", "it stands under `me`"),
+    "more turns on one side": (
+        f"{MADE} int i = 0, j = 0; if (me % 2) while (i++ < 10) {REDUCE} else while (j++ < 20) {REDUCE}", "equally often"
+    ),
+    "one side under another test": (f"{MADE} if (me == 0) {REDUCE} else if (n > 7) {REDUCE}", "equally often"),
+    "one side under another test of the rank": (f"{MADE} if (!me) {REDUCE} else if (me % 2) {REDUCE}", "equally often"),
+    "a test that a pointer changes": (
+        f"{MADE} int mine = 1, *p = &mine; *p = me; if (mine > 0) {REDUCE}", "it stands under `mine>0`"
+    ),
     "way out before": (f"{MADE} if (me != 0) return 0;\n {REDUCE}", "it stands under `not (me!=0)`"),
     "generated collective": (f"{MADE} ncclx::AllReduce(a, b, n + me, ncclFloat, ncclSum, comm, s);", "its count n + me"),
 }  # fmt: skip
@@ -55,6 +66,10 @@ SHARED = {
     "plain": f"{MADE} {REDUCE}",
     "agreed by broadcast": f"if (me == 0) n = read(); MPI_Bcast(&n, 1, MPI_LONG, 0, MPI_COMM_WORLD); {MADE} {REDUCE}",
     "both sides": f"{MADE} if (me == 0) {{ {REDUCE} }} else {{ {REDUCE.replace('a, b', 'b, a')} }}",
+    "two tests that are each other's opposite": f"{MADE} if (me % 2) {REDUCE} puts(\"\"); if (!(me % 2)) {REDUCE}",
+    "equal and unequal": f"{MADE} if (me == 0) {{ {REDUCE} {CAST} }} if (me != 0) {{ {REDUCE} {CAST} }}",
+    "a chain of tests": f"{MADE} if (me == 0) {REDUCE} else if (me == 1) {REDUCE} else {REDUCE}",
+    "as many turns": f"{MADE} int i = 0, j = 0; if (me) while (i++ < 9) {REDUCE} else for (; j < 9; j++) {REDUCE}",
     "number of ranks": f"{MADE} ncclAllReduce(a, b, n / all, ncclFloat, ncclSum, comm, s);",
     "send and receive": f"{MADE} if (me) ncclSend(a, me, ncclFloat, 0, comm, s); else ncclRecv(a, 1, ncclFloat, 1, comm, s);",
     "communicator of its own": f"{MADE} ncclComm_t c; ncclCommSplit(comm, me % 2, me, &c, 0);\n"
