@@ -10,6 +10,8 @@ TOKEN = re.compile(r"[A-Za-z0-9_]+(?:(?:\.|::)[A-Za-z0-9_]+)*")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:(?:\.|::)[A-Za-z_0-9][A-Za-z0-9_]*)*")
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+[a-zA-Z]?(?![a-z])|\d+")
 _COMPOUND = re.compile(r"[A-Za-z0-9]_[A-Za-z0-9]|\.|::|[a-z0-9][A-Z]|[A-Z]{2,}[a-z]")
+_NAME_ALONE = re.compile(r"[a-z0-9][A-Z]|[A-Za-z0-9]_|__|\.[A-Za-z]|::|^[A-Z]{2,}.*[a-z]|\d[a-z]|[a-z]\d")
+_NOT_NORMAL = re.compile(r"[^a-z0-9]")
 _BLAS = re.compile(
     r"^(?:cu|roc)?(?:blas_?)?(?:[sdczh]|hs|gs)"
     r"(gemm|gemv|trsm|trmm|syrk|symm|axpy|scal|dot|nrm2|asum|copy|swap|ger|herk|getrf|getrs|potrf|geqrf)$"
@@ -122,7 +124,7 @@ FAMILIES = (
 
 def normalize_name(name: str) -> str:
     """Return a name without case, underscores and dots, as symbols are compared."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    return _NOT_NORMAL.sub("", name.lower())
 
 
 def tokens(text: str) -> list[str]:
@@ -132,7 +134,7 @@ def tokens(text: str) -> list[str]:
 
 def compound(word: str) -> bool:
     """Return whether a word can only be a name: it has a capital, underscore or digit within."""
-    return bool(re.search(r"[a-z0-9][A-Z]|[A-Za-z0-9]_|__|\.[A-Za-z]|::|^[A-Z]{2,}.*[a-z]|\d[a-z]|[a-z]\d", word))
+    return _NAME_ALONE.search(word) is not None
 
 
 def split(name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import sqlite3
 from dataclasses import dataclass
+from functools import cached_property
 
 from gpu_mcp_server.errors import BadRequest
 
@@ -76,7 +77,11 @@ class Scope:
 
     def holds(self, edition: int) -> bool:
         """Return whether an edition is looked at."""
-        return any(each.id == edition for each in self.editions)
+        return edition in self._ids
+
+    @cached_property
+    def _ids(self) -> frozenset[int]:
+        return frozenset(each.id for each in self.editions)
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return the ranges of pieces, adjacent ones as one."""

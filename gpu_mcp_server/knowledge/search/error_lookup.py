@@ -1,8 +1,10 @@
 """From a message of a compiler, CUDA or NCCL to the entry that explains it."""
 
 import re
+from collections.abc import Sequence
 
 from gpu_mcp_server.knowledge.search.index_reader import IndexReader
+from gpu_mcp_server.knowledge.search.known_messages import parts_of_message, plain_words
 
 MESSAGE_CHARS = 600
 MENTIONED = 6
@@ -22,7 +24,6 @@ _COMPLAINT = re.compile(
     r"|device-side assert|launch failure|OutOfResources|out of resource|enough slots available",
     re.IGNORECASE,
 )
-_PLAIN = re.compile(r"[^a-z0-9]+")
 
 
 def address_of(library: IndexReader, message: str) -> str | None:
@@ -35,7 +36,7 @@ def address_of(library: IndexReader, message: str) -> str | None:
         uri = library.of_name(name)
         if uri is not None:
             return uri
-    plain = _plain(message)
+    plain = f" {plain_words(message)} "
     for said, uri in _known(library):
         if all(part in plain for part in said):
             return uri
@@ -51,12 +52,7 @@ def error_lines(output: str) -> list[str]:
     return lines[-COMPLAINTS:]
 
 
-def _plain(text: str) -> str:
-    return " ".join(_PLAIN.sub(" ", text.lower()).split())
-
-
-def _known(library: IndexReader) -> tuple[tuple[tuple[str, ...], str], ...]:
+def _known(library: IndexReader) -> tuple[tuple[Sequence[str], str], ...]:
     """Return the messages that are explained: the parts that a message must have, longest first, and the address."""
-    rows = library.messages()
-    known = [(tuple(part for part in map(_plain, said.split("…")) if part), uri) for said, uri in rows]
+    known = [(parts_of_message(said), uri) for said, uri in library.messages()]
     return tuple(sorted(known, key=lambda each: -sum(map(len, each[0]))))

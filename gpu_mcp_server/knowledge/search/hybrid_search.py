@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpu_mcp_server.knowledge.index.identifiers import tokens
+from gpu_mcp_server.knowledge.index.identifiers import normalize_name, tokens
 from gpu_mcp_server.knowledge.readers.entries import SECTION_KINDS
 from gpu_mcp_server.knowledge.search.citations import add_citation_scores, cited_entries
 from gpu_mcp_server.knowledge.search.described_tasks import (
@@ -21,6 +21,7 @@ from gpu_mcp_server.knowledge.search.described_tasks import (
 )
 from gpu_mcp_server.knowledge.search.edition_scope import BUILTINS, STRINGS, EditionRow, Scope
 from gpu_mcp_server.knowledge.search.excerpts import matched_place
+from gpu_mcp_server.knowledge.search.known_messages import KnownMessages
 from gpu_mcp_server.knowledge.search.missing_names import describe_missing_name, library_of
 from gpu_mcp_server.knowledge.search.ranking import (
     CANDIDATES,
@@ -54,6 +55,10 @@ QUERY_CHARS = 2_000
 """Of a question that are looked at."""
 FOUND_TWICE = 1.1 / (RANK_OFFSET + 1)
 """Score that the first by words alone has not: a guide that words and meaning agree on stands before descriptions."""
+SIDES = ("cuda", "cu", "hip")
+"""Beginnings of names that mean the same in CUDA's runtime, CUDA's driver and HIP, in the order that they are shown."""
+_SIDE = re.compile(r"(cuda(?=[A-Z]\w{3})|CUDA(?=_\w{4})|cu(?=[A-Z]\w{3})|CU(?=_\w{4})|hip(?=[A-Z]\w{3})|HIP(?=_\w{4}))")
+_AMD_SIDE = re.compile(r"hip\w*|roc\w*|amd\w*|mi\d{2,3}x?|gfx\w+|cdna\d?")
 GROUPS = {
     "api": ("function", "type", "enum", "enumerator", "macro", "instruction", "term"),
     "guide": ("guide", "term"),
@@ -119,6 +124,7 @@ class Search:
         self._db = db
         self._editions = {each.id: each for each in editions}
         self.symbols = Symbols(db)
+        self._messages = KnownMessages(db)
 
     def find(
         self, query: str, scope: Scope, *, kinds: Sequence[str] = (), limit: int = 5, dense: Dense | None = None
@@ -141,14 +147,16 @@ class Search:
         naming = [entry for found in texts.values() for entry in found]
         missing = [f"{said}; {NAMED_IN_TEXT}" if _is_of_any(said, texts) else said for said in missing]
         second = self._instructions(named) if _is_sentence(query) else []
-        first = dict.fromkeys(coded, "code") | dict.fromkeys((e for e in named if e not in second), "symbol")
+        explained = [entry for entry in self._messages.found_in(query, scope) if entry not in named]
+        first = dict.fromkeys(coded, "code") | dict.fromkeys(explained, "words")
+        first |= dict.fromkeys((e for e in named if e not in second), "symbol")
         first |= dict.fromkeys(similar, "similar") | dict.fromkeys(naming, "words")
         allowed = {kind for group in kinds for kind in GROUPS.get(group, (group,))}
         ranked = self._ranked(query, scope, allowed, dense)
         rest = [entry for entry in ranked if entry not in first and entry not in second]
         order = [*first, *rest[:1], *second, *rest[1:]]
         hits = self._collapsed(order, {**ranked, **first, **dict.fromkeys(second, "symbol")}, allowed)
-        hits = limit_own_guides(hits) if scope.whole and not kinds else hits
+        hits = limit_own_guides(join_twins(hits, query)) if scope.whole and not kinds else hits
         hits = [self._at_matched_place(hit, query) for hit in hits[:limit]]
         return SearchAnswer(hits, suggestions, [*scope.notes, *notes], missing)
 
@@ -188,7 +196,7 @@ class Search:
     ) -> tuple[list[str], list[int], list[str], list[str]]:
         """Return for names that are not there: likely ones, entries that are surely meant, notes, what is missing.
 
-        Beside a name that is found, a word that belongs to no known library is the asker's own and no missing name.
+        Beside another name, a word that belongs to no known library is the asker's own and no missing name.
         """
         suggestions: list[str] = []
         missing: list[str] = []
@@ -201,7 +209,7 @@ class Search:
                 there = ", ".join(f"{e.library} {e.version}" for e in versions[:3])
                 here = next((e.version for e in scope.editions if e.source == versions[0].source), "the version here")
                 notes.append(f"{name} exists in {there}, not in {here}.")
-            elif not found or library_of(name) is not None:
+            elif not (found or missing) or library_of(name) is not None:
                 missing.append(describe_missing_name(name, [*self._editions.values()]))
             near = self.symbols.similar_names(name, scope)
             suggestions += [other for other, _, _ in near if other not in suggestions]
@@ -291,6 +299,40 @@ def _is_of_any(said: str, texts: dict[str, list[int]]) -> bool:
 def _is_sentence(query: str) -> bool:
     """Return whether a query is more than names and operands: a guide then answers before a built-in does."""
     return len([word for word in tokens(query) if word.isalpha() and len(word) > 1]) >= SENTENCE_WORDS
+
+
+def join_twins(hits: Sequence[Hit], query: str) -> list[Hit]:
+    """Return hits of which one stands for a function of CUDA and of HIP, and for a variable that two texts explain.
+
+    CUDA's stands at the first one's place, or HIP's where the question names AMD's side; the others are in `also`.
+    """
+    places: dict[str, int] = {}
+    joined: list[Hit] = []
+    sides = ("hip", "cuda", "cu") if any(_AMD_SIDE.fullmatch(word) for word in tokens(query.lower())) else SIDES
+    for hit in hits:
+        side, shared = _twin_name(hit)
+        if not shared or shared not in places:
+            places |= {shared: len(joined)} if shared else {}
+            joined.append(hit)
+            continue
+        place = places[shared]
+        shown, behind = joined[place], hit
+        if side and sides.index(side) < sides.index(_twin_name(shown)[0]):
+            shown, behind = hit, shown
+        joined[place] = replace(shown, also=tuple(dict.fromkeys([*shown.also, behind.uri, *behind.also]))[:3])
+    return joined
+
+
+def _twin_name(hit: Hit) -> tuple[str, str]:
+    """Return the side that a hit's name is of, and what both sides share of it; "" where there is no other side."""
+    if hit.match in CERTAIN:
+        return "", ""
+    if hit.kind == "env":
+        return "", hit.name
+    found = _SIDE.match(hit.name)
+    if found is None:
+        return "", ""
+    return found.group(1).lower(), f"{hit.kind} {normalize_name(hit.name[found.end() :])}"
 
 
 def limit_own_guides(hits: Sequence[Hit]) -> list[Hit]:

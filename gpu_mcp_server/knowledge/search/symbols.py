@@ -24,9 +24,14 @@ PREFIXES = ("cuda", "cu", "hip", "nccl", "mpi", "cublas", "tl", "cufft", "cuspar
 
 _CODE = re.compile(
     r"(?:error|err|code|result|status|returned|failed|failure|errno|exit)(?:_t|s)?\b\D{0,12}?\b(\d{1,5})\b"
-    r"|^\W{0,8}(\d{1,5})\W*$|\((\d{1,5})\)|=\s*(\d{1,5})\b",
+    r"|^\W{0,8}(\d{1,5})\W*$|(?<!\w)\((\d{3})\)|\b(?:rc|ret|retval|res|rv)\s*=\s*(\d{1,5})\b",
     re.IGNORECASE,
 )
+"""Numbers that may be a code: neither the line of `main.cu(12)`, nor what stands in `size == 8` or `num_warps=4`."""
+_SETTING = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\s*=\s*\S+")
+"""A variable that is set to something, as in `CUDA_LAUNCH_BLOCKING=1`: its value is no code."""
+_FILE = re.compile(r"\.(?:h|hh|hpp|cuh|cu|c|cc|cpp|py|o|a|so)$")
+"""What names of files end with."""
 _ROUTINE = re.compile(r"[sdcz][a-z]{2}[a-z0-9]{1,5}")
 _SHORT = re.compile(r"[a-z]{1,4}\d{1,3}[a-z]?")
 """Words like tf32 and int8: types of little use in a question about something else."""
@@ -170,7 +175,7 @@ class Symbols:
 
     def entries_of_codes(self, query: str, scope: Scope) -> list[int]:
         """Return the entries of the error codes that a question names by number."""
-        match = _CODE.search(query)
+        match = _CODE.search(_SETTING.sub(" ", query))
         if match is None or len(query) > 400:
             return []
         value = int(next(group for group in match.groups() if group))
@@ -238,7 +243,9 @@ def _instruction_keys(word: str) -> list[str]:
 
 
 def _is_name(word: str) -> bool:
-    return compound(word) and len(normalize_name(word)) >= 4 and word.lower() not in STOPWORDS and not word[0].isdigit()
+    """Return whether a word can be the name of an entry: it is no file, no number and no plain word."""
+    plain = word.lower() in STOPWORDS or word[0].isdigit() or _FILE.search(word)
+    return not plain and compound(word) and len(normalize_name(word)) >= 4
 
 
 def _entries(found: Iterable[FoundSymbol]) -> list[int]:
