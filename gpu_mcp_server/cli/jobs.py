@@ -31,8 +31,8 @@ def jobs(
             async with in_process_client.remote_session(address) as there:
                 return [JobListing(**row) for row in await there.server.jobs(limit, internal=internal)]
         async with in_process_client.laboratory() as lab:
-            await lab.commands.refresh_running_jobs()
-            return await list_jobs(lab.store.db, limit, internal=internal)
+            states = await lab.commands.refresh_running_jobs()
+            return await list_jobs(lab.store.db, limit, internal=internal, states=states)
 
     announce("asking hosts how their jobs stand")
     rows = in_process_client.run(work)

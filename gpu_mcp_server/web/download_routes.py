@@ -73,8 +73,9 @@ async def _jobs(request: Request) -> Response:
     try:
         limit = min(number_of(request, "limit"), SHOWN_JOBS)
         lab = await request.app.state.site.lab()
-        await lab.commands.refresh_running_jobs()
-        rows = await list_jobs(lab.store.db, limit, internal=request.query_params.get("internal") == "1")
+        states = await lab.commands.refresh_running_jobs()
+        internal = request.query_params.get("internal") == "1"
+        rows = await list_jobs(lab.store.db, limit, internal=internal, states=states)
     except GpuMcpError as error:
         return refusal_of(error)
     return JSONResponse({"jobs": [asdict(row) for row in rows]})

@@ -12,6 +12,7 @@ from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.commands.job_listing import list_jobs
 from gpu_mcp_server.services.evaluation.judge_results import PRINTED_CHARS
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM, Folder, laboratory, settings_for
@@ -328,6 +329,14 @@ async def test_lists_settle_jobs_that_ended_without_anybody(own_lab: Lab):
         (job,) = await other.commands.recent()
     assert [a.status for a in attempts.attempts] == ["ok"]
     assert (job.state, job.status) == ("finished", "ok")
+
+
+async def test_a_job_that_waits_is_listed_as_queued(own_lab: Lab):
+    goes_on = await own_lab.commands.run(["sleep", "60"], detach=True)
+    assert (await own_lab.commands.refresh_running_jobs()).keys() == {goes_on.job_id}
+    states = {goes_on.job_id: "queued"}
+    assert [job.state for job in await list_jobs(own_lab.store.db, 1, states=states)] == ["queued"]
+    await own_lab.commands.cancel(goes_on.job_id)
 
 
 async def test_a_job_that_its_host_does_not_know_is_lost_once_it_is_old(own_lab: Lab):

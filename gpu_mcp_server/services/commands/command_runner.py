@@ -240,19 +240,19 @@ class CommandRunner:
         await self.refresh_running_jobs(TIDY_S)
         await self._experience.abandon()
 
-    async def refresh_running_jobs(self, patience_s: float = SETTLE_S) -> None:
-        """Ask for the jobs that count as running, so that none is listed so that has ended.
+    async def refresh_running_jobs(self, patience_s: float = SETTLE_S) -> dict[str, str]:
+        """Ask for the jobs that count as running; return the state of each that goes on, running if nobody answers."""
+        rows = await self._table.unfinished_jobs()
+        states = await asyncio.gather(*(self._settle(row, patience_s) for row in rows))
+        return {row.job_id: state for row, state in zip(rows, states, strict=True) if state != "finished"}
 
-        A host that does not answer in time is left out.
-        """
-        await asyncio.gather(*(self._settle(row, patience_s) for row in await self._table.unfinished_jobs()))
-
-    async def _settle(self, row: JobRow, patience_s: float) -> None:
+    async def _settle(self, row: JobRow, patience_s: float) -> str:
         try:
             async with asyncio.timeout(patience_s):
-                await self._status(row, 0.0, 0)
+                return (await self._status(row, 0.0, 0))[0].state
         except (GpuMcpError, TimeoutError) as error:
             _log.info("a job of an earlier server cannot be asked", job=row.job_id, error=str(error))
+            return "running"
 
     async def _lost(self, row: JobRow) -> JobRecord:
         """End a job that its host does not know; NotFound where it may still be on its way there."""

@@ -1,8 +1,10 @@
 """The latest jobs as people look for them: command, user, age, duration, host."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from gpu_mcp_server.store.database import Database
@@ -31,13 +33,16 @@ class JobListing:
     """From the first process's start to its end, or so far; None if it has not begun, as far as is known here."""
 
 
-async def list_jobs(db: Database, limit: int, *, internal: bool = False) -> list[JobListing]:
+async def list_jobs(
+    db: Database, limit: int, *, internal: bool = False, states: Mapping[str, str] = MappingProxyType({})
+) -> list[JobListing]:
     """Return the jobs submitted last that the current user may see, newest first.
 
     Args:
         db: The store.
         limit: How many.
         internal: Whether the server's own probes are among them.
+        states: Of jobs that have not ended, by their ids, as their hosts say; without a word they count as running.
     """
     seen, values = visibility_condition("jobs.job_id")
     marks = ", ".join("?" for _ in INTERNAL)
@@ -50,10 +55,10 @@ async def list_jobs(db: Database, limit: int, *, internal: bool = False) -> list
     )
     rows = await db.fetch_all(sql, (*values, *(() if internal else INTERNAL), limit))
     now = datetime.now(UTC)
-    return [_listing(dict(row), now) for row in rows]
+    return [_listing(dict(row), now, states.get(row["job_id"], "running")) for row in rows]
 
 
-def _listing(row: dict[str, Any], now: datetime) -> JobListing:
+def _listing(row: dict[str, Any], now: datetime, unfinished: str) -> JobListing:
     record: dict[str, Any] = json.loads(row["record"]) if row["record"] else {}
     evidence: dict[str, Any] = json.loads(row["evidence"]) if row["evidence"] else {}
     argv: list[str] = evidence.get("argv") or []
@@ -64,7 +69,7 @@ def _listing(row: dict[str, Any], now: datetime) -> JobListing:
         purpose=row["purpose"],
         command=" ".join(argv) or (f"{row['purpose']}: {row['note']}" if row["note"] else row["purpose"]),
         user=row["owner"],
-        state=record.get("state") or "running",
+        state=record.get("state") or unfinished,
         status=record.get("status"),
         submitted_at=row["submitted_at"],
         age_s=(now - submitted).total_seconds(),
