@@ -120,7 +120,7 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         todo = f"gpu-mcp-server hosts set {name} --with numpy; or set judge_python of it to a Python that has it"
         checks.append(
             Check(f"{name} judge", "ok", f"{judge}; judges {devices}")
-            if judge and devices
+            if judge and devices and "(instead of " not in judge
             else Check(f"{name} judge", "warn", str(judge or "no Python with NumPy"), todo)
         )
         checks += _times_checks(name, str(host.get("times") or ""))

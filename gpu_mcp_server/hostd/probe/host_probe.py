@@ -195,26 +195,30 @@ def _toolkit_root(answers: VersionCache, nvcc: str) -> str:
 def _judge_python(answers: VersionCache, wishes: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     """Choose an interpreter, and say why, and what must be shown inside the sandbox for it.
 
-    One that the settings name is taken if it has NumPy. Else it is the first with torch, or the first with NumPy.
+    One that the settings name is taken if it has NumPy. Else it is the first with torch, or the first with NumPy, and
+    the reason says why the named one is not.
     """
     reasons: Dict[str, str] = dict(wishes.get("judge_reasons", {}))
     paths = [str(p) for p in wishes.get("judge_pythons", [])]
     for path, reason in _found_pythons():
         reasons.setdefault(path, reason)
     found: List[Dict[str, Any]] = []
+    ignored = ""
     for path in dict.fromkeys([*paths, *reasons]):
         about = _about_python(answers, path, path in paths)
         if about:
             found.append(dict(about, why=reasons.get(path, "")))
-        if wishes.get("judge_named") and path == paths[0] and about and about["numpy"]:
-            return found[0]
+        if wishes.get("judge_named") and path == paths[0]:
+            if about and about["numpy"]:
+                return found[0]
+            ignored = "instead of judge_python %s, which %s; " % (path, "has no NumPy" if about else "does not start")
     usable = [about for about in found if about["numpy"] and can_jobs_reach(about["path"])]
     usable = usable or [about for about in found if about["numpy"]]
     best = next((about for about in usable if about["torch"]), usable[0] if usable else None)
     if best is None:
         return found[0] if found else None
     has = "with torch" if best["torch"] else "with NumPy; none has torch"
-    best["why"] += ", the first of %d %s" % (len(found), has)
+    best["why"] = "%s%s, the first of %d %s" % (ignored, best["why"], len(found), has)
     return best
 
 

@@ -59,6 +59,15 @@ def test_what_the_settings_name_is_taken_without_torch(answers: VersionCache, tm
     assert (named["path"], named["why"]) == (plain, "judge_python of this host")
 
 
+def test_what_the_settings_name_in_vain_is_said(answers: VersionCache, tmp_path: Path):
+    bare = fake_python(tmp_path / "a", numpy=None, torch=None)
+    plain = fake_python(tmp_path / "b", numpy="2.0", torch=None)
+    for named, fault in ((bare, "has no NumPy"), (str(tmp_path / "gone"), "does not start")):
+        found = chosen(answers, {named: "judge_python of this host", plain: "other"}, named=True)
+        assert found["path"] == plain
+        assert found["why"].startswith(f"instead of judge_python {named}, which {fault}; other, the first of ")
+
+
 def test_one_that_jobs_cannot_reach_comes_last(answers: VersionCache, tmp_path: Path):
     closed = fake_python(tmp_path / "closed", numpy="2.0", torch="2.9")
     plain = fake_python(tmp_path / "b", numpy="2.0", torch=None)
