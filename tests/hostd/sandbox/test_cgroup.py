@@ -6,9 +6,13 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gpu_mcp_server.hostd.jobs.host_resources import Host, JobRefused
+from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.hostd.sandbox import cgroup
 
 HIERARCHY = cgroup.own_hierarchy()
@@ -406,3 +410,12 @@ def test_systemd_is_recommended_only_where_it_could_help():
     has_systemd = Path("/run/systemd/system").is_dir()
     assert ("systemd-run" in cgroup.fix_hint("cgroup v2: no limits on memory ()")) == has_systemd
     assert "systemd-run" not in cgroup.fix_hint("cgroup v1: no limits on memory ()")
+
+
+def test_a_job_that_is_refused_is_not_told_that_nothing_need_be_done():
+    host: Any = SimpleNamespace(level="namespaces", weaker_because="no limits", hint=cgroup.fix_hint("cgroup v1: none"))
+    assert host.hint.startswith(cgroup.NO_NEED)
+    with pytest.raises(JobRefused) as refused:
+        Host.require(host, JobSpec(id="j-1", purpose="judge", processes=(), min_level="full"))
+
+    assert cgroup.NO_NEED not in str(refused.value) and "GPU_MCP_MIN_LEVEL, to namespaces." in str(refused.value)
