@@ -68,7 +68,8 @@ def history(
     found = in_process_client.run(work)
     written = _written(found, plot, lineage, export)
     shown = found.points[-limit:]
-    text = "\n".join([found.summary(), *history_table(shown), *(f"written: {path}" for path in written)])
+    more = [f"({len(found.points) - len(shown)} before these; --limit)"] if len(shown) < len(found.points) else []
+    text = "\n".join([found.summary(), *history_table(shown), *more, *(f"written: {path}" for path in written)])
     print_result(found.model_dump(mode="json") | {"written": written}, text, as_json=as_json)
 
 

@@ -80,12 +80,22 @@ class ProblemHistory(ResultModel):
             untimed = sum(point.outcome == "correct" for point in self.points)
             return f"{text}, " + (f"{untimed} correct, none with a time" if untimed else "none correct")
         how = f"speed-up {best.speedup:.3g}" if best.speedup else format_time((best.median_us or 0) / 1e6)
-        return f"{text}, best {best.attempt_id} with {how}" + (f" (robust: {best.robust})" if best.robust else "")
+        text = f"{text}, best {best.attempt_id} with {how}" + (f", {_word(best)}" if best.trust else "")
+        text += f" (robust: {best.robust})" if best.robust else ""
+        top = max(correct, key=lambda point: point.speedup or 0.0)
+        if (top.speedup or 0.0) <= (best.speedup or 0.0):
+            return text
+        why = _word(top) if _word(top) != _word(best) else "its interval begins lower"
+        return f"{text}; {top.attempt_id} shows {top.speedup:.3g}, {why}"
+
+
+def _word(point: HistoryPoint) -> str:
+    """Return the trust of a time in a word."""
+    return (point.trust or "unknown").partition(":")[0]
 
 
 def _rank(point: HistoryPoint) -> tuple[int, float, float]:
     """Order correct attempts as rankings do: by trust, then by the speed-up that each has at least."""
-    word = (point.trust or "").partition(":")[0]
-    trust = TRUSTS.index(word) if word in TRUSTS else len(TRUSTS)
+    trust = TRUSTS.index(_word(point)) if _word(point) in TRUSTS else len(TRUSTS)
     high_us = point.time_range_us[1] if point.time_range_us else point.median_us
     return trust, -(point.speedup_low or point.speedup or 0.0), high_us or 0.0

@@ -175,7 +175,8 @@ def test_the_best_goes_by_trust_and_then_by_what_it_has_at_least():
     ]
     history = ProblemHistory(problem_id="p-1", name="softmax", device="cpu", points=listed)
 
-    assert "best a-narrow with speed-up 3" in history.summary()
+    assert "best a-narrow with speed-up 3, confirmed; a-lucky shows 9, unconfirmable" in history.summary()
+    assert history.model_copy(update={"points": listed[2:3]}).summary().endswith("speed-up 3, confirmed")
 
 
 def test_the_course_has_intervals_as_whiskers_and_ticks_around_all_of_them():
