@@ -172,6 +172,10 @@ class KernelChanges(ResultModel):
             lines += ["| kernel | | speed, base = 1 (99 %) | base | head | first attempts | note |"]
             lines += ["| --- | --- | --- | --- | --- | --- | --- |", *(row.row_text() for row in self.rows), ""]
         devices = ", ".join(sorted({row.device for row in self.rows if row.device}))
+        if not self.rows and not self.untouched:
+            lines += [
+                "No kernel is there to compare: no `problem.toml` of either tree has a table `[implementations]`."
+            ]
         lines += [f"{self.untouched} kernels are unchanged. Base `{_code(self.base)}`, head `{_code(self.head)}`."]
         if devices:
             lines += [f"Judged on {_plain(devices)}, host {_plain(self.host)}, up to {self.turns} turns each, "

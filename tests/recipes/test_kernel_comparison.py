@@ -152,6 +152,14 @@ async def test_a_base_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path
             pass
 
 
+def test_a_tree_without_a_kernel_is_not_taken_for_one_without_changes():
+    def said(untouched: int) -> str:
+        return KernelChanges(base="a", head="b", rows=[], untouched=untouched, turns=3, host="h", seconds=1.0).summary()
+
+    assert "no `problem.toml` of either tree has a table `[implementations]`" in said(0)
+    assert "[implementations]" not in said(2)
+
+
 def test_what_the_change_s_author_wrote_formats_no_table():
     row = KernelChange(name="a:*x* | y", status="wrong", note="[see](https://example.org) <img src=x>\n@team")
     text = KernelChanges(base="b`c", head=".", rows=[row], untouched=0, turns=3, host="h", seconds=1.0).summary()
