@@ -30,6 +30,7 @@ from gpu_mcp_server.cli.doctor import host_checks, local_checks
 from gpu_mcp_server.cli.host_arguments import parsed_target
 from gpu_mcp_server.cli.in_process_client import ProgressLine
 from gpu_mcp_server.cli.init import ssh_host_names
+from gpu_mcp_server.cli.recipe import ProgressView
 from gpu_mcp_server.dev.generated_pages import REFERENCE, replace_marked_part, write_pages
 from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.settings.config_edit import with_host, without_host
@@ -206,6 +207,13 @@ def test_a_table_waits_for_the_candidates_whose_jobs_would_end_with_the_command(
     )
 
 
+@pytest.mark.parametrize("token", ["", "two words", "caf\u00e9"])
+def test_login_refuses_what_cannot_be_a_token_before_it_asks_the_server(token: str):
+    done = CliRunner().invoke(app, ["login", "http://127.0.0.1:9"], input=token)
+
+    assert done.exit_code != 0 and "That is no token" in str(done.exception), done.output
+
+
 def test_options_before_a_command_choose_the_tools_that_it_can_call(run: Run):
     refused = run("--read-only", "call", "write_files", "--args", '{"files": {"a": "b"}}')
     narrow = run("--toolsets", "core", "call", "list_problems")
@@ -214,6 +222,10 @@ def test_options_before_a_command_choose_the_tools_that_it_can_call(run: Run):
     assert [done.returncode for done in (refused, narrow, less)] == [1, 1, 1]
     assert "There is no tool 'write_files' here" in refused.stderr
     assert "There is no tool 'list_attempts' here" in less.stderr
+    slip = run("call", "list_problem", "--args", "{'limit': 1}")
+    assert slip.returncode == 2 and 'write --args \'{"KEY": "VALUE"}\'' in " ".join(slip.stderr.split())
+    slip = run("call", "list_problem")
+    assert "no tool 'list_problem' here. Did you mean `gpu-mcp-server call list_problems`?" in slip.stderr, slip.stderr
     assert (
         "belongs to the toolset 'evaluate', which is off: the user can start the server with --toolsets default,"
         in narrow.stderr
@@ -248,6 +260,34 @@ async def test_progress_elsewhere_is_a_line_for_each_new_thing_and_none_for_each
     line.end()
 
     assert capsys.readouterr().err == "compiling\nshape 1 of 2: round 1\nshape 2 of 2: round 1\n"
+
+
+async def test_a_wait_in_the_queue_is_a_new_line_where_place_or_holder_change(capsys: pytest.CaptureFixture[str]):
+    line = ProgressLine(terminal=False)
+    for lead in ("", "a-1: ", "a-2: ") * 3:
+        await line(0.0, None, f"{lead}queue: position 2, about {len(lead)} s: waiting because g is held by j-1 for 4 s")
+    for wait_s, holder in ((3, "j-1"), (2, "j-1"), (1, "j-2")):
+        await line(0.0, None, f"queue: position 1, about {wait_s} s: waiting because g is held by {holder} for 4 s")
+    line.end()
+
+    told = [text.split("queue: position ") for text in capsys.readouterr().err.splitlines()]
+    assert [lead + place[0] + place.partition(" by ")[2][:3] for lead, place in told] == [
+        "2j-1", "a-1: 2j-1", "a-2: 2j-1", "1j-1", "1j-2",
+    ]  # fmt: skip
+
+
+async def test_of_a_run_only_what_a_step_came_to_is_a_line_that_stays(capsys: pytest.CaptureFixture[str]):
+    view = ProgressView()
+    view._line = ProgressLine(terminal=True)  # pyright: ignore[reportPrivateUsage]
+    said = ("tune-001: begun", "tune-001-02: waits", "tune-001-02: queue: position 1", "tune-001: 1 of 2 correct (2 s)")
+    for message in said:
+        await view(message)
+
+    assert capsys.readouterr().err.endswith("\x1b[Ktune-001: 1 of 2 correct (2 s)\n")
+    for message in said[:3]:
+        await view(message)
+    view.end()
+    assert "\n" not in capsys.readouterr().err
 
 
 def test_doctor_starts_the_judges_python_inside_the_sandbox(sandboxed: Run):
@@ -338,6 +378,15 @@ def test_doctor_warns_of_a_data_folder_that_jobs_cannot_reach(tmp_path: Path):
 def test_doctor_says_how_well_the_times_of_a_host_can_be_confirmed(times: str, state: str):
     (check,) = [c for c in host_checks([{"host": "a", "reachable": True, "times": times}]) if c.name == "host a times"]
     assert (check.state, check.found, bool(check.todo)) == (state, times, state == "warn")
+
+
+def test_doctor_warns_of_a_judge_python_that_another_stands_in_for():
+    told = {"host": "a", "reachable": True, "devices": ["cpu"]}
+    states = [
+        next(c.state for c in host_checks([{**told, "judge": judge}]) if c.name == "host a judge")
+        for judge in ("Python 3.11 at /b (judge_python of this host)", "Python 3.11 at /b (instead of judge_python /a)")
+    ]
+    assert states == ["ok", "warn"]
 
 
 def test_doctor_says_what_to_do_about_a_host():

@@ -123,6 +123,8 @@ def test_a_host_of_many_compilers_and_busy_gpus_fits():
     assert "GPU 0 NVIDIA H100 80GB HBM3 sm_90 NVLink to 1: job j-1 of ada" in told.getvalue()
     assert "load ████ 100%  memory ████ 79.0/80 GiB  1980/1980 MHz  700/700 W  60 C" in told.getvalue()
     assert "throttled: power cap" in told.getvalue()
+    continued = [line for line in told.getvalue().splitlines() if line.strip().startswith("compiler")]
+    assert len(continued) > 3 and all(line.startswith("    c") for line in continued[1:])
 
 
 @pytest.mark.parametrize(

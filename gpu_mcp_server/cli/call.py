@@ -37,7 +37,8 @@ def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text)
     except json.JSONDecodeError as error:
-        raise typer.BadParameter(f"not JSON: {error}") from None
+        form = """--args '{"KEY": "VALUE"}', or --args @FILE"""
+        raise typer.BadParameter(f"not JSON: {error}; write {form}") from None
     if not isinstance(arguments, dict):
         raise typer.BadParameter("a JSON object is needed")
     return cast("dict[str, Any]", arguments)

@@ -26,7 +26,12 @@ T = TypeVar("T")
 
 CLEARED = "\r\x1b[K"
 """To the start of the line, and the rest of it erased. Source: ECMA-48, EL."""
-_COUNTED = re.compile(r"\bround \d+")
+_COUNTED = re.compile(r"\bround \d+|, about \d+ s|\bfor \d+ s\b")
+"""What changes from look to look: of a message that differs in nothing else, one line is enough."""
+GOES_ON = (
+    "begun", "waits", "queue: ", "attempt a-", "still running", "starting ", "first call", "hidden shapes", "shape ",
+)  # fmt: skip
+"""Begins what a step, or a candidate in it, says before its end."""
 
 LOCAL_ONLY: ContextVar[bool] = ContextVar("local_only", default=False)
 """Whether `--local` was given: the command acts on this machine's store although the user is logged in elsewhere."""
@@ -129,6 +134,7 @@ class ProgressLine:
     def __init__(self, terminal: bool | None = None) -> None:
         self._terminal = sys.stderr.isatty() if terminal is None else terminal
         self._said = ""
+        self._queued: dict[str, str] = {}
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         """Show a message."""
@@ -141,8 +147,12 @@ class ProgressLine:
             self._said = message
             return
         what = _COUNTED.sub("", message)
-        if what != self._said:
+        waiting, queue, _ = what.partition("queue: ")
+        known = self._queued.get(waiting) if queue else self._said  # candidates that wait together speak in turn
+        if what != known:
             typer.echo(message, err=True)
+        if queue:
+            self._queued[waiting] = what
         self._said = what
 
     def end(self) -> None:

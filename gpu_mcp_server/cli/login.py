@@ -32,6 +32,11 @@ def login(
         return
     asking = sys.stdin.isatty()
     secret = typer.prompt("Token", hide_input=True, err=True) if asking else sys.stdin.readline().strip()
+    if not secret.isprintable() or not secret.isascii() or not secret or " " in secret:
+        raise BadRequest(
+            "That is no token: it is empty, or has spaces or characters that none has.",
+            hint="An admin makes one with `gpu-mcp-server token create NAME`; it begins with gpumcp_.",
+        )
     announce(f"trying the token at {address}")
     tools = in_process_client.run(lambda: _tried(address, secret))
     keep_token(address, secret)

@@ -43,7 +43,7 @@ class ProgressView:
     async def __call__(self, message: str) -> None:
         """Show a message."""
         step, _, said = message.partition(": ")
-        if said and said != "begun" and "-" in step and step[-1].isdigit():
+        if said and not said.startswith(in_process_client.GOES_ON) and "-" in step and step[-1].isdigit():
             self._line.end()
             typer.echo(message, err=True)
         else:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, announce, fail, print_result, terminal_width, withdraw
+from gpu_mcp_server.cli.output import Json, announce, fail, print_result, terminal_width, withdraw, wrap_lines
 
 GIB = 1 << 30
 EVERY_S = 2.0
@@ -85,9 +85,10 @@ def _host(host: dict[str, Any]) -> list[Any]:
     head += f", driver {host['driver']}" if host.get("driver") else ""
     parts: list[Any] = [Text(head, style="bold")]
     tools = ", ".join(f"{k} {v}" for k, v in host.get("toolchains", {}).items())
-    parts.append(Text(f"  {tools or 'no compilers'}; jobs running: {host.get('jobs_running', 0)}", style="dim"))
+    said = f"  {tools or 'no compilers'}; jobs running: {host.get('jobs_running', 0)}"
+    parts.append(Text(wrap_lines(said), style="dim"))
     if host.get("problem"):
-        parts.append(Text(f"  {host['problem']}", style="yellow"))
+        parts.append(Text(wrap_lines(f"  {host['problem']}"), style="yellow"))
     parts += [line for g in host.get("gpus", []) for line in _gpu(g)] or [Text("  no GPU")]
     able = [c for c in host.get("capabilities", []) if c["able"]]
     if able:
