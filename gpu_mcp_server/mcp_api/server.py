@@ -1,5 +1,6 @@
 """Puts the laboratory and the toolsets together into one MCP server, and serves it."""
 
+import difflib
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -83,7 +84,9 @@ class LabServer(MCPServer[LabHolder]):
         """Call a tool by name."""
         known = [tool.name for tool in await self.list_tools()]
         if name not in known:
-            raise ToolError(f"{self._withheld(name)} You may call: {', '.join(known)}.")
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f" Did you mean {near[0]}?" if near and name not in self.offers and name not in self.off else ""
+            raise ToolError(f"{self._withheld(name)}{meant} You may call: {', '.join(known)}.")
         return await super().call_tool(name, arguments, context)
 
     def _withheld(self, name: str) -> str:

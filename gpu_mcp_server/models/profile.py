@@ -171,7 +171,7 @@ class ProfileResult(ResultModel):
             "output": self.output_artifact_id,
         }
         handles = "; ".join(f"{k} {v}" for k, v in about.items() if v)
-        lines += textwrap.wrap(handles, 80, break_long_words=False, break_on_hyphens=False)
+        lines += textwrap.wrap(handles, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         return "\n".join(lines)
 
 

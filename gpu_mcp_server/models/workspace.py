@@ -24,7 +24,7 @@ class WorkspaceListing(ResultModel):
 
     def summary(self) -> str:
         """List the files."""
-        lines = [f"workspace {self.workspace_id}: {len(self.files)} files"]
+        lines = [f"workspace {self.workspace_id}: {len(self.files)} file{'s' * (len(self.files) != 1)}"]
         if self.written is not None:
             lines.append("written: " + ", ".join(self.written))
         lines += [f"{f.size_bytes:>9} {f.path}" for f in self.files]

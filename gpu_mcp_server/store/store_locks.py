@@ -19,7 +19,7 @@ SHARED_WORK = "upkeep.lock"
 _BUSY = {
     (USE, True): ("A server or a command uses the store in {folder}.", "Stop them, then repeat the command."),
     (TEAM, True): (
-        "A server gives the store in {folder} to a team already, and one server does: sessions and calls live in it.",
+        "Another server gives the store in {folder} to a team already, and only one may.",
         "Stop that one, or set GPU_MCP_DATA_DIR to a folder of this server's own.",
     ),
     (USE, False): ("The store in {folder} is being restored.", "Start again when that has ended."),

@@ -208,7 +208,7 @@ def with_stack(evaluation: Evaluation, stack: Stack | None, otherwise: str) -> E
     """Return an evaluation with a stack, or with why there is none."""
     if stack is None or not stack.lines:
         return evaluation.model_copy(update={"evidence": {**evaluation.evidence, "stack": otherwise}})
-    what = "hung" if stack.late else "ended"
-    said = f"of a second run with other data, which {what}; by {stack.by}"
+    what = "hung too" if stack.late else "ended"
+    said = f"seen by {stack.by} in a second run with other data, which {what}"
     evidence = {**evaluation.evidence, "stack": said}
     return evaluation.model_copy(update={"evidence": evidence, "stack": list(stack.lines)})

@@ -21,7 +21,7 @@ SUSPICIOUS = re.compile(
 """How the judge, the driver, the runtime and torch tell of it. Source: driver_types.h and cuda.h, CUDA 13.0."""
 LEAST_S = 5.0
 """For a job of the judge to start, with torch."""
-NONE_FOUND = "it wrote to no input in a second run, on writable copies"
+NONE_FOUND = "to no input in a second run, on writable copies"
 
 
 class InputWrites:
@@ -47,7 +47,7 @@ class InputWrites:
         except GpuMcpError as error:
             return evaluation.model_copy(update={"evidence": {**evaluation.evidence, "writes": f"not run: {error}"}})
         said = describe_writes(writes)
-        evidence = {**evaluation.evidence, "writes": said or NONE_FOUND}
+        evidence = {**evaluation.evidence, "writes": said.removeprefix("writes ") or NONE_FOUND}
         if not said:
             return evaluation.model_copy(update={"evidence": evidence})
         reason = f"{said}: inputs are read-only; {evaluation.reason}"

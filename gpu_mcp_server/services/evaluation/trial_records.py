@@ -18,6 +18,7 @@ from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 
 LATE = "not begun: the call's time was over before its turn"
+GAVE_WAY = "the confirmation run gave way to another call, or its command ended; it is owed again"
 
 
 class TrialRecords:
@@ -78,7 +79,8 @@ class TrialRecords:
             await self._experience.forget(trial.attempt_id)
             return
         gone = isinstance(error, asyncio.CancelledError)
-        reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]
+        left = GAVE_WAY if trial.kind == "confirm" else "the call was cancelled, or its client went away"
+        reason = left if gone else str(error)[:500]
         await self._experience.finish(trial.attempt_id, status="cancelled" if gone else "error", reason=reason)
 
     async def refuse_hip(self, trial: JudgeRequest, built: CompileResult | None, advice: Sequence[str]) -> Evaluation:

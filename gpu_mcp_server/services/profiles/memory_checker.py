@@ -53,7 +53,8 @@ NEXT: Mapping[CheckTool, str] = {
 }
 
 NEXT_ON_PROCESSOR: Mapping[CheckTool, str] = {
-    "memcheck": "racecheck, if it has threads",
+    "memcheck": "racecheck, if it has threads; reads of memory that was never written are not looked for on a "
+    "processor, gcc -fanalyzer finds some",
     "racecheck": "memcheck, if it was not run yet",
 }
 

@@ -156,5 +156,6 @@ def _expanded(path: Path) -> Path:
 
 def _refused(path: Path, error: OSError) -> NotFound | PathRefused:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return NotFound("local file", str(path), hint="Check the path; the server reads it from its own machine.")
+        sought = "" if path.is_absolute() else f"Sought in {str(Path.cwd())!r}, the server's working folder. "
+        return NotFound("local file", str(path), hint=f"{sought}The server reads it from its own machine.")
     return PathRefused(f"{str(path)!r} cannot be read: {error.strerror}.", hint="Check its permissions.")
