@@ -53,6 +53,8 @@ FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LAUNCH = re.compile(FUNCTION.pattern + re.escape(GRID))
 MODULE = re.compile(r"[A-Za-z_]\w*(?:\.(?:\w+|\*))*")
 TEXT_BYTES = 1 << 20
+UNSTEADY = "answers the same inputs differently"
+"""Words by which the judge refuses a reference that draws random numbers."""
 
 
 class ProblemCapture:
@@ -166,7 +168,7 @@ class ProblemCapture:
         try:
             info = await self._registered(target, kind, found, sets, ended, row, options)
         except GpuMcpError as error:
-            notes.append(f"no problem: {error}")
+            notes += refusal_notes(error)
             return {"status": "refused" if isinstance(error, ProblemRefused) else "failed", "notes": notes, **told}
         return {"problem": info, "notes": notes, **told}
 
@@ -210,6 +212,17 @@ class ProblemCapture:
 
     async def _text(self, workspace_id: str, path: str) -> str:
         return decode_source(await self._workspaces.read_bytes(workspace_id, path, TEXT_BYTES), path)
+
+
+def refusal_notes(error: GpuMcpError) -> list[str]:
+    """Return why no problem was made, with advice where the captured code is the cause."""
+    notes = [f"no problem: {error}"]
+    if UNSTEADY in str(error):
+        notes.append(
+            "the captured code draws random numbers, as dropout does in training, or sums in another order each time: "
+            "run the program without dropout, or capture a part that has none"
+        )
+    return notes
 
 
 def kind_of(target: str) -> Target:

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.errors import BadRequest, ProblemRefused
 from gpu_mcp_server.judge.numerics.stats import weighted_speedup
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Timing, TimingOptions, overall_speedup
 from gpu_mcp_server.models.program_speed import CaptureOptions, CaptureReport
-from gpu_mcp_server.package_files import content_path
+from gpu_mcp_server.package_files import JUDGE, content_path
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.evaluation.judge_results import with_replay_doubt
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.programs.problem_capture import kind_of
+from gpu_mcp_server.services.programs.problem_capture import UNSTEADY, kind_of, refusal_notes
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
@@ -156,3 +156,12 @@ def test_targets_are_told_apart():
     for wrong in ("", "a b", "x::y::z", "a:b:c", "../x", "Net..fc", "a.b:c[0]"):
         with pytest.raises(BadRequest):
             kind_of(wrong)
+
+
+def test_a_refusal_says_its_advice_once_and_what_random_numbers_need():
+    plain = refusal_notes(BadRequest("It is broken.", hint="Mend it."))
+    assert plain == ["no problem: It is broken. Mend it."]
+    registration = (JUDGE / "owner" / "registration.py").read_text()
+    assert UNSTEADY in registration, "the judge's words"
+    unsteady = refusal_notes(ProblemRefused(f"at case=1: the reference {UNSTEADY} in y"))
+    assert len(unsteady) == 2 and "without dropout" in unsteady[1]
