@@ -41,7 +41,7 @@ Begin = Callable[[int], Tuple[Buffers, "Pace"]]
 
 
 class Pace(NamedTuple):
-    """What an ungated round says of rounds behind gates."""
+    """Findings of an ungated round for rounds behind gates."""
 
     call_s: float
     """What a call of the candidate's took."""

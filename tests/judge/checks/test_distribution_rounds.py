@@ -124,7 +124,7 @@ def test_later_rounds_are_due_seldom():
 
 
 def test_inputs_with_which_an_answer_was_wrong_already_are_asked_for_once_more_where_that_decides_alone():
-    """What rounding explains of a wrong answer takes the reference seconds, and there it changes nothing."""
+    """The reference takes seconds to say how much rounding explains, and there that changes nothing."""
     one = [tensors.Tensor("x", "float32", (4,), ("4",), "normal")]
     rounds = SimpleNamespace(notes={})
 
