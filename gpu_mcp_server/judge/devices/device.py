@@ -37,6 +37,8 @@ class Buffers:
     """Whether the inputs that are a model's weights are there; they do not change."""
     made_s = 0.0
     """What the problem's own code took to make a round's inputs, when it did so last."""
+    decoys = False
+    """Whether the inputs that are drawn now are decoys, which no reference answers."""
     changes = False
     """Whether inputs can be changed beside a candidate at work, whose answers are seen as soon as they are there."""
     copied = False

@@ -126,8 +126,7 @@ class CudaBuffers(Buffers):
             self.tools.kernels.launch("fill", item.count * self.sets // 4, arguments)
         self.tools.driver.synchronize()
         self.device.idleness.between()
-        if self.files:
-            self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
+        self._hand_over()
 
     def put_input(self, number: int, values: Array, first: int = 0) -> None:
         """Take over an input that was made elsewhere; rows that are one in memory travel once."""
@@ -136,7 +135,11 @@ class CudaBuffers(Buffers):
             self.tools.driver.upload(start + call * stride, one.ctypes.data, one.nbytes)
         for call in range(first + 1, first + len(values)) if not values.strides[0] else ():
             self.tools.driver.copy(start + call * stride, start + first * stride, values[0].nbytes)
-        if self.files:
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Take the inputs to a reference that runs on the CPU."""
+        if self.files and not self.decoys:
             self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
 
     def collect_expected(self) -> None:

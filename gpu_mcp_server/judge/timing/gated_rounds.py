@@ -228,10 +228,14 @@ class GatedRounds:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""
         least, most = DECOYS
         # The number of decoys is drawn, so that no stream of the candidate's can count up to the real inputs.
-        for _ in range(least + self.well.word() % (most - least + 1)):
-            self.rounds.draw(buffers)
-            buffers.publish()
-            self.look_ahead(buffers, "while inputs were laid out")
+        buffers.decoys = True
+        try:
+            for _ in range(least + self.well.word() % (most - least + 1)):
+                self.rounds.draw(buffers)
+                buffers.publish()
+                self.look_ahead(buffers, "while inputs were laid out")
+        finally:
+            buffers.decoys = False
         self.rounds.draw(buffers)
 
     def look_ahead(self, buffers: Buffers, when: str) -> None:

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from gpu_mcp_judge import verdicts
 from gpu_mcp_judge.owner import gated_series
 from gpu_mcp_judge.timing import gated_pass, gated_rounds
 
@@ -48,3 +49,26 @@ def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_referen
 
     assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == sets
     assert bool(why) == left and tried[0] == 16
+
+
+@pytest.mark.parametrize("fails_at", [0, 2])
+def test_only_the_real_inputs_go_to_a_reference_on_the_processor(fails_at):
+    """Decoys are for the candidate alone; a draw that fails leaves nothing behind for the next round."""
+    buffers, drawn = SimpleNamespace(decoys=False, publish=lambda: None, untouched=lambda: True), []
+
+    def draw(of) -> None:
+        drawn.append(of.decoys)
+        if len(drawn) == fails_at:
+            raise verdicts.ReferenceFailed("the problem's code failed to make inputs")
+
+    one = gated("numpy", 1e-3, 0.0)
+    one.rounds, one.well, one.launched = SimpleNamespace(draw=draw), SimpleNamespace(word=lambda: 1), 1
+    one.device.probe_s = lambda: 20e-6
+    if fails_at:
+        with pytest.raises(verdicts.ReferenceFailed):
+            one.lay_inputs(buffers)
+    else:
+        one.lay_inputs(buffers)
+
+    assert drawn == ([True] * fails_at or [True] * 3 + [False])
+    assert not buffers.decoys
