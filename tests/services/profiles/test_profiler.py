@@ -133,6 +133,7 @@ async def test_a_profile_has_a_verdict_a_report_a_picture_and_answers_questions(
     assert beside.text.startswith("product: 2.73 ms -> 2.73 ms, as fast")
     attempt = await lab.store.experience.get(result.profile_id or "")
     assert attempt.kind == "profile" and attempt.evidence and attempt.evidence["roofline"][0]["pipe"] == "fp32"
+    assert (attempt.reason or "").startswith(f"bound by {result.kernels[0].bound}; product: "), attempt.reason
 
 
 async def test_closed_counters_are_said_with_what_opens_them(lab: Lab):
