@@ -31,7 +31,7 @@ async def import_all(lab: Lab, paths: list[Path], most: int | None, into: dict[s
         began = time.monotonic()
         said: dict[str, Any] = {}
         try:
-            source = replace(await source_at(path), wish=wish if path.name != "config.yaml" else ImportOverrides())
+            source = replace(await source_at(path), wish=wish)
             info = await lab.evaluation.registry.import_file(source)
             said = {"problem_id": info.problem_id, "shapes": len(info.shapes), "notes": info.notes}
         except GpuMcpError as error:

@@ -163,9 +163,8 @@ class SuiteCandidates:
         return self.report(suite, len(tasks))
 
     async def _imported(self, path: Path) -> Problem:
-        source = await source_at(path)
-        wish = self._wish.overrides if path.name != "config.yaml" else ImportOverrides()
-        info = await self._lab.evaluation.registry.import_file(replace(source, wish=wish), host=self._wish.host)
+        source = replace(await source_at(path), wish=self._wish.overrides)
+        info = await self._lab.evaluation.registry.import_file(source, host=self._wish.host)
         return await self._lab.store.problems.get(info.problem_id)
 
     async def _judge(self, task: str, path: Path, problem: Problem, file: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.problems.formats import program
-from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.base import AS_IT_IS, ProblemSource
 from gpu_mcp_server.services.problems.kernelbench_problems import defines
 from gpu_mcp_server.services.problems.suite_problems import read_yaml, suite_problem
 
@@ -43,6 +43,10 @@ async def problem(source: ProblemSource) -> Problem:
         if listed and {"get_inputs", "get_init_inputs"} <= defines(text):
             return suite_problem(name, text, kind="module", cases=[{}], wish=source.wish, description=about)
     if EXTRACTOR in files:
+        if source.wish.model_copy(update={"accept_degenerate": False, "max_bytes": None}) != AS_IT_IS:
+            raise BadRequest(
+                "A wish goes with a PyTorch module, and this task is a program.", hint=f"Write it into {EXTRACTOR}."
+            )
         return program.problem_from_table(_program(task, name, about, files))
     hint = f"{EXTRACTOR} into its folder, as resource gpu-mcp://docs/problem-formats has it, or make a problem of the "
     if elsewhere := _sources_elsewhere(task, files):

@@ -21,9 +21,9 @@ from gpu_mcp_server.services.problems.formats import (
 from gpu_mcp_server.services.problems.formats.base import MAX_FILE_BYTES, ProblemFormat, ProblemSource
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
-WISHED = cast("tuple[ProblemFormat, ...]", (trace, gpumode, kernelbench_hard, kernelbench))
+WISHED = cast("tuple[ProblemFormat, ...]", (agent_arena, trace, gpumode, kernelbench_hard, kernelbench))
 """Those whose problems are what others published, and may be wished otherwise."""
-OWN = (*cast("tuple[ProblemFormat, ...]", (problem_toml, program, geak, agent_arena)), *WISHED)
+OWN = (*cast("tuple[ProblemFormat, ...]", (problem_toml, program, geak)), *WISHED)
 """In the order in which they are asked."""
 GROUP = "gpu_mcp_server.problem_formats"
 """Entry points by which other packages add formats: each a subclass of `ProblemFormat`, or an object like one."""

@@ -4,6 +4,7 @@ import json
 import struct
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,14 @@ target_file_path: hip/scaled.hip
 task_type: torch2hip
 prompt: {instructions: Scale rows.}
 """
+ARENA_OUTPUTS = """
+rtol = 1e-5
+atol = 1e-6
+replaces = "pytorch_code_module/scaled.py"
+run = ["python3", "pytorch_code_module/scaled.py", "{n}", "{seed}"]
+cases = [{ n = 64 }]
+outputs = [{ name = "y", source = "out.bin", format = "binary", dtype = "float32" }]
+"""
 BOOK = """
 import torch
 class Scaled(torch.nn.Module):
@@ -400,6 +409,21 @@ async def test_a_task_of_the_arena_is_judged_by_its_pytorch_module(lab: Lab, tmp
     assert [shape["x_0"] for shape in info.shapes] == [3, 40]
     assert (await judged(lab, info.problem_id, BOOK.replace("x * self.factor", "self.factor * x"))).verdict == "correct"
     assert (await judged(lab, info.problem_id, BOOK.replace("x * self", "x + self"))).verdict == "incorrect"
+
+
+async def test_wishes_go_with_the_arenas_modules_and_not_with_its_programs(tmp_path: Path):
+    for name, text in {"config.yaml": ARENA, "pytorch_code_module/scaled.py": BOOK}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    wish = ImportOverrides(max_bytes=1000, rtol=0.5)
+    assert (await read_problem(replace(await source_at(tmp_path), wish=wish))).rtol == 0.5
+
+    (tmp_path / "pytorch_code_module/scaled.py").write_text("x = 1")
+    (tmp_path / "extractor.toml").write_text(ARENA_OUTPUTS)
+    with pytest.raises(BadRequest, match=r"this task is a program\. Write it into extractor\.toml"):
+        await read_problem(replace(await source_at(tmp_path), wish=wish))
+    found = await read_problem(replace(await source_at(tmp_path), wish=ImportOverrides(max_bytes=1000)))
+    assert found.kind == "program" and found.program and found.program.replaces == "pytorch_code_module/scaled.py"
 
 
 @pytest.mark.parametrize(
