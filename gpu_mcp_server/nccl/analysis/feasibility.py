@@ -4,6 +4,8 @@ Stage A: buffers in windows, a device communicator; the host's collectives stay.
 Stage B: calls go to generated device kernels, with the host's collective as the counted fallback.
 """
 
+import re
+
 from gpu_mcp_server.nccl.analysis.alltoall_loop import sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, CallSite
 from gpu_mcp_server.nccl.analysis.exchange_groups import exchange_obstacles
@@ -41,6 +43,8 @@ PEER_ACCESSED = {
 }
 """Buffers whose offset within the window must be the same on all ranks, as the kernel uses its own rank's."""
 SYMMETRIC = "NCCL_WIN_COLL_SYMMETRIC"
+_HIP_HEADER = re.compile(r"^\s*#\s*include\s*[<\"](?:[\w./-]*/)?(?:hip_runtime(?:_api)?|rccl)\.h", re.MULTILINE)
+_CUDA_HEADER = re.compile(r"^\s*#\s*include\s*[<\"](?:[\w./-]*/)?(?:cuda_runtime(?:_api)?|cuda)\.h", re.MULTILINE)
 OPERATIONS = frozenset({"ncclSum", "ncclMax", "ncclMin"})
 MEMORY = {
     "managed": "managed memory cannot be registered: allocate it with ncclMemAlloc and copy what the host touches",
@@ -102,7 +106,15 @@ def _meets(other: Pattern | None, pattern: Pattern) -> bool:
     return other is pattern or (other is not None and not other.grouped and not pattern.grouped)
 
 
+def is_hip_program(analysis: Analysis) -> bool:
+    """Say whether a program is for HIP and RCCL alone; one that includes CUDA's headers too may be built for either."""
+    texts = [s.data.decode("utf-8", "replace") for s in analysis.program.sources.values()]
+    return any(_HIP_HEADER.search(t) for t in texts) and not any(_CUDA_HEADER.search(t) for t in texts)
+
+
 def _communicators(analysis: Analysis) -> list[str]:
+    if is_hip_program(analysis):
+        return ["a program of HIP: the generated windows and kernels are CUDA, write RCCL's by hand"]
     splits = [c for c in analysis.inits if c.name in COMM_SPLIT]
     if splits:
         return [f"{splits[0].name} at {splits[0].path}:{splits[0].line}: which window belongs to which communicator?"]

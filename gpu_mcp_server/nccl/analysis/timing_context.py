@@ -50,7 +50,7 @@ class Phases:
         for other in self._events[event.number + 1 :]:
             if other.frame.entry != event.frame.entry:
                 return None
-            if other.kind == "sync" or (other.call is not None and other.call.name == "cudaMemcpy"):
+            if other.kind == "sync" or (other.call is not None and other.call.name in ("cudaMemcpy", "hipMemcpy")):
                 return other
         return None
 

@@ -67,6 +67,26 @@ COMM_INIT = {
 COMM_END = frozenset({"ncclCommFinalize", "ncclCommDestroy", "ncclCommAbort", "ncclCommRevoke"})
 COMM_SPLIT = frozenset({"ncclCommSplit", "ncclCommShrink", "ncclCommGrow"})
 
+_HIP = {
+    "cudaMallocHost": "hipHostMalloc",
+    "cudaHostAlloc": "hipHostAlloc",
+    "cudaFreeHost": "hipHostFree",
+    "cuMemcpyDtoD": "hipMemcpyDtoD",
+    "cuMemcpyHtoD": "hipMemcpyHtoD",
+    "cuMemcpyDtoH": "hipMemcpyDtoH",
+}
+"""HIP's names where they are not CUDA's with another beginning (hip_runtime_api.h of ROCm 7)."""
+
+
+def hip_name(name: str) -> str:
+    """Return what HIP calls a function of CUDA's runtime; a name of another library stays as it is."""
+    return _HIP.get(name, "hip" + name.removeprefix("cuda") if name.startswith("cuda") else name)
+
+
+def _with_hip(*names: str) -> frozenset[str]:
+    return frozenset(names) | {hip_name(name) for name in names}
+
+
 ALLOCATIONS: dict[str, tuple[int, int, str]] = {
     "cudaMalloc": (0, 1, "device"),
     "cuMemAlloc": (0, 1, "device"),
@@ -82,8 +102,8 @@ ALLOCATIONS: dict[str, tuple[int, int, str]] = {
     "nvshmem_malloc": (-1, 0, "nvshmem"),
 }
 """Function: (argument that receives the pointer, argument with the bytes, kind of memory)."""
-FREES = frozenset(
-    {"cudaFree", "cudaFreeAsync", "cudaFreeHost", "ncclMemFree", "ncclx::buf_free", "cuMemFree", "nvshmem_free"}
+FREES = _with_hip(
+    "cudaFree", "cudaFreeAsync", "cudaFreeHost", "ncclMemFree", "ncclx::buf_free", "cuMemFree", "nvshmem_free"
 )
 
 COPIES: dict[str, tuple[int, int]] = {
@@ -99,20 +119,18 @@ COPIES: dict[str, tuple[int, int]] = {
 }
 """Function: (destination, source)."""
 FILLS = {"cudaMemset": 0, "cudaMemsetAsync": 0, "cudaMemset2D": 0, "cudaMemset2DAsync": 0}
-HOST_SYNCS = frozenset(
-    {
-        "cudaStreamSynchronize",
-        "cudaDeviceSynchronize",
-        "cudaEventSynchronize",
-        "cuStreamSynchronize",
-        "cuCtxSynchronize",
-        "cudaMemcpy",
-    }
+HOST_SYNCS = _with_hip(
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+    "cudaMemcpy",
 )
 """The host waits for the device. cudaEventRecord and cudaStreamWaitEvent do not belong here: nobody waits in them."""
-STREAM_ORDER = frozenset({"cudaEventRecord", "cudaStreamWaitEvent", "cudaEventRecordWithFlags"})
+STREAM_ORDER = _with_hip("cudaEventRecord", "cudaStreamWaitEvent", "cudaEventRecordWithFlags")
 TIMERS = frozenset({"MPI_Wtime", "now", "gettimeofday", "clock_gettime", "omp_get_wtime", "get_time", "time_now"})
-GRAPH_CAPTURE = frozenset({"cudaStreamBeginCapture", "cudaGraphLaunch", "cudaStreamBeginCaptureToGraph"})
+GRAPH_CAPTURE = _with_hip("cudaStreamBeginCapture", "cudaGraphLaunch", "cudaStreamBeginCaptureToGraph")
 LAUNCH_CALLS: dict[str, tuple[int, int | None]] = {
     "cudaLaunchKernel": (0, None),
     "cudaLaunchCooperativeKernel": (0, None),
@@ -121,6 +139,11 @@ LAUNCH_CALLS: dict[str, tuple[int, int | None]] = {
     "cudaLaunchKernelEx": (1, 2),
 }
 """Function: (argument that names the kernel, first of the kernel's own arguments where they stand in the call)."""
+ALLOCATIONS.update({hip_name(name): where for name, where in list(ALLOCATIONS.items())})
+COPIES.update({hip_name(name): where for name, where in list(COPIES.items())})
+FILLS.update({hip_name(name): where for name, where in list(FILLS.items())})
+LAUNCH_CALLS.update({hip_name(name): where for name, where in list(LAUNCH_CALLS.items())})
+LAUNCH_CALLS["hipLaunchKernelGGL"] = (0, 5)
 
 POINTER_GETTERS = frozenset(
     {

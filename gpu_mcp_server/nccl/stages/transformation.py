@@ -9,7 +9,7 @@ from posixpath import basename, dirname, join, relpath, splitext
 from gpu_mcp_server.models.transform import Api, Library, Stage, TransformResult
 from gpu_mcp_server.nccl.analysis.advice import advice, is_old, rccl_advice
 from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
-from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
+from gpu_mcp_server.nccl.analysis.feasibility import is_hip_program, stage_a, stage_b
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.program_model.program import (
@@ -81,18 +81,18 @@ def transform(
         stages: Which to do; their order is fixed.
         api: auto is lsa; gin where ranks do not share NVLink.
         nccl_version: Of the headers that it will be built against, if known.
-        library: Whose headers they are; for RCCL nothing is generated.
+        library: Whose headers they are; for RCCL, and for a program of HIP, nothing is generated.
     """
     chosen = "gin" if api == "gin" else "lsa"
     analysis = Analysis(files, main)
-    if library == "nccl" and is_old(nccl_version, chosen):
+    if library == "nccl" and not is_hip_program(analysis) and is_old(nccl_version, chosen):
         return _refused(analysis, chosen, nccl_version), {}
     already = any(c.full_name.startswith(GENERATED) for c in analysis.program.calls)
     if not analysis.sites and not already:
         headline = "nothing to transform: no host call of NCCL communicates in these files"
         return TransformResult(status="nothing to transform", headline=headline, api=chosen), {}
-    if library == "rccl":
-        return _left_to_hip(analysis, chosen, nccl_version), {}
+    if library == "rccl" or is_hip_program(analysis):
+        return _left_to_hip(analysis, chosen, nccl_version if library == "rccl" else None), {}
     work = Transformation({p: t for p, t in files.items() if basename(p) not in OURS}, main)
     work.api = chosen
     reasons = _reasons(analysis, stages)
@@ -149,8 +149,8 @@ def _refused(analysis: Analysis, api: str, version: tuple[int, int, int] | None)
 
 
 def _left_to_hip(analysis: Analysis, api: str, version: tuple[int, int, int] | None) -> TransformResult:
-    said = ".".join(map(str, version or ()))
-    headline = f"RCCL {said}: nothing is generated for it, {len(analysis.sites)} sites stay"
+    said = "".join(f" {'.'.join(map(str, v))}" for v in [version] if v)
+    headline = f"RCCL{said}: nothing is generated for it, {len(analysis.sites)} sites stay"
     return TransformResult(
         status="needs the agent",
         headline=headline,

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.transform import TransformResult
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+from gpu_mcp_server.nccl.analysis.feasibility import is_hip_program
+from gpu_mcp_server.nccl.analysis.graph_export import export_graph
 from gpu_mcp_server.nccl.program_model.api_names import ROLES
 from gpu_mcp_server.nccl.program_model.markers import blocks, frozen_text
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
@@ -231,6 +234,50 @@ def test_for_rccl_nothing_is_generated_and_what_its_headers_tell_is_said():
         "from 2.30.4 on" in a for a in result.advice
     )
     assert any("from 2.30.4 on" in a for a in old.advice) and none.status == "nothing to transform"
+
+
+HIP = """#include <hip/hip_runtime.h>
+#include <rccl/rccl.h>
+__global__ void fill(float* p, float v) { p[threadIdx.x] = v; }
+int main() {
+  const int devices = 2;
+  ncclComm_t comms[2];
+  float *from[2], *to[2], host[64];
+  hipStream_t streams[2];
+  for (int d = 0; d < devices; d++) {
+    hipSetDevice(d);
+    hipMalloc(&from[d], 256);
+    hipMalloc((void**)(to + d), 256);
+    hipMemset(to[d], 0, 256);
+    hipStreamCreate(streams + d);
+    hipLaunchKernelGGL(fill, dim3(1), dim3(64), 0, streams[d], from[d], 3.0f);
+  }
+  ncclCommInitAll(comms, devices, nullptr);
+  ncclGroupStart();
+  for (int d = 0; d < devices; d++) ncclAllReduce(from[d], to[d], 64, ncclFloat, ncclSum, comms[d], streams[d]);
+  ncclGroupEnd();
+  for (int d = 0; d < devices; d++) hipStreamSynchronize(streams[d]);
+  hipMemcpy(host, to[0], 256, hipMemcpyDeviceToHost);
+}
+"""
+
+
+def test_a_hip_program_is_read_as_one_and_nothing_of_cuda_is_put_into_it():
+    analysis = Analysis({"m.cpp": HIP}, "m.cpp")
+    (site,) = export_graph(analysis).sites
+    flow = {
+        b.role: ([p.partition(":")[0] for p in b.producers], [c.partition(":")[0] for c in b.consumers])
+        for b in site.buffers
+    }
+    result, made = transform({"m.cpp": HIP}, "m.cpp", nccl_version=(2, 28, 9))
+
+    assert flow == {"send": (["fill"], []), "recv": ([], ["hipMemcpy"])}
+    assert site.stage_a.reasons == [
+        "a program of HIP: the generated windows and kernels are CUDA, write RCCL's by hand"
+    ]
+    assert made == {} and result.headline == "RCCL: nothing is generated for it, 1 sites stay"
+    either = HIP.replace("#include <rccl", "#ifdef CUDA\n#include <cuda_runtime.h>\n#endif\n#include <rccl")
+    assert not is_hip_program(Analysis({"m.cpp": either}, "m.cpp")), "it may be built for either"
 
 
 @pytest.mark.parametrize("text", ["", "no CUDA {{{ <<<", '#include <cstdio>\nint main() { puts("ncclAllReduce(a)"); }'])
