@@ -156,6 +156,15 @@ def test_the_run_times_words_for_a_broken_kernel_are_known():
     assert not coredump.kernel_fault("all 4096 results are right")
 
 
+def test_an_older_tool_without_line_information_still_names_the_kernel():
+    said = (
+        "========= Invalid __global__ write of size 8 bytes\n=========     at 0x1c0 in fillRows(double*, int)\n"
+        "=========     by thread (3,0,0) in block (2,0,0)\n=========     Address 0x7f0000000 is not writable\n"
+    )
+    (finding,) = sanitizer.parse(said).findings
+    assert (finding.kernel, finding.file, finding.line, finding.detail) == ("fillRows", None, None, "not writable")
+
+
 LINES = [line for path in DATA.glob("*.txt") for line in path.read_text().splitlines()]
 
 
