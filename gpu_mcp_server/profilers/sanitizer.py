@@ -30,9 +30,7 @@ _HEADS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 _AT = re.compile(
     r"(?:at|and \w+ access at) (?P<fn>.{1,2000}?)\+0x[0-9a-f]+(?: in (?P<file>[^\s:]+):(?P<line>\d{1,9}))?"
 )
-_AT_OLDER = re.compile(
-    r"at 0x[0-9a-f]+ in (?:(?P<file>[^\s:]+):(?P<line>\d{1,9}):)?(?P<fn>.{1,2000})", re.MULTILINE
-)
+_AT_OLDER = re.compile(r"at 0x[0-9a-f]+ in (?:(?P<file>[^\s:]+):(?P<line>\d{1,9}):)?(?P<fn>.{1,2000})", re.MULTILINE)
 """As compute-sanitizer before 2022 and cuda-memcheck have it, without a file where there is no line information."""
 _RACE = re.compile(r"Race reported between (?P<first>\w+) access (?P<rest>at .*)")
 _HAZARD = re.compile(r"(?P<second>Read|Write|Atomic) Thread \(\d+,\d+,\d+\) (?P<rest>at .*)")
