@@ -124,6 +124,23 @@ def get_init_inputs():
 """
 
 
+MIXED = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, turns, table, gain, left, right):
+        pairs = torch.view_as_complex(x.reshape(6, 4, 2).contiguous())
+        y = torch.view_as_real(pairs * turns).flatten(1) * gain
+        y = y + table.float().sum() / 1000 + left.sum() - right[0]
+        return y, y.mean()
+def get_inputs():
+    memory = torch.randn(20)
+    return [torch.randn(8, 6).t(), torch.polar(torch.ones(6, 4), torch.rand(6, 4) * 6),
+            torch.randint(-300, 300, (7,), dtype=torch.int16), torch.randn(()), memory[:12], memory[8:]]
+def get_init_inputs():
+    return []
+"""
+
+
 @pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
@@ -342,6 +359,27 @@ async def test_kernelbench_tolerances_are_those_of_the_version_that_is_wished_fo
     info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR, wish=wish))
 
     assert (info.rtol, info.atol) == (rtol, atol)
+
+
+@needs_torch
+@pytest.mark.timeout(600)
+async def test_complex_short_scalar_shared_and_strided_tensors_are_those_of_the_file(lab: Lab):
+    info = await lab.evaluation.registry.import_file(ProblemSource("mixed.py", MIXED))
+    seen = ("x float32 [6, 8] strides (1, 6)", "turns complex64 [6, 4]", "table int16 [7]", "gain float32 []")
+    assert all(each in info.tensors for each in (*seen, "in left's memory")), info.tensors
+    for change, verdict in {
+        ("model", "model"): "correct",
+        ("pairs * turns", "pairs * turns.conj()"): "incorrect",
+        ("right[0]", "right[1]"): "incorrect",
+    }.items():
+        found = await lab.evaluation.evaluator.evaluate(
+            info.problem_id,
+            as_new(MIXED.replace(*change)),
+            device="cpu",
+            timing=TimingOptions(tier="smoke"),
+            wait_s=550.0,
+        )
+        assert found.verdict == verdict, (change, found.reason)
 
 
 @needs_torch
