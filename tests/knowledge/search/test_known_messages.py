@@ -1,4 +1,4 @@
-"""What people paste: messages, settings of variables, and names of files."""
+"""Search for pasted text: messages, settings of variables, and names of files."""
 
 from collections.abc import Iterator
 from dataclasses import replace
