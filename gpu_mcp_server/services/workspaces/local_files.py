@@ -157,5 +157,5 @@ def _expanded(path: Path) -> Path:
 def _refused(path: Path, error: OSError) -> NotFound | PathRefused:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         sought = "" if path.is_absolute() else f"Sought in {str(Path.cwd())!r}, the server's working folder. "
-        return NotFound("local file", str(path), hint=f"{sought}The server reads it from its own machine.")
+        return NotFound("local file", str(path), hint=f"{sought}Check the path: the server reads its own machine.")
     return PathRefused(f"{str(path)!r} cannot be read: {error.strerror}.", hint="Check its permissions.")
