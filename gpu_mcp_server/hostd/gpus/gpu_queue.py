@@ -262,8 +262,9 @@ class Queue:
             known = [t for t in (foretold, lease.request.limit_s) if t is not None]
             if not known:
                 return None
-            expected = min(known) - held
-            left = max(left, expected if expected > 0 else 0.1 * held)
+            if held >= min(known):
+                return None  # it takes longer than any like it did: nothing is known of its end any more
+            left = max(left, min(known) - held)
         return left
 
     def standing(self, request: Request, order: Sequence[Request], now: float) -> QueuePosition:

@@ -224,6 +224,8 @@ def test_the_wait_is_foretold_by_what_was_seen():
     order = bench.queue.waiting_in_order(25.0)
     standings = [bench.queue.standing(bench.queue.waiting[n], order, 25.0) for n in (next_one, after)]
     assert [(s.position, s.wait_s) for s in standings] == [(1, 15.0), (2, 35.0)]
+    late = [bench.queue.standing(bench.queue.waiting[n], order, 40.0) for n in (next_one, after)]
+    assert [s.wait_s for s in late] == [None, None], "the holder takes longer than any did"
 
 
 def test_an_idle_holder_is_asked_to_leave_once_and_only_if_it_is_in_the_way():
