@@ -116,8 +116,10 @@ class Ground:
     def _so_far(self) -> str:
         if self.best is None or not rate(self.best):
             return ""
-        best = self.best
-        return f"; best so far {f'{best.speedup:.3g}' if best.speedup else format_time((best.median_us or 0) / 1e6)}"
+        best, trust = self.best, self.best.trust.partition(":")[0]
+        figure = f"{best.speedup:.3g}" if best.speedup else format_time((best.median_us or 0) / 1e6)
+        # A confirmed time ranks before a greater speed-up that is not: the figure alone may seem to fall.
+        return f"; best so far {figure}" + (f", {trust}" if trust else "")
 
     async def ask(self, step: str, kind: str, prompt: str, on_call: OnCall | None = None) -> Answer:
         """Ask the agent, with our tools if `on_call` is to hear of them; its prompt and its answer are kept."""
