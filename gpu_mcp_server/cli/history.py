@@ -68,7 +68,8 @@ def history(
     found = in_process_client.run(work)
     written = _written(found, plot, lineage, export)
     shown = found.points[-limit:]
-    more = [f"({len(found.points) - len(shown)} before these; --limit)"] if len(shown) < len(found.points) else []
+    hidden = len(found.points) - len(shown)
+    more = [f"({hidden} earlier attempts are not shown; raise --limit)"] if hidden else []
     text = "\n".join([found.summary(), *history_table(shown), *more, *(f"written: {path}" for path in written)])
     print_result(found.model_dump(mode="json") | {"written": written}, text, as_json=as_json)
 

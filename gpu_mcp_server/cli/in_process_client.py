@@ -27,11 +27,11 @@ T = TypeVar("T")
 CLEARED = "\r\x1b[K"
 """To the start of the line, and the rest of it erased. Source: ECMA-48, EL."""
 _COUNTED = re.compile(r"\bround \d+|, about \d+ s|\bfor \d+ s\b")
-"""What changes from look to look: of a message that differs in nothing else, one line is enough."""
+"""Parts of a message that change from look to look: one line is enough where nothing else differs."""
 GOES_ON = (
     "begun", "waits", "queue: ", "attempt a-", "still running", "starting ", "first call", "hidden shapes", "shape ",
 )  # fmt: skip
-"""Begins what a step, or a candidate in it, says before its end."""
+"""Beginnings of the messages of a step, or of a candidate in it, before its end."""
 
 LOCAL_ONLY: ContextVar[bool] = ContextVar("local_only", default=False)
 """Whether `--local` was given: the command acts on this machine's store although the user is logged in elsewhere."""

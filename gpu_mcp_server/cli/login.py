@@ -34,7 +34,7 @@ def login(
     secret = typer.prompt("Token", hide_input=True, err=True) if asking else sys.stdin.readline().strip()
     if not secret.isprintable() or not secret.isascii() or not secret or " " in secret:
         raise BadRequest(
-            "That is no token: it is empty, or has spaces or characters that none has.",
+            "That is no token: it is empty, or has spaces or characters outside ASCII.",
             hint="An admin makes one with `gpu-mcp-server token create NAME`; it begins with gpumcp_.",
         )
     announce(f"trying the token at {address}")

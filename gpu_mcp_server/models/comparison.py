@@ -46,7 +46,7 @@ class ComparisonRow(Model):
     speedup_range: tuple[float, float] | None = None
     """Of the shapes' intervals; the lower end ranks."""
     time_range_us: tuple[float, float] | None = None
-    """The same of the time of a call, where that ranks; the upper end does."""
+    """95 % interval of the time of a call, where times rank; its upper end ranks."""
     rank: int | None = None
     """Rows whose intervals overlap share one."""
     time_us: float | None = None

@@ -17,7 +17,7 @@ class Ranking(Model):
     best: float | None = None
     """Greatest speed-up of a correct one that no audit voided."""
     best_us: float | None = None
-    """Shortest time of a call of such a one, where there is no baseline."""
+    """Shortest time of a call of a correct attempt that no audit voided, where there is no baseline."""
 
 
 class ProblemLine(Model):

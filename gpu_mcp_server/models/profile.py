@@ -352,8 +352,8 @@ class HotspotReport(ResultModel):
         if self.device is None:
             return "modules: the time in their forward, modules inside them included; backward is in none of them"
         return (
-            "modules: the host's time in their forward, which launches kernels and seldom waits for them; then the "
-            "kernels' part of the GPU's busy time. Modules inside them are included, backward is in none of them"
+            "modules: the host's time in their forward, mostly launches; then their kernels' part of the GPU's busy "
+            "time. Modules inside them are included, backward is in none of them"
         )
 
     def _idle(self) -> str:

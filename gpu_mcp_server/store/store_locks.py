@@ -19,7 +19,7 @@ SHARED_WORK = "upkeep.lock"
 _BUSY = {
     (USE, True): ("A server or a command uses the store in {folder}.", "Stop them, then repeat the command."),
     (TEAM, True): (
-        "Another server gives the store in {folder} to a team already, and only one may.",
+        "Another server already gives the store in {folder} to a team; a store has one such server.",
         "Stop that one, or set GPU_MCP_DATA_DIR to a folder of this server's own.",
     ),
     (USE, False): ("The store in {folder} is being restored.", "Start again when that has ended."),

@@ -45,6 +45,6 @@ def include_options(trees: Sequence[HeaderTree], compiler: str) -> tuple[str, ..
 
 
 def linking_arguments(argv: Sequence[str], trees: Sequence[HeaderTree]) -> tuple[str, ...]:
-    """Return a compiler's arguments; with tvm-ffi's headers what its package defines may stay undefined."""
+    """Return a compiler's arguments; with tvm-ffi's headers its package's symbols may stay undefined."""
     refused = NO_UNDEFINED if any(tree.name == "tvm-ffi" for tree in trees) else ()
     return tuple(word for word in argv if word not in refused)

@@ -29,7 +29,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("write_files", {"files": {"a": "b"}, "workspace_id": "w-9"}, ["'w-9'", "write_files without workspace_id"]),
     ("write_files", {"files": "x"}, ["files must be an object (got 'x')", "For example files: {"]),
     ("read_file", {"workspace_id": "w-9", "path": "a"}, ["'w-9'", "write_files"]),
-    ("compile_kernel", {"path": "gone.c"}, ["no local file 'gone.c'", "Sought in '/", "working folder"]),
+    ("compile_kernel", {"path": "gone.c"}, ["no local file 'gone.c'", "The server looked in '/", "working folder"]),
     ("compile_kernel", {}, ["source either as text or as a path"]),
     ("compile_kernel", {"source": "int x;"}, ["Set language: c, cpp, cuda, hip, triton, launcher."]),
     ("compile_kernel", {"source": "x", "language": "c", "compiler": "icc"}, ["'icc' is no compiler for c", "There are"]),

@@ -36,7 +36,7 @@ class Buffers:
     weights_written = False
     """Whether the inputs that are a model's weights are there; they do not change."""
     made_s = 0.0
-    """What the problem's own code took to make a round's inputs, when it did so last."""
+    """Seconds that the problem's own code took to make the last round's inputs."""
     decoys = False
     """Whether the inputs that are drawn now are decoys, which no reference answers."""
     changes = False

@@ -29,7 +29,7 @@ FEWER, FAR_FEWER = 2, 4
 """Times as few calls after a launch that did not return: a reference of eight kernels fills the queue with half of the
 calls of a round. Of those that are launched first, hardly any number will do."""
 MANY_HOST_S = HOST_S / 2
-"""What launching more calls than the first may take, besides what ungated rounds took: at worst it leads to fewer."""
+"""Time that launching more than the first calls may take beyond that of ungated rounds: at worst a round has fewer."""
 SHARED, GATE_S = 0.1, 6e-6
 """Part of a call's time, and a gate's own, by which one behind its own gate may take more than one among others."""
 CERTAIN, SURE_S = 2.0, 30e-6
@@ -44,7 +44,7 @@ class Pace(NamedTuple):
     """Findings of an ungated round for rounds behind gates."""
 
     call_s: float
-    """What a call of the candidate's took."""
+    """Time of one call of the candidate."""
     reference_call_s: float
     most: int
     """Calls that a round may have, for memory's sake and the reference's."""

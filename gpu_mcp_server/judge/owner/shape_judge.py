@@ -47,8 +47,8 @@ EMPTY_PASSES = 2
 """After each round, where there are any. One varies as a round does, and less is known of the cost by one than of the
 round; a third would take more rounds' time than it tells (benchmarks/results/h200-repeats.md)."""
 REFERENCE_S, GATED_S = 0.05, 1e-4
-"""What a round may take the reference where gates give the times: it answers some forty of them. And what a round lasts
-all the same, with `STOPPED_CALLS` at least: the last word is seen within a microsecond of its writing."""
+"""Time of a round in the reference, where gates give the times: it answers some forty rounds. And a round's least time,
+with `STOPPED_CALLS` at least: the owner sees the last word within a microsecond of its writing."""
 GROWTH = 16
 MOST_PASSES = 64
 AIM = 1.15
@@ -157,7 +157,7 @@ class Shape:
         return played
 
     def _play_first(self, buffers: Buffers) -> Round:
-        """Play a round, and another where what makes inputs was loaded in it and its place chosen."""
+        """Play a round, and another one where the first loaded the code that makes inputs and chose its place."""
         played = self._play(buffers)
         return self._play(buffers) if buffers.made_s > played.reference_s else played
 

@@ -169,7 +169,7 @@ class ShapeTimes:
         return bool(why)
 
     def cache_text(self, touched: int) -> str:
-        """Say how the bytes of a round's data compare with the cache; empty where nobody knows its size."""
+        """Say how the bytes of a round's data compare with the cache; empty where its size is unknown."""
         cache = self.device.cache_bytes()
         state = "cold" if touched >= COLD * cache else "partly warm"
         return "%s: %s a round, %s of cache" % (state, megabytes(touched), megabytes(cache)) if cache else ""

@@ -55,7 +55,7 @@ class Cost(NamedTuple):
 
     @property
     def floor_s(self) -> float:
-        """Return what a round takes at least, as far as the clock can tell."""
+        """Return the least time of a round that the clock can tell."""
         return self.spread_s / 2 + 1e-7
 
     def shortest_s(self, *, calibrates: bool) -> float:

@@ -331,12 +331,10 @@ class GatedRounds:
 
     def _advice(self) -> str:
         """Say what a late answer may mean, and what to do about it."""
-        longer = "at a larger shape, as longer rounds allow more"
+        longer = "at a larger shape, where rounds are longer"
         if self.device.framework == "numpy":
             longer = "with a torch reference, which makes rounds longer"
-        return (
-            "; a kernel that begins before the clock does that, and so does a busy host: evaluate again, or " + longer
-        )
+        return "; the cause is a busy host, or a kernel that starts ahead of the clock: evaluate again, or " + longer
 
     def later_s(self) -> Dict[str, float]:
         """Return how much later than around an empty pass the GPU answered, by when."""

@@ -25,7 +25,7 @@ def timed_pass(player: Player, buffers: Buffers, timeout_s: float, calls: int = 
     """Have a player work on a round, or on its first `calls` alone, and time it.
 
     The clock starts before the thaw: there is no moment at which the player can run with this round's inputs and
-    without the clock. What it is to do waits for it by then, so that nobody has to be woken a second time.
+    without the clock. What it is to do waits for it by then, so that no process has to be woken a second time.
     """
     begin = time.monotonic()
     player.tell("go", calls=calls or buffers.sets, **more)

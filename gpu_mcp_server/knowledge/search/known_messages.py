@@ -9,7 +9,7 @@ from gpu_mcp_server.knowledge.search.edition_scope import Scope
 MESSAGES = "messages"
 """Library of the texts that explain messages."""
 HOLE = "…"
-"""What stands for the part of a message that varies."""
+"""Mark for the part of a message that varies."""
 MOST_FOUND = 2
 _PLAIN = re.compile(r"[^a-z0-9]+")
 

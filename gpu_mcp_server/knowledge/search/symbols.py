@@ -31,7 +31,7 @@ _CODE = re.compile(
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\s*=\s*\S+")
 """A variable that is set to something, as in `CUDA_LAUNCH_BLOCKING=1`: its value is no code."""
 _FILE = re.compile(r"\.(?:h|hh|hpp|cuh|cu|c|cc|cpp|py|o|a|so)$")
-"""What names of files end with."""
+"""Endings of file names."""
 _ROUTINE = re.compile(r"[sdcz][a-z]{2}[a-z0-9]{1,5}")
 _SHORT = re.compile(r"[a-z]{1,4}\d{1,3}[a-z]?")
 """Words like tf32 and int8: types of little use in a question about something else."""

@@ -241,7 +241,7 @@ class CommandRunner:
         await self._experience.abandon()
 
     async def refresh_running_jobs(self, patience_s: float = SETTLE_S) -> dict[str, str]:
-        """Ask for the jobs that count as running; return the state of each that goes on, running if nobody answers."""
+        """Ask for the jobs that count as running; return the state of each that goes on, running if no host answers."""
         rows = await self._table.unfinished_jobs()
         states = await asyncio.gather(*(self._settle(row, patience_s) for row in rows))
         return {row.job_id: state for row, state in zip(rows, states, strict=True) if state != "finished"}

@@ -118,7 +118,7 @@ def binding_for(problem: Problem, source: CandidateSource, entry: str) -> Bindin
         return None
     if not binds_torch(source.text):
         raise BadRequest(
-            "The source includes torch's headers and binds no function, by which the judge could call it.",
+            "The source includes torch's headers and binds no function that the judge could call.",
             hint='Add PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("NAME", &NAME); }, or a TORCH_LIBRARY.',
         )
     return binding_of(source.text, entry, len(problem.inputs), len(problem.outputs), len(problem.symbols()))

@@ -34,7 +34,7 @@ PROFILED = (
     "(SELECT p.reason FROM attempts p WHERE p.kind = 'profile' AND p.parent_id = a.attempt_id "
     "ORDER BY p.seq DESC LIMIT 1)"
 )
-"""What the last profile of an attempt said of it, its bound first."""
+"""Note of the last profile of an attempt, its bound first."""
 FROM = (
     "FROM attempts a JOIN problems ON problems.problem_id = a.problem_id "
     f"WHERE a.kind = 'evaluate' AND a.status != 'running' AND a.status NOT IN ({NOBODYS})"

@@ -34,7 +34,7 @@ from gpu_mcp_server.store.artifacts import Artifacts
 STATIC = get_args(Rule)
 ON_HOST = ("versions", "build")
 ON_GPUS = ("run", "counters", "differential", "stress", "negative control", "memcheck", "timing")
-LATER = "left to the last stage, which has it"
+LATER = "the last stage runs this check"
 TOLD_CHARACTERS = 160
 STEPS = {"static": 0, "build": 1, "run": 2, "all": 3}
 Texts = Mapping[str, str]

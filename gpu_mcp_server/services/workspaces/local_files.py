@@ -156,6 +156,6 @@ def _expanded(path: Path) -> Path:
 
 def _refused(path: Path, error: OSError) -> NotFound | PathRefused:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        sought = "" if path.is_absolute() else f"Sought in {str(Path.cwd())!r}, the server's working folder. "
+        sought = "" if path.is_absolute() else f"The server looked in {str(Path.cwd())!r}, its working folder. "
         return NotFound("local file", str(path), hint=f"{sought}Check the path: the server reads its own machine.")
     return PathRefused(f"{str(path)!r} cannot be read: {error.strerror}.", hint="Check its permissions.")

@@ -45,7 +45,7 @@ async def problem(source: ProblemSource) -> Problem:
     if EXTRACTOR in files:
         if source.wish.model_copy(update={"accept_degenerate": False, "max_bytes": None}) != AS_IT_IS:
             raise BadRequest(
-                "A wish goes with a PyTorch module, and this task is a program.", hint=f"Write it into {EXTRACTOR}."
+                "Wishes go with a PyTorch module, and this task is a program.", hint=f"Write them into {EXTRACTOR}."
             )
         return program.problem_from_table(_program(task, name, about, files))
     hint = f"{EXTRACTOR} into its folder, as resource gpu-mcp://docs/problem-formats has it, or make a problem of the "
@@ -56,7 +56,7 @@ async def problem(source: ProblemSource) -> Problem:
         )
     raise BadRequest(
         f"The task has no PyTorch module to compare with ({MODULES}/*.py or model.py with get_inputs and "
-        "get_init_inputs), and its own command's PASS is not believed.",
+        "get_init_inputs), and the judge does not accept its own command's PASS.",
         hint=f"Put {hint}kernel with register_problem.",
     )
 

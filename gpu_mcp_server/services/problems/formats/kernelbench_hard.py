@@ -77,7 +77,7 @@ def _shapes(text: str) -> list[dict[str, Any]]:
     except (SyntaxError, ValueError, StopIteration, RecursionError, MemoryError) as error:
         raise BadRequest(
             f"shapes.py has no SHAPES that can be read: {str(error) or 'it sets none'}.",
-            hint="SHAPES = [{'M': 64}, ...].",
+            hint="Write SHAPES = [{'M': 64}, ...].",
         ) from error
     if not isinstance(found, (list, tuple)) or not all(isinstance(e, dict) for e in cast("list[Any]", found)):
         raise BadRequest("SHAPES is no list of values by name.", hint="SHAPES = [{'M': 64}, ...].")

@@ -66,7 +66,7 @@ async def problem(source: ProblemSource) -> Problem:
     rtol, atol = (min(each) for each in zip(*tolerances, strict=True))
     about = str(definition.get("description") or "")
     if left_out:
-        about += f" ({len(left_out)} workloads are left out; of the first {left_out[0]}.)"
+        about += f" ({len(left_out)} workloads are left out; the first because {left_out[0]}.)"
     return suite_problem(
         name, str(definition["reference"]), kind="trace", cases=cases, wish=source.wish, description=about,
         files={"definition.json": json.dumps(plain), **tensors.files}, rtol=rtol, atol=atol,

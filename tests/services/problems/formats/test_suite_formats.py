@@ -301,7 +301,7 @@ async def test_a_sweep_of_shapes_has_its_own_model_and_weights_at_each(lab: Lab,
 @pytest.mark.parametrize(
     ("shapes", "says"),
     [
-        ("SEEDS = (0, 1)\n", r"has no SHAPES that can be read: it sets none\. SHAPES = "),
+        ("SEEDS = (0, 1)\n", r"has no SHAPES that can be read: it sets none\. Write SHAPES = "),
         ("SHAPES = [{'n': len('ab')}]\n", "has no SHAPES that can be read: "),
         ("SHAPES = [8, 30]\n", "SHAPES is no list of values by name"),
     ],
@@ -401,7 +401,7 @@ async def test_a_task_of_the_arena_is_judged_by_its_pytorch_module(lab: Lab, tmp
     (tmp_path / "pytorch_code_module").mkdir()
     (tmp_path / "config.yaml").write_text(ARENA)
     (tmp_path / "pytorch_code_module" / "scaled.py").write_text("x = 1")
-    with pytest.raises(BadRequest, match="its own command's PASS is not believed"):
+    with pytest.raises(BadRequest, match="the judge does not accept its own command's PASS"):
         await read_problem(await source_at(tmp_path))
     (tmp_path / "pytorch_code_module" / "scaled.py").write_text(BOOK)
     info = await imported(lab, tmp_path)
@@ -420,7 +420,7 @@ async def test_wishes_go_with_the_arenas_modules_and_not_with_its_programs(tmp_p
 
     (tmp_path / "pytorch_code_module/scaled.py").write_text("x = 1")
     (tmp_path / "extractor.toml").write_text(ARENA_OUTPUTS)
-    with pytest.raises(BadRequest, match=r"this task is a program\. Write it into extractor\.toml"):
+    with pytest.raises(BadRequest, match=r"this task is a program\. Write them into extractor\.toml"):
         await read_problem(replace(await source_at(tmp_path), wish=wish))
     found = await read_problem(replace(await source_at(tmp_path), wish=ImportOverrides(max_bytes=1000)))
     assert found.kind == "program" and found.program and found.program.replaces == "pytorch_code_module/scaled.py"
