@@ -5,8 +5,10 @@ torch/utils/cpp_extension.py of torch 2.13 (`_import_module_from_library`, TORCH
 """
 
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from gpu_mcp_server.errors import BadRequest
@@ -24,9 +26,17 @@ _MODULE = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)\s*,")
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)\s*\{")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"\s*,\s*(?:&|TORCH_FN\s*\(\s*&?)?\s*((?:\w+\s*::\s*)*\w+|\[)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)\)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
-MOST_MACROS = 16
-"""Most macros that bind a function, of those that a source defines."""
-_SCHEMA = re.compile(r"\.\s*def\s*\(\s*\"([\w.]+)\s*\(([^\"]*?)\)\s*->\s*([^\"]*?)\s*\"")
+MOST_MACROS, MOST_WRITTEN = 16, 1 << 17
+"""Most macros that bind a function, of those that a source defines, and characters that a macro's uses may become: one
+that uses the next ten times, and so on, would make a short source as long as memory."""
+MOST_BOUND, MOST_PLACES = 100, 100
+"""Functions and libraries of a source that are looked at, and places at which a function's definition is looked for."""
+TYPE_CHARACTERS, PARAMETER_CHARACTERS = 200, 2000
+"""Before a function's name, in which its type stands, and behind it, in which its parameters end. Sources are hostile:
+no reading of one may take longer than its length allows."""
+_NAME = string.ascii_letters + string.digits + "_"
+_TYPE = _NAME + ":<>,*&" + string.whitespace
+_SCHEMA = re.compile(r"\.\s*def\s*\(\s*\"([\w.]+)\s*\(([^\"]{0,4000}?)\)\s*->\s*([^\"]{0,400})\"")
 
 
 @dataclass(frozen=True)
@@ -72,16 +82,16 @@ def bound_functions(source: str) -> list[BoundFunction]:
     found: dict[str, BoundFunction] = {}
     module = _MODULE.search(code)
     if module:
-        for name, function in _BOUND.findall(_expanded(code, code[module.end() :])):
+        for name, function in _bindings(_expanded(code, code[module.end() :])):
             returns, count = _shape_of(code, function)
             found.setdefault(name, BoundFunction(name, f"extension.{name}", returns, count))
-    for library in _LIBRARY.finditer(code):
+    for library in islice(_LIBRARY.finditer(code), MOST_BOUND):
         place, body = f"torch.ops.{library[1]}", code[library.end() : _end_of_block(code, library.end())]
-        for name, arguments, result in _SCHEMA.findall(body):
+        for name, arguments, result in (each.groups() for each in islice(_SCHEMA.finditer(body), MOST_BOUND)):
             count = len([a for a in arguments.split(",") if a.strip() not in ("", "*")])
-            bound = BoundFunction(name, f"{place}.{name}", result.strip("() ") != "", count)
+            bound = BoundFunction(name, f"{place}.{name}", result.strip("() \t\n") != "", count)
             found.setdefault(name, bound)
-        for name, function in _BOUND.findall(body):
+        for name, function in _bindings(body):
             returns, count = _shape_of(code, function)
             found.setdefault(name, BoundFunction(name, f"{place}.{name}", returns, count))
     return list(found.values())
@@ -158,13 +168,20 @@ def _file(name: str, place: str, *, python: bool, returns: bool, given: int = 0,
     return "\n".join(lines) + "\n"
 
 
+def _bindings(body: str) -> list[tuple[str, str]]:
+    """Return names in Python with the functions that they are bound to."""
+    return [(each[1], each[2]) for each in islice(_BOUND.finditer(body), MOST_BOUND)]
+
+
 def _expanded(code: str, body: str) -> str:
     """Return a module's body with the uses of the source's macros that bind their only argument written out."""
     binding = [found for found in _MACRO.findall(code) if re.search(r"\.\s*def\s*\(", found[2])]
     for name, parameter, text in binding[:MOST_MACROS]:
         quoted = re.sub(rf"#\s*{parameter}\b|\b[A-Z_]+\(\s*{parameter}\s*\)", r'"\\0"', text).replace("\\\n", " ")
         written = re.sub(rf"\b{parameter}\b", r"\\0", quoted)
-        body = re.sub(rf"\b{name}\(\s*(\w+)\s*\)", lambda use, text=written: text.replace("\\0", use[1]), body)
+        use, holes = re.compile(rf"\b{name}\(\s*(\w+)\s*\)"), written.count("\\0")
+        if sum(len(written) + holes * len(each[1]) for each in use.finditer(body)) <= MOST_WRITTEN:
+            body = use.sub(lambda each, text=written: text.replace("\\0", each[1]), body)
     return body
 
 
@@ -173,15 +190,26 @@ def _shape_of(code: str, function: str) -> tuple[bool, int | None]:
     if function == "[":
         return True, None
     name = re.split(r"\s*::\s*", function)[-1]
-    pattern = re.compile(rf"(?:^|[;}}\n])\s*((?:[\w:<>,*&]+[ \t\n]+|[\w:<>,]+[*&]+[ \t]*)+)(?:\w+\s*::\s*)*{name}\s*\(")
-    for match in pattern.finditer(code):
-        end = _end_of_parentheses(code, match.end())
-        rest = code[end : end + 40].lstrip()
-        kind = match[1].replace("\n", " ").strip()
-        if rest.startswith(("{", ";", "const", "noexcept")) and not kind.endswith(("return", "else")):
-            parameters = _split(code[match.end() : end - 1])
-            return kind.split()[-1] != "void", len(parameters)
+    for match in islice(re.finditer(rf"(?<!\w){name}\s*\(", code), MOST_PLACES):
+        kind = _type_before(code, match.start())
+        if not kind or kind.endswith(("return", "else")):
+            continue
+        end = match.end() + _end_of_parentheses(code[match.end() : match.end() + PARAMETER_CHARACTERS], 0)
+        if code[end : end + 40].lstrip().startswith(("{", ";", "const", "noexcept")):
+            return kind.split()[-1] != "void", len(_split(code[match.end() : end - 1]))
     return True, None
+
+
+def _type_before(code: str, at: int) -> str:
+    """Return the type that stands before a function's name, at a statement's or a line's begin; empty if none does."""
+    before = code[max(0, at - TYPE_CHARACTERS) : at]
+    other = before.rstrip(_TYPE)
+    found = before[len(other) :]
+    if other and other[-1] not in ";}":
+        found = found.partition("\n")[2]
+    while found.rstrip().endswith("::"):  # of the name itself
+        found = found.rstrip()[:-2].rstrip().rstrip(_NAME)
+    return found.strip() if found and (found[-1].isspace() or found[-1] in "*&") else ""
 
 
 def _split(parameters: str) -> Sequence[str]:
@@ -208,8 +236,8 @@ def _end_of_block(code: str, start: int) -> int:
 def _end(code: str, start: int, opening: str, closing: str) -> int:
     """Return the place behind the bracket that closes one which was opened before `start`."""
     depth = 1
-    for at in range(start, len(code)):
-        depth += (code[at] == opening) - (code[at] == closing)
-        if depth == 0:
-            return at + 1
+    for bracket in re.finditer(f"[{re.escape(opening + closing)}]", code[start:]):
+        depth += 1 if bracket[0] == opening else -1
+        if not depth:
+            return start + bracket.end()
     return len(code)

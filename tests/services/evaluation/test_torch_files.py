@@ -12,11 +12,12 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.package_files import CANDIDATES, page
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.candidate_preparation import binding_for
-from gpu_mcp_server.toolchains.torch_bindings import binding_of, binds_torch, bound_functions
+from gpu_mcp_server.toolchains.torch_bindings import MOST_BOUND, binding_of, binds_torch, bound_functions
 from tests.laboratory import PROBLEM, Folder, called, client_of, laboratory, refused
 
 HEADER = "#include <torch/extension.h>\n"
 TWICE = "torch::Tensor twice(torch::Tensor x) {\n    return 2 * torch::tanh(x) + 1;\n}\n"
+START = "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {"
 RETURNING = HEADER + TWICE + 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("twice", &twice, "2 tanh(x) + 1"); }\n'
 WRITING = """#include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -67,6 +68,27 @@ def test_functions_that_a_macro_binds_are_read():
         HEADER + "".join(f"#define A{n}(x) A{n + 1}(x).def(x)\n" for n in range(99)) + "PYBIND11_MODULE(a, m){A0(A0)}"
     )
     assert bound_functions(endless) == []
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        pytest.param(
+            "".join(f'#define A{n}(x) m.def("a", &x); {f"A{n + 1}(x) " * 50}\n' for n in range(16)) + START + "A0(f)}",
+            id="macros that use the next fifty times",
+        ),
+        pytest.param("a*b " * 60 + "$\n" + START + 'm.def("f", &f);}', id="a type that can be read in two ways"),
+        pytest.param(
+            START + "".join(f'm.def("f{n}", &f{n});' for n in range(30_000)) + "}", id="thirty thousand functions"
+        ),
+        pytest.param("\nT f(" * 100_000 + START + 'm.def("f", &f);}', id="parentheses that never close"),
+        pytest.param("TORCH_LIBRARY(a, m) {" * 40_000, id="libraries that never end"),
+        pytest.param('TORCH_LIBRARY(a, m) { m.def("f(' + ")->" * 200_000, id="a schema that never ends"),
+    ],
+)
+def test_a_hostile_source_is_read_in_no_more_time_than_its_length_allows(hostile: str):
+    """Each took minutes or all memory, in the server's own process."""
+    assert len(bound_functions(HEADER + hostile)) <= 2 * MOST_BOUND
 
 
 def test_a_function_is_called_by_what_fits_the_problem():
