@@ -23,7 +23,8 @@ ALLTOALL = (HERE / "programs" / "alltoall.cu").read_text(encoding="utf-8")
 class FourGpus:
     """A host that says it has four GPUs, whose builds are the stand-in, and whose runs are counted."""
 
-    def __init__(self, lab: Lab, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, lab: Lab, folder: Path, patch: pytest.MonkeyPatch, how: str = "good") -> None:
+        self.how = how
         self.starts: list[str] = []
         self._jobs, self._folder = lab.nccl.verifier.jobs, folder
         self._run, self._describe = self._jobs.run, lab.nccl.verifier.hosts.describe_host
@@ -53,7 +54,7 @@ class FourGpus:
         return [self._built(b) for b in builds]
 
     def _built(self, build: NcclBuild) -> NcclBuildResult:
-        defines = ['-DDIFFERENTIAL="good"'] if build.main == DIFFERENTIAL else []
+        defines = [f'-DDIFFERENTIAL="{self.how}"'] if build.main == DIFFERENTIAL else []
         out = self._folder / f"program-{len(defines)}"
         if not out.exists():
             subprocess.run(["gcc", "-o", str(out), *defines, str(HERE / "standin.c")], check=True)
@@ -103,3 +104,14 @@ async def test_both_stages_start_nine_jobs_and_a_check_is_told_as_soon_as_it_end
         *("stress: passed", "timing: passed"),
     ]
     assert second[-1] == "memcheck: passed"
+
+
+async def test_a_part_that_dies_as_it_is_timed_fails_the_program(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    FourGpus(lab, tmp_path, monkeypatch, "dies-in-time")
+    result, told = await taken(lab, tmp_path)
+
+    assert result.status == "failed", result.summary()
+    assert any("timing: 1 of 1 ranks failed: rank 0: exit 3" in step.reason for step in result.steps), result.summary()
+    assert "check memcheck: passed" in "\n".join(told)
