@@ -15,8 +15,10 @@ from ..timing.series import Goal, Progress, Series
 from ..timing.time_accounting import Ledger
 from ..verdicts import cheat
 
-ROUND_S = 2e-3
-"""That a round of short calls should last: the word is seen within a microsecond of its writing."""
+ROUND_S, LEAST_S = 2e-3, 1e-4
+"""That a round of short calls should last, and what it lasts beside a slow reference: the word is seen within a
+microsecond of its writing, and an empty pass is taken off. By the GPU's time: what a call takes in ungated rounds has
+the launch in it, and a candidate could be slow there on purpose."""
 MOST = 512
 """Calls of a round, unless memory or the queue has room for fewer. The queue holds about 1,000 launches."""
 HALF_WIDTH = 0.005
@@ -47,7 +49,9 @@ class Pace(NamedTuple):
     """Time of one call of the candidate."""
     reference_call_s: float
     most: int
-    """Calls that a round may have, for memory's sake and the reference's."""
+    """Calls that a round may have, for the sake of the reference and of what a call took here."""
+    room: int
+    """Calls that it may have where those are too short on the GPU: as many as memory and the shape's budget allow."""
 
 
 class GatedSeries:
@@ -111,7 +115,8 @@ class GatedSeries:
             NoGate: If not one call can.
         """
         self.rounds.passes = 1
-        tries, most = FIRST_TRIES, self._reopen(begin, min(FIRST_CALLS, self.pace.most))
+        tries, most = FIRST_TRIES, MOST
+        self._reopen(begin, min(FIRST_CALLS, self.pace.most))
         self.gated.prepare()
         while True:
             sets = self.open.sets
@@ -127,18 +132,22 @@ class GatedSeries:
                 self.gated.leave_reference(WAITS % "the reference's calls")
                 fits, most = True, min(most, FIRST_CALLS)
             most = most if fits else max(1, sets // (FAR_FEWER if sets <= FIRST_CALLS else FEWER))
-            wanted = min(most, MOST, math.ceil(ROUND_S / call_s)) if fits else most
+            wanted = min(most, self._wanted_calls(call_s)) if fits else most
             if fits and wanted <= ENOUGH * sets:
                 return self.open
-            most = min(most, self._reopen(begin, wanted))
+            self._reopen(begin, wanted)
 
-    def _reopen(self, begin: Begin, sets: int) -> int:
-        """Have buffers for so many calls, and return how many may follow."""
+    def _wanted_calls(self, call_s: float) -> int:
+        """Return how many calls a round should have, of which each takes so long on the GPU."""
+        enough = max(self.pace.most, min(self.pace.room, math.ceil(LEAST_S / call_s)))
+        return min(enough, math.ceil(ROUND_S / call_s))
+
+    def _reopen(self, begin: Begin, sets: int) -> None:
+        """Have buffers for so many calls."""
         if sets != self.open.sets:
             self.rounds.close(self.open)
             self.open, self.pace = begin(sets)
             self.gated.call_s, self.gated.reference_call_s = self.pace.call_s, self.pace.reference_call_s
-        return self.pace.most
 
     def _is_shared(self, most: float, more_s: float) -> bool:
         """Say whether a call by itself takes over `most` times what it may beside others, and `more_s` seconds."""

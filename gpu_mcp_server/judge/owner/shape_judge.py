@@ -28,7 +28,7 @@ from ..timing.series import FEWEST_ROUNDS, LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..timing.time_accounting import Ledger
 from ..verdicts import Judged, TooLarge, megabytes, where_of
-from .gated_series import ENOUGH, GatedSeries, Pace
+from .gated_series import ENOUGH, LEAST_S, GatedSeries, Pace
 from .shape_times import ShapeTimes, short_round
 
 SURE = 1.5
@@ -46,9 +46,8 @@ ADVICE_ROUNDS = 2
 EMPTY_PASSES = 2
 """After each round, where there are any. One varies as a round does, and less is known of the cost by one than of the
 round; a third would take more rounds' time than it tells (benchmarks/results/h200-repeats.md)."""
-REFERENCE_S, GATED_S = 0.05, 1e-4
-"""Time of a round in the reference, where gates give the times: it answers some forty rounds. And a round's least time,
-with `STOPPED_CALLS` at least: the owner sees the last word within a microsecond of its writing."""
+REFERENCE_S = 0.05
+"""Time of a round in the reference, where gates give the times, unless a round is too short by that."""
 GROWTH = 16
 MOST_PASSES = 64
 AIM = 1.15
@@ -175,10 +174,13 @@ class Shape:
 
     def _most_calls(self, call_s: float, reference_call_s: float) -> int:
         """Return how many calls a round may have, so that it does not take a slow reference too long."""
-        # No round takes the reference and its making of inputs more than a third of the shape's budget.
-        most = max(1, int(float(self.task["budget_s"]) / 3 / reference_call_s))
-        few = max(STOPPED_CALLS, math.ceil(GATED_S / call_s), int(REFERENCE_S / reference_call_s))
+        most = self._budgeted_calls(reference_call_s)
+        few = max(STOPPED_CALLS, math.ceil(LEAST_S / call_s), int(REFERENCE_S / reference_call_s))
         return min(most, few) if self.few else most
+
+    def _budgeted_calls(self, reference_call_s: float) -> int:
+        """Return how many calls take the reference and its making of inputs a third of the shape's budget."""
+        return max(1, int(float(self.task["budget_s"]) / 3 / reference_call_s))
 
     def _grow(self, buffers: Buffers, progress: Progress) -> Buffers:
         """Return buffers for rounds that are long enough; each trial on the way is checked, none is timed."""
@@ -330,9 +332,10 @@ class Shape:
         buffers = self._open(sets)
         self._play_first(buffers)
         call_s = max(self.call_s, self.costs["candidate"].floor_s / sets)
-        long = math.ceil(AIM * self.round_s / call_s)
-        most = min(self._room()[0], long, self._most_calls(call_s, self.reference_call_s + buffers.made_s / sets))
-        return buffers, Pace(call_s, self.reference_call_s, most)
+        reference_s = self.reference_call_s + buffers.made_s / sets
+        room = min(self._room()[0], self._budgeted_calls(reference_s))
+        most = min(room, math.ceil(AIM * self.round_s / call_s), self._most_calls(call_s, reference_s))
+        return buffers, Pace(call_s, self.reference_call_s, most, room)
 
     def _is_gated(self) -> bool:
         """Say whether the shape's times are those on the GPU alone."""

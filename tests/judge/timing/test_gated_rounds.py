@@ -45,10 +45,31 @@ def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_referen
         try_reference=try_reference,
         leave_reference=why.append,
     )
-    one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230), SimpleNamespace(sets=1)
+    one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230, 230), SimpleNamespace(sets=1)
 
     assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == sets
     assert bool(why) == left and tried[0] == 16
+
+
+@pytest.mark.parametrize(
+    ("on_gpu_s", "most", "room", "sets"),
+    [
+        pytest.param(50e-6, 4, 2000, 4, id="as few as a slow reference answers"),
+        pytest.param(3e-6, 4, 2000, 34, id="more where the launch is what takes the time"),
+        pytest.param(3e-6, 1, 2000, 34, id="more where the candidate sleeps beside other rounds"),
+        pytest.param(2e-6, 1, 30, 30, id="no more than the reference has time for"),
+        pytest.param(2e-6, 400, 2000, 400, id="no fewer beside a quick reference"),
+        pytest.param(1e-8, 4, 2000, 512, id="no more than the queue holds"),
+    ],
+)
+def test_a_round_lasts_long_enough_by_the_time_on_the_gpu(on_gpu_s, most, room, sets):
+    """Else an empty pass, which is taken off, would be a great part of it."""
+    one = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
+    one.rounds = SimpleNamespace(close=lambda buffers: None)
+    one.gated = SimpleNamespace(prepare=lambda: None, try_launch=lambda *of: on_gpu_s, try_reference=lambda *of: True)
+    one.pace, one.open = gated_series.Pace(5e-3, 58e-3, most, room), SimpleNamespace(sets=1)
+
+    assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == sets
 
 
 @pytest.mark.parametrize("fails_at", [0, 2])
