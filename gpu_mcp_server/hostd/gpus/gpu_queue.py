@@ -8,6 +8,7 @@ share GPUs or take single ones starve nobody. A gap is the exception: a later jo
 other for a while. A job gets all of its GPUs or none.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -246,7 +247,8 @@ class Queue:
         """Choose the GPUs that the request waits for: those free already, those it chose before, those free soonest."""
 
         def soonest(name: str) -> Tuple[bool, bool, float]:
-            return name not in free, name not in request.claim, self._left_s(name, now) or 0.0
+            left_s = self._left_s(name, now)  # one whose end nobody can foretell comes last
+            return name not in free, name not in request.claim, math.inf if left_s is None else left_s
 
         request.claim = tuple(choose_gpus(sorted(names, key=soonest), request.count, request.links))
 

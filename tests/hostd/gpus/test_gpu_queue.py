@@ -228,6 +228,17 @@ def test_the_wait_is_foretold_by_what_was_seen():
     assert [s.wait_s for s in late] == [None, None], "the holder takes longer than any did"
 
 
+def test_a_gpu_whose_end_cannot_be_foretold_is_claimed_after_one_that_is_free_soon():
+    bench = Bench(A, B)
+    for name, now in ((A, 0.0), (B, 8.0)):
+        bench.want(now, names=(name,), limit_s=10.0)
+        assert len(bench.pump(now)) == 1
+    waiting = bench.queue.waiting[bench.want(12.0)]
+    bench.pump(12.0)
+
+    assert waiting.claim == (B,)
+
+
 def test_an_idle_holder_is_asked_to_leave_once_and_only_if_it_is_in_the_way():
     bench = Bench(A, B)
     idle = bench.want(0.0, names=(A,))
