@@ -322,6 +322,6 @@ def source_place(ptx: str, line: int) -> tuple[str | None, int | None]:
     for text in reversed(lines[: max(line, 0)]):
         loc = re.match(r"\s*\.loc\s+(\d{1,9})\s+(\d{1,9})", text)
         if loc:
-            name = re.search(rf'^\s*\.file\s+{loc[1]}\s+"([^"\n]*)"', ptx, re.MULTILINE)
+            name = re.search(rf'^[^\S\n]*\.file\s+{loc[1]}\s+"([^"\n]*)"', ptx, re.MULTILINE)
             return (name[1].rpartition("/")[2] if name else None), int(loc[2])
     return None, None

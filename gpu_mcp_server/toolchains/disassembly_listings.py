@@ -19,14 +19,14 @@ _SASS_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\d+ )?\s*
 _SASS_PLACE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 _PTX_ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
 _PTX_LINE = re.compile(r"^\s*(?:@!?%p\d+\s+)?(?P<opcode>[a-z][a-z0-9_.:]*)(?:\s[^;]*)?;")
-_PTX_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
+_PTX_FILE = re.compile(r'^[^\S\n]*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _PTX_PLACE = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
 _AMD_LABEL = re.compile(r"^(?:[0-9a-f]{8,16} )?<?([A-Za-z_$][\w.$]*)>?:\s*(?:;.*)?$")
 _AMD_LINE = re.compile(
     r"^\s+(?P<opcode>(?:s|v|ds|global|flat|buffer|scratch|image|exp|tbuffer)_[a-z0-9_]+)(?:\s[^/;]*)?(?:\s*(?://|;).*)?$"
 )
 _AMD_PLACE = re.compile(r"^\s*;\s+(/?[\w./+-]+\.\w+):(\d+)|^\s*\.loc\s+\d+\s+(\d+)[^;]*;\s*([\w./+-]+\.\w+):")
-_ASM_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"\n]*)"(?:\s+"([^"\n]*)")?', re.MULTILINE)
+_ASM_FILE = re.compile(r'^[^\S\n]*\.file\s+(\d+)\s+"([^"\n]*)"(?:\s+"([^"\n]*)")?', re.MULTILINE)
 _ASM_LABEL = re.compile(r"^([A-Za-z_$][\w.$]*):")
 _ASM_LINE = re.compile(r"^\s+(?P<opcode>[a-z][a-z0-9.]*)(?:\s|$)")
 
@@ -60,9 +60,9 @@ def parse(text: str, view: View) -> list[KernelCode]:
 
 def view_of(text: str) -> View | None:
     """Return what kind of listing a text is."""
-    if re.search(r"^\s*\.version \d", text, re.MULTILINE) and ".target sm_" in text:
+    if re.search(r"^[^\S\n]*\.version \d", text, re.MULTILINE) and ".target sm_" in text:
         return "ptx"
-    if "amdgcn" in text[:2000] or re.search(r"^\s+s_endpgm\b", text, re.MULTILINE):
+    if "amdgcn" in text[:2000] or re.search(r"^[^\S\n]+s_endpgm\b", text, re.MULTILINE):
         return "amdgcn"
     return "sass" if re.search(r"/\*[0-9a-f]{4}\*/ +", text) else None
 

@@ -16,11 +16,11 @@ _HEADERS = ("stdint", "stddef", "math", "float", "limits")
 BUILT_IN = ("hip/hip_runtime.h", "hip/hip_fp16.h", *(f"{h}.h" for h in _HEADERS), *(f"c{h}" for h in _HEADERS))
 """What it knows without a file, or the worker stands in for."""
 
-_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _HOST = re.compile(
     r"<<<|\bmain\s*\(|\bhip(?!_|blas)[A-Z]\w*\s*\(|\bstd\s*::|\bextern\s+\"\"\s+int\b|__host__|__hip_bfloat|rocwmma"
 )
-_INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
+_INCLUDE = re.compile(r"^[^\S\n]*#\s*include\s*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 _NOT_FOR_HIPRTC = re.compile(r"file not found|redefinition of|typedef redefinition|unknown type name|no type named")
 
 

@@ -14,11 +14,11 @@ from gpu_mcp_server.toolchains.nvcc import checked_arch
 CUBIN = "kernel.cubin"
 PTX = "kernel.ptx"
 
-_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _HOST = re.compile(
     r"<<<|\bmain\s*\(|\bcuda(?!_)[A-Z]\w*|\bstd\s*::(?!\s*u?int(?:8|16|32|64)_t\b)|\bextern\s+\"\"\s+int\b|__host__"
 )
-_INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
+_INCLUDE = re.compile(r"^[^\S\n]*#\s*include\s*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 _KNOWN_HEADER = re.compile(
     r"c?(?:stdint|stddef|float|limits|math)(?:\.h)?$|cuda_(?:fp16|bf16|fp8|fp6|fp4|runtime|pipeline)\.h(?:pp)?$|mma\.h$"
     r"|cooperative_groups(?:\.h|/.*)$|cuda/(?!std/)|cuda/std/|device_launch_parameters\.h$"

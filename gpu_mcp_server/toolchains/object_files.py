@@ -154,5 +154,7 @@ def _number(arch: str) -> int:
 
 def architecture_in(text: str) -> str:
     """Return the architecture that PTX or AMDGCN is for, empty when it does not say."""
-    match = re.search(r'^\s*\.target\s+(sm_\w+)|^\s*\.amdgcn_target\s+"\S*-(gfx[0-9a-f]+)', text, re.MULTILINE)
+    match = re.search(
+        r'^[^\S\n]*\.target\s+(sm_\w+)|^[^\S\n]*\.amdgcn_target\s+"\S*-(gfx[0-9a-f]+)', text, re.MULTILINE
+    )
     return next((g for g in match.groups() if g), "") if match else ""

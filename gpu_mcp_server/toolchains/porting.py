@@ -13,7 +13,7 @@ from gpu_mcp_server.models.port import PortFinding
 Target = Literal["hip", "sycl"]
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".cxx", ".c", ".inl")
 MAX_FINDINGS = 40
-_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
 _HIP: tuple[tuple[str, str, str], ...] = (
     (

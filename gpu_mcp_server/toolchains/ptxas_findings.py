@@ -112,11 +112,12 @@ def _first_place(ptx: str | None, kernel: str, instruction: str | None) -> tuple
     """Return the source's line of a kernel's first such instruction, or of the first that has one."""
     if ptx is None or not kernel:
         return None, None
-    begin = re.search(rf"^\s*(?:\.\w+\s+)*\.(?:entry|func)\b[^\n]*?\b{re.escape(kernel)}\s*\(", ptx, re.MULTILINE)
+    head = r"^[^\S\n]*(?:\.\w+[^\S\n]+)*\.(?:entry|func)\b[^\n]*?\b"
+    begin = re.search(rf"{head}{re.escape(kernel)}\s*\(", ptx, re.MULTILINE)
     if begin is None:
         return None, None
     end = re.compile(r"^}", re.MULTILINE).search(ptx, begin.end())
-    inside = re.compile(instruction or r"^\s*\.loc\b", re.MULTILINE)
+    inside = re.compile(instruction or r"^[^\S\n]*\.loc\b", re.MULTILINE)
     at = inside.search(ptx, begin.end(), end.start() if end else len(ptx))
     if at is None:
         return None, None

@@ -43,8 +43,8 @@ PEER_ACCESSED = {
 }
 """Buffers whose offset within the window must be the same on all ranks, as the kernel uses its own rank's."""
 SYMMETRIC = "NCCL_WIN_COLL_SYMMETRIC"
-_HIP_HEADER = re.compile(r"^\s*#\s*include\s*[<\"](?:[\w./-]*/)?(?:hip_runtime(?:_api)?|rccl)\.h", re.MULTILINE)
-_CUDA_HEADER = re.compile(r"^\s*#\s*include\s*[<\"](?:[\w./-]*/)?(?:cuda_runtime(?:_api)?|cuda)\.h", re.MULTILINE)
+_HIP_HEADER = re.compile(r"^[^\S\n]*#\s*include\s*[<\"](?:[\w./-]*/)?(?:hip_runtime(?:_api)?|rccl)\.h", re.MULTILINE)
+_CUDA_HEADER = re.compile(r"^[^\S\n]*#\s*include\s*[<\"](?:[\w./-]*/)?(?:cuda_runtime(?:_api)?|cuda)\.h", re.MULTILINE)
 OPERATIONS = frozenset({"ncclSum", "ncclMax", "ncclMin"})
 MEMORY = {
     "managed": "managed memory cannot be registered: allocate it with ncclMemAlloc and copy what the host touches",

@@ -46,7 +46,7 @@ def text_below(function: Function, device: dict[str, Function], macros: dict[str
     """Return the text of a device function, of those that it calls, and of the macros in them."""
     source = function.source
     own = source.text(function.body)
-    parts = [re.sub(r"//[^\n]*|/\*.*?\*/", " ", own, flags=re.DOTALL)]
+    parts = [re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", own, flags=re.DOTALL)]
     parts += [macros[word].body for word in set(re.findall(r"\b[A-Za-z_]\w+\b", own)) if word in macros]
     if depth:
         names = {name_of(source, n) for n in walk(function.body) if n.type == CALL}

@@ -32,7 +32,7 @@ ASK_S = 180.0
 """For a candidate to say what it wants."""
 CPP = CandidateSource("", "cpp", "extension.cpp")
 """What the compiler is told that it builds."""
-LOCAL = re.compile(r'^\s*#\s*include\s*"', re.MULTILINE)
+LOCAL = re.compile(r'^[^\S\n]*#\s*include\s*"', re.MULTILINE)
 """A header that the candidate may have written itself."""
 
 

@@ -31,7 +31,7 @@ STAGE_API = (
 """What windows (stage A) and device kernels (stage B) are made with."""
 CITED = 4
 _NCCL_NAME = re.compile(r"\b(?:nccl[A-Z]\w+|NCCL_[A-Z]\w+)")
-_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+_INCLUDE = re.compile(r'^[^\S\n]*#\s*include\s*"([^"\n]+)"', re.MULTILINE)
 
 
 class Collectives:

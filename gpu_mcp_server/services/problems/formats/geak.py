@@ -36,9 +36,9 @@ UNJUDGED: dict[str, Any] = {
     "outputs": [{"name": "stdout", "source": "stdout", "format": "exact"}],
 }
 """What stands in the place of an extractor where nothing is run."""
-_TARGET = re.compile(r"^\s*(?:TARGET|EXAMPLE|EXE|EXECUTABLE)\s*[:?]?=\s*(\S+)\s*$", re.MULTILINE)
+_TARGET = re.compile(r"^[^\S\n]*(?:TARGET|EXAMPLE|EXE|EXECUTABLE)\s*[:?]?=\s*(\S+)\s*$", re.MULTILINE)
 _RULE = re.compile(r"^(?!all\b|clean\b|\.)([\w./-]+)\s*:(?!=)", re.MULTILINE)
-_HIP_COMPILER = re.compile(r"^\s*(HIPCC|HIPCXX)\s*[:?]?=", re.MULTILINE)
+_HIP_COMPILER = re.compile(r"^[^\S\n]*(HIPCC|HIPCXX)\s*[:?]?=", re.MULTILINE)
 
 
 def recognizes(source: ProblemSource) -> bool:

@@ -13,7 +13,7 @@ from gpu_mcp_server.services.problems.suite_problems import read_yaml, suite_pro
 TITLE = "task.yml (GPU MODE reference-kernels)"
 MAIN_FILES = ("task.yml",)
 SUBMISSION = "@SUBMISSION@"
-AITER = re.compile(r"^\s*(?:import|from)\s+aiter\b", re.MULTILINE)
+AITER = re.compile(r"^[^\S\n]*(?:import|from)\s+aiter\b", re.MULTILINE)
 """AMD's library, for which the judge has a stand-in where it is missing."""
 RANKS = "Problems of several ranks are out of scope; run_command runs such programs."
 

@@ -1,0 +1,33 @@
+"""Sources and listings of the greatest length are searched line by line, in no more time than that takes."""
+
+import pytest
+
+from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
+from gpu_mcp_server.services.evaluation.extension_builds import LOCAL
+from gpu_mcp_server.toolchains import hiprtc, nvrtc
+from gpu_mcp_server.toolchains.disassembly_listings import view_of
+from gpu_mcp_server.toolchains.object_files import architecture_in
+from gpu_mcp_server.toolchains.ptxas_findings import performance_warnings
+
+LOST = "ptxas info : (C7510) Potential Performance Loss: wgmma is serialized in the function 'f'"
+READERS = {
+    "nvrtc": nvrtc.device_only,
+    "hiprtc": hiprtc.device_only,
+    "an extension's own headers": LOCAL.search,
+    "a listing": view_of,
+    "an architecture": architecture_in,
+    "a place in PTX": lambda text: performance_warnings(LOST, text),
+}
+
+
+PIECES = {"blank": "\n", "spaces": " \n", "an open include": "#include <", "directives": ".a\n", "open comments": "/*"}
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_long_source_is_read_in_no_more_time_than_its_length_allows(reader: str, piece: str):
+    """Where a pattern crossed lines, 1 MiB of blank ones kept the server's process busy for a quarter of an hour."""
+    text = PIECES[piece] * (MAX_SOURCE_BYTES // len(PIECES[piece]))
+
+    found = READERS[reader](text)
+    assert [each.line for each in found] == [None] if reader == "a place in PTX" else not found
