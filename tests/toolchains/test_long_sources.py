@@ -1,5 +1,8 @@
 """Sources and listings of the greatest length are searched line by line, in no more time than that takes."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
@@ -10,7 +13,7 @@ from gpu_mcp_server.toolchains.object_files import architecture_in
 from gpu_mcp_server.toolchains.ptxas_findings import performance_warnings
 
 LOST = "ptxas info : (C7510) Potential Performance Loss: wgmma is serialized in the function 'f'"
-READERS = {
+READERS: dict[str, Callable[[str], Any]] = {
     "nvrtc": nvrtc.device_only,
     "hiprtc": hiprtc.device_only,
     "an extension's own headers": LOCAL.search,
