@@ -56,8 +56,10 @@ def vary_values(value: Any) -> Any:
 
 
 def is_constant(value: Any) -> bool:
-    """Say whether a tensor has several elements, all alike."""
+    """Say whether a tensor has several elements, all alike, or a zero alone, which no factor would change."""
     flat = value.reshape(-1)
+    if flat.numel() == 1:
+        return bool(flat[0] == 0)
     return flat.numel() > 1 and all(bool((part == flat[0]).all()) for part in (flat[:PEEK], flat))
 
 

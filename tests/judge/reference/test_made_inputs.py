@@ -22,6 +22,7 @@ recorded = {
     "turned": torch.randn(30, 40).t(), "spread": torch.randn(1, 30).expand(20, 30), "alike": torch.zeros(300),
     "zeros": torch.relu(torch.randn(50, 20)), "later": torch.cat([torch.zeros(200), torch.randn(200)]),
     "indices": torch.arange(12), "large": torch.randn(3000) * 2 + 5,
+    "nothing": torch.zeros(1), "scalar": torch.zeros(()), "empty": torch.zeros(0, 3),
 }
 writer = SampleWriter(1 << 20, 1 << 20)
 about = {name: writer.add(name, value, 1000 if name == "large" else None) for name, value in recorded.items()}
@@ -37,7 +38,7 @@ for name, old in recorded.items():
         bad.append(name + ": other layout")
     if not torch.equal(first, again):
         bad.append(name + ": other values by the same seed")
-    if torch.equal(first, other) != (name == "indices"):
+    if torch.equal(first, other) != (name in ("indices", "empty")):
         bad.append(name + ": replayed, or indices changed")
     if name in ("plain", "half", "double", "turned", "zeros"):  # by a permutation of rows: each is shrunk by half at most
         rows = [(new / row).nan_to_num(nan=1.0) for new in first[:1].double() for row in old.double()]
