@@ -321,7 +321,7 @@ async def _side_by_side(
 ) -> list[NcclCheck]:
     """Do parts at once, as far as the host has GPUs, and tell each result as soon as it is known."""
 
-    async def told(part: Callable[[], Awaitable[list[NcclCheck]]]) -> list[NcclCheck]:
+    async def do_part(part: Callable[[], Awaitable[list[NcclCheck]]]) -> list[NcclCheck]:
         found = await part()
         if progress is not None:
             for check in found:
@@ -329,7 +329,7 @@ async def _side_by_side(
                 await progress(f"check {check.name}: {check.status}, {evidence}")
         return found
 
-    tasks = [asyncio.create_task(told(part)) for part in parts]
+    tasks = [asyncio.create_task(do_part(part)) for part in parts]
     try:
         return [check for found in await asyncio.gather(*tasks) for check in found]
     finally:
