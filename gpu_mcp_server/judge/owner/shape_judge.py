@@ -47,7 +47,7 @@ EMPTY_PASSES = 2
 """After each round, where there are any. One varies as a round does, and less is known of the cost by one than of the
 round; a third would take more rounds' time than it tells (benchmarks/results/h200-repeats.md)."""
 REFERENCE_S = 0.05
-"""Time of a round in the reference, where gates give the times, unless a round is too short by that."""
+"""Time of a round in the reference, where gates give the times and `LEAST_S` is over: it answers some forty rounds."""
 GROWTH = 16
 MOST_PASSES = 64
 AIM = 1.15
@@ -178,9 +178,9 @@ class Shape:
         few = max(STOPPED_CALLS, math.ceil(LEAST_S / call_s), int(REFERENCE_S / reference_call_s))
         return min(most, few) if self.few else most
 
-    def _budgeted_calls(self, reference_call_s: float) -> int:
-        """Return how many calls take the reference and its making of inputs a third of the shape's budget."""
-        return max(1, int(float(self.task["budget_s"]) / 3 / reference_call_s))
+    def _budgeted_calls(self, call_s: float) -> int:
+        """Return how many calls take a third of the shape's budget, if each takes so long."""
+        return max(1, int(float(self.task["budget_s"]) / 3 / call_s))
 
     def _grow(self, buffers: Buffers, progress: Progress) -> Buffers:
         """Return buffers for rounds that are long enough; each trial on the way is checked, none is timed."""
@@ -333,7 +333,7 @@ class Shape:
         self._play_first(buffers)
         call_s = max(self.call_s, self.costs["candidate"].floor_s / sets)
         reference_s = self.reference_call_s + buffers.made_s / sets
-        room = min(self._room()[0], self._budgeted_calls(reference_s))
+        room = min(self._room()[0], self._budgeted_calls(max(reference_s, call_s)))
         most = min(room, math.ceil(AIM * self.round_s / call_s), self._most_calls(call_s, reference_s))
         return buffers, Pace(call_s, self.reference_call_s, most, room)
 
