@@ -29,7 +29,7 @@ PIECES = {"blank": "\n", "spaces": " \n", "an open include": "#include <", "dire
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_long_source_is_read_in_no_more_time_than_its_length_allows(reader: str, piece: str):
-    """Where a pattern crossed lines, 1 MiB of blank ones kept the server's process busy for a quarter of an hour."""
+    """A pattern that crossed 1 MiB of blank lines kept the server busy for a quarter of an hour."""
     text = PIECES[piece] * (MAX_SOURCE_BYTES // len(PIECES[piece]))
 
     found = READERS[reader](text)
