@@ -735,7 +735,7 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 DEAR = ("EMPTY_S = 10e-6", "EMPTY_S = 10e-3")
 NEVER_BUSY = {**DEAR_GATES, **edited("timing/gated_rounds.py", DEAR, ("BUSY_S = 1e-3", "BUSY_S = 1e3"))}
-FEW = {**GATED, "shapes": [{"rows": 8, "cols": 100}], "round_ms": 2, "owner_files": NEVER_BUSY}
+FEW = {**GATED, "shapes": [{"rows": 8, "cols": 100}], "round_ms": 2, "owner_files": NEVER_BUSY, "round_timeout_s": 60}
 
 
 def test_work_that_begins_when_inputs_change_is_seen_by_probes_right_behind_them(court, turns):
