@@ -79,7 +79,7 @@ def rates_of(history: ProblemHistory) -> ProblemHistory | None:
     if any(p.speedup for p in points) or not any(p.by_time and p.median_us for p in points):
         return None
 
-    def with_rates(point: HistoryPoint) -> HistoryPoint:
+    def set_rates(point: HistoryPoint) -> HistoryPoint:
         if not point.by_time or not point.median_us:
             return point.model_copy(update={"best": 1e6 / point.best_us if point.best_us else None})
         low_us, high_us = point.time_range_us or (None, None)
@@ -92,7 +92,7 @@ def rates_of(history: ProblemHistory) -> ProblemHistory | None:
             }
         )
 
-    return history.model_copy(update={"points": [with_rates(point) for point in points]})
+    return history.model_copy(update={"points": [set_rates(point) for point in points]})
 
 
 def plot_speedups(found: Mapping[str, float]) -> str:

@@ -247,7 +247,7 @@ class Queue:
         """Choose the GPUs that the request waits for: those free already, those it chose before, those free soonest."""
 
         def soonest(name: str) -> Tuple[bool, bool, float]:
-            left_s = self._left_s(name, now)  # one whose end nobody can foretell comes last
+            left_s = self._left_s(name, now)  # one whose end is unknown comes last
             return name not in free, name not in request.claim, math.inf if left_s is None else left_s
 
         request.claim = tuple(choose_gpus(sorted(names, key=soonest), request.count, request.links))

@@ -147,7 +147,7 @@ class Search:
         naming = [entry for found in texts.values() for entry in found]
         missing = [f"{said}; {NAMED_IN_TEXT}" if _is_of_any(said, texts) else said for said in missing]
         second = self._instructions(named) if _is_sentence(query) else []
-        explained = [entry for entry in self._messages.found_in(query, scope) if entry not in named]
+        explained = [entry for entry in self._messages.find_entries(query, scope) if entry not in named]
         first = dict.fromkeys(coded, "code") | dict.fromkeys(explained, "words")
         first |= dict.fromkeys((e for e in named if e not in second), "symbol")
         first |= dict.fromkeys(similar, "similar") | dict.fromkeys(naming, "words")

@@ -25,7 +25,7 @@ class KnownMessages:
         known = [(entry, edition, parts_of_message(title)) for entry, edition, title in rows]
         self._known = sorted(known, key=lambda each: -sum(map(len, each[2])))
 
-    def found_in(self, query: str, scope: Scope) -> list[int]:
+    def find_entries(self, query: str, scope: Scope) -> list[int]:
         """Return the entries of messages whose every fixed part stands in a text, the longest messages first."""
         text = f" {plain_words(query)} "
         found = [

@@ -83,7 +83,7 @@ def hip_name(name: str) -> str:
     return _HIP.get(name, "hip" + name.removeprefix("cuda") if name.startswith("cuda") else name)
 
 
-def _with_hip(*names: str) -> frozenset[str]:
+def _cuda_and_hip_names(*names: str) -> frozenset[str]:
     return frozenset(names) | {hip_name(name) for name in names}
 
 
@@ -102,7 +102,7 @@ ALLOCATIONS: dict[str, tuple[int, int, str]] = {
     "nvshmem_malloc": (-1, 0, "nvshmem"),
 }
 """Function: (argument that receives the pointer, argument with the bytes, kind of memory)."""
-FREES = _with_hip(
+FREES = _cuda_and_hip_names(
     "cudaFree", "cudaFreeAsync", "cudaFreeHost", "ncclMemFree", "ncclx::buf_free", "cuMemFree", "nvshmem_free"
 )
 
@@ -119,7 +119,7 @@ COPIES: dict[str, tuple[int, int]] = {
 }
 """Function: (destination, source)."""
 FILLS = {"cudaMemset": 0, "cudaMemsetAsync": 0, "cudaMemset2D": 0, "cudaMemset2DAsync": 0}
-HOST_SYNCS = _with_hip(
+HOST_SYNCS = _cuda_and_hip_names(
     "cudaStreamSynchronize",
     "cudaDeviceSynchronize",
     "cudaEventSynchronize",
@@ -128,9 +128,9 @@ HOST_SYNCS = _with_hip(
     "cudaMemcpy",
 )
 """The host waits for the device. cudaEventRecord and cudaStreamWaitEvent do not belong here: nobody waits in them."""
-STREAM_ORDER = _with_hip("cudaEventRecord", "cudaStreamWaitEvent", "cudaEventRecordWithFlags")
+STREAM_ORDER = _cuda_and_hip_names("cudaEventRecord", "cudaStreamWaitEvent", "cudaEventRecordWithFlags")
 TIMERS = frozenset({"MPI_Wtime", "now", "gettimeofday", "clock_gettime", "omp_get_wtime", "get_time", "time_now"})
-GRAPH_CAPTURE = _with_hip("cudaStreamBeginCapture", "cudaGraphLaunch", "cudaStreamBeginCaptureToGraph")
+GRAPH_CAPTURE = _cuda_and_hip_names("cudaStreamBeginCapture", "cudaGraphLaunch", "cudaStreamBeginCaptureToGraph")
 LAUNCH_CALLS: dict[str, tuple[int, int | None]] = {
     "cudaLaunchKernel": (0, None),
     "cudaLaunchCooperativeKernel": (0, None),
