@@ -74,7 +74,7 @@ async def test_a_backup_with_a_running_job_is_whole_and_its_restored_store_says_
         ended = await called(client, "cancel_job", job_id=job_id)
     checked = await done(standby, "store", "check")
 
-    assert refused.returncode == 2 and "to a team already" in refused.stderr, refused.stderr
+    assert refused.returncode == 2 and "already gives the store in" in refused.stderr, refused.stderr
     assert made.returncode == 0 and restored.returncode == 0 and checked.returncode == 0, (made, restored, checked)
     assert (during["state"], after["stdout"]) == ("running", "after\n"), "the first server went on"
     assert (lost["state"], lost["status"]) == ("finished", "broken") and "of a backup" in lost["note"]
