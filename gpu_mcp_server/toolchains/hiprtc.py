@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, source_name
+from gpu_mcp_server.toolchains.c_source import strip_comments_and_strings
 from gpu_mcp_server.toolchains.flags import checked_hip_flags
 
 NAME = "hiprtc"
@@ -16,7 +17,6 @@ _HEADERS = ("stdint", "stddef", "math", "float", "limits")
 BUILT_IN = ("hip/hip_runtime.h", "hip/hip_fp16.h", *(f"{h}.h" for h in _HEADERS), *(f"c{h}" for h in _HEADERS))
 """What it knows without a file, or the worker stands in for."""
 
-_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _HOST = re.compile(
     r"<<<|\bmain\s*\(|\bhip(?!_|blas)[A-Z]\w*\s*\(|\bstd\s*::|\bextern\s+\"\"\s+int\b|__host__|__hip_bfloat|rocwmma"
 )
@@ -27,7 +27,7 @@ _NOT_FOR_HIPRTC = re.compile(r"file not found|redefinition of|typedef redefiniti
 def device_only(source: str) -> bool:
     """Say whether a source looks like kernels and nothing for the host; HIPRTC has the last word."""
     includes = _INCLUDE.findall(source)
-    code = _NOT_CODE.sub(lambda m: '""' if m[0].startswith('"') else " ", source)
+    code = strip_comments_and_strings(source)
     return "__global__" in code and not _HOST.search(code) and all(name.strip() in BUILT_IN for name in includes)
 
 

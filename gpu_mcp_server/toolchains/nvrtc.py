@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, source_name
+from gpu_mcp_server.toolchains.c_source import strip_comments_and_strings
 from gpu_mcp_server.toolchains.flags import checked_nvrtc_flags
 from gpu_mcp_server.toolchains.nvcc import checked_arch
 
 CUBIN = "kernel.cubin"
 PTX = "kernel.ptx"
 
-_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _HOST = re.compile(
     r"<<<|\bmain\s*\(|\bcuda(?!_)[A-Z]\w*|\bstd\s*::(?!\s*u?int(?:8|16|32|64)_t\b)|\bextern\s+\"\"\s+int\b|__host__"
 )
@@ -34,7 +34,7 @@ _NOT_FOR_NVRTC = re.compile(
 def device_only(source: str) -> bool:
     """Say whether a source looks like kernels and nothing for the host; NVRTC has the last word."""
     includes = _INCLUDE.findall(source)
-    code = _NOT_CODE.sub(lambda m: '""' if m[0].startswith('"') else " ", source)
+    code = strip_comments_and_strings(source)
     return (
         "__global__" in code and not _HOST.search(code) and all(_KNOWN_HEADER.match(name.strip()) for name in includes)
     )

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gpu_mcp_server.models.port import PortFinding
+from gpu_mcp_server.toolchains.c_source import strip_comments
 
 Target = Literal["hip", "sycl"]
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".cxx", ".c", ".inl")
 MAX_FINDINGS = 40
-_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
 _HIP: tuple[tuple[str, str, str], ...] = (
     (
@@ -131,7 +131,7 @@ def findings(files: Mapping[str, str], target: Target) -> list[PortFinding]:
     places: dict[str, list[str]] = {}
     advice: dict[str, str] = {}
     for path, text in sorted(files.items()):
-        for number, line in enumerate(_code(text).splitlines(), 1):
+        for number, line in enumerate(strip_comments(text).splitlines(), 1):
             for kind, pattern, hint in _COMPILED[target]:
                 if pattern.search(line):
                     places.setdefault(kind, []).append(f"{path}:{number}")
@@ -146,7 +146,7 @@ def remaining_cuda_names(files: Mapping[str, str]) -> dict[str, list[str]]:
     """Return names of CUDA that stand in converted files, with up to three places of each."""
     found: dict[str, list[str]] = {}
     for path, text in sorted(files.items()):
-        for number, line in enumerate(_code(text).splitlines(), 1):
+        for number, line in enumerate(strip_comments(text).splitlines(), 1):
             for match in _LEFT.finditer(line):
                 if not _MEANT.match(match[0]):
                     found.setdefault(match[0], []).append(f"{path}:{number}")
@@ -157,8 +157,3 @@ def hip_name(path: str) -> str:
     """Return the name that a converted file gets."""
     stem, dot, suffix = path.rpartition(".")
     return f"{stem}.hip" if dot and suffix == "cu" else path
-
-
-def _code(text: str) -> str:
-    """Return text without comments, its lines where they were; assembly stays, strings too."""
-    return _NOT_CODE.sub(lambda m: m[0] if m[0].startswith('"') else "\n" * m[0].count("\n"), text)

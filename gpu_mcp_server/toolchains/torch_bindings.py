@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.toolchains.c_source import strip_comments
 
 MODULE = "kernel_extension"
 """What TORCH_EXTENSION_NAME is."""
@@ -20,7 +21,6 @@ FOLDER = "extension"
 ENTRIES = ("launch", "forward", "run", "custom_kernel", "solve")
 """Names under which suites look for a kernel, in the order in which one is taken where none is asked for."""
 
-_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _HEADERS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/", re.MULTILINE)
 _MODULE = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)\s*,")
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)\s*\{")
@@ -67,18 +67,18 @@ class Binding:
 
 def needs_torch(source: str) -> bool:
     """Say whether a C++ or CUDA source includes torch's headers, whatever it binds."""
-    return bool(_HEADERS.search(_NOT_CODE.sub(" ", source)))
+    return bool(_HEADERS.search(strip_comments(source)))
 
 
 def binds_torch(source: str) -> bool:
     """Say whether a C++ or CUDA source is an extension of torch."""
-    code = _NOT_CODE.sub(" ", source)
+    code = strip_comments(source)
     return bool(_HEADERS.search(code) and (_MODULE.search(code) or _LIBRARY.search(code)))
 
 
 def bound_functions(source: str) -> list[BoundFunction]:
     """Return the functions that a source binds, by pybind11 first."""
-    code = _NOT_CODE.sub(" ", source)
+    code = strip_comments(source)
     found: dict[str, BoundFunction] = {}
     module = _MODULE.search(code)
     if module:
@@ -124,7 +124,7 @@ def binding_of(source: str, entry: str, inputs: int, outputs: int, dims: int) ->
             hint='Name one as entry; it is bound by m.def("NAME", &function) or a schema.',
         )
     given = _given(chosen, inputs, outputs, dims)
-    module = _MODULE.search(_NOT_CODE.sub(" ", source))
+    module = _MODULE.search(strip_comments(source))
     name = module[1] if module and module[1] != "TORCH_EXTENSION_NAME" else MODULE
     if chosen.returns and given == inputs:
         return Binding("model", name, _file(name, chosen.place, python=module is not None, returns=True), chosen.name)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import DType, Problem, TensorSpec
+from gpu_mcp_server.toolchains.c_source import strip_comments
 from gpu_mcp_server.toolchains.torch_bindings import binds_torch
 
 MOST_SHOWN = 60
@@ -145,7 +146,7 @@ def signature_mismatch(problem: Problem, source: str, entry: str, language: str)
         return ""
     if len(problem.inputs) > MOST_SHOWN or binds_torch(source):
         return ""
-    plain = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)  # to the end: else a search from each /*
+    plain = strip_comments(source)
     found = {
         (kind, text.strip()) for kind, text in re.findall(rf"\b(\w+)\s+{re.escape(entry)}\s*\(([^()]*)\)\s*\{{", plain)
     }
