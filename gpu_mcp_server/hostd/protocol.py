@@ -110,8 +110,9 @@ class GpuRequest:
     idle_s: float = 0.0
     """A reservation that was not used for so long is asked to leave when somebody waits."""
     ahead: bool = False
-    """The job's processes may start while it is next in line. Its trusted role asks its supervisor for its `turn`
-    before anything of the job touches a GPU, and the job is queued until then."""
+    """The job's processes may start before its turn, at the head of the line or next to it. Its trusted role asks its
+    supervisor for the `turn` before anything of the job touches a GPU, and says `ready` once nothing else is left.
+    Until then the job is queued, and others are let past it."""
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,8 @@ class Outcome:
     stderr: str
     exit_code: int
     progress: list[dict[str, Any]] = field(default_factory=list)
+    contexts_before_turn: int | None = None
+    """On the fake GPU, where `CUDA_FAKE_CONTEXTS` names a file."""
 
 
 class Supervisor(threading.Thread):
@@ -71,6 +73,7 @@ class Supervisor(threading.Thread):
         super().__init__(daemon=True)
         self.link, self.processes = link, processes
         self.over = socket.socketpair()
+        self.contexts_before_turn: int | None = None
 
     def run(self) -> None:
         waiting = {os.pidfd_open(p.pid): role for role, p in self.processes.items()}
@@ -101,8 +104,8 @@ class Supervisor(threading.Thread):
             self.link.send(json.dumps(message).encode())
 
     def answer(self, request: dict[str, Any]) -> None:
-        if request["do"] == "turn":
-            self.say({"turn": True})
+        if request["do"] in ("turn", "ready"):
+            self.answer_turn(request["do"])
             return
         pid = self.processes[request["role"]].pid
         number = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}[request["do"]]
@@ -114,6 +117,14 @@ class Supervisor(threading.Thread):
                 os.sched_yield()
         word = {"freeze": "frozen", "thaw": "thawed", "kill": "killed"}[request["do"]]
         self.say({word: True, "how": "sigstop", "at_s": at_s})
+
+    def answer_turn(self, asked: str) -> None:
+        """Give the turn at once; where contexts are counted, as in a line, when all has been imported."""
+        log = os.environ.get("CUDA_FAKE_CONTEXTS")
+        if log and asked == "ready":
+            self.contexts_before_turn = len(Path(log).read_bytes()) if Path(log).exists() else 0
+        if asked == ("ready" if log else "turn"):
+            self.say({"turn": True})
 
     def stopped(self, pid: int) -> bool:
         """Say whether the process and everything that it started is stopped, or gone."""
@@ -211,7 +222,7 @@ def judge(
     written = folder / "owner" / "verdict.json"
     verdict = json.loads(written.read_text()) if written.exists() else {}
     lines = [json.loads(line) for line in out.decode().splitlines()]
-    return Outcome(verdict, out.decode(), err.decode(), owner.returncode, lines)
+    return Outcome(verdict, out.decode(), err.decode(), owner.returncode, lines, supervisor.contexts_before_turn)
 
 
 def edited(name: str, *changes: tuple[str, str]) -> dict[str, str]:

@@ -121,14 +121,17 @@ def test_what_passes_between_the_rounds_take_is_taken_off_and_told(court):
 
 
 @pytest.mark.parametrize(
-    ("ready_s", "order"), [("60", ["wait for reference", "device"]), ("0", ["device", "wait for reference"])]
-)
-def test_a_reference_that_is_there_starts_beside_the_owner_and_others_after_it(court, ready_s, order):
+    ("ready_s", "order"),
+    [("60", ["wait for reference", "wait for candidate", "device"]),
+     ("0", ["device", "wait for reference", "wait for candidate"])],
+)  # fmt: skip
+def test_players_that_are_there_start_beside_the_owner_and_others_after_it(court, ready_s, order):
     files = edited("owner/peer_processes.py", ("READY_S = 0.02\n", f"READY_S = {ready_s}\n"))
     got = court(with_stream("naive.c"), tier="smoke", owner_files=files).verdict
 
     assert got["verdict"] == "correct", got["reason"]
-    then = ["context and load of reference", "wait for candidate", "device alone", "calibrate", "load candidate"]
+    contexts = ["context and load of reference", "context of candidate"]
+    then = [*contexts, "device alone", "calibrate", "load candidate"]
     assert list(got["evidence"]["start_seconds"]) == [*order, *then]
 
 
@@ -1369,3 +1372,14 @@ def f(x):
     else:
         assert got["verdict"] == "correct", got["reason"]
         assert got["robust"].startswith("yes, with " if verdict == "correct" else "no; ")
+
+
+def test_nothing_of_a_job_has_a_context_on_the_gpu_before_its_turn(court, tmp_path, monkeypatch):
+    """A context takes memory that others want, disturbs who is timed, and counts as a foreign process."""
+    contexts = tmp_path / "contexts"
+    monkeypatch.setenv("CUDA_FAKE_CONTEXTS", str(contexts))
+    outcome = court(with_stream("naive.c"), tier="smoke")
+
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+    assert outcome.contexts_before_turn == 0
+    assert contexts.read_text() == "cc", "the owner's and the candidate's; NumPy's reference has none"

@@ -5,9 +5,9 @@ idle. It serves a Unix socket of messages (JSON, one a packet); the kernel says 
 given is its own until it ends, and then the GPU's lock decides when the next one is let in. A grant is a permission to
 take the locks; whoever cannot, because somebody without a broker was faster, is put back to its place.
 
-From a client: `want` (fields of `gpu_queue.Request`), then `have` or `lost`; `hold` for what was granted by a broker
-that was killed; `idle` and `busy` for who holds on without using; `show`. To a client: `queued`, `granted`, `leave`,
-`shown`, `error`.
+From a client: `want` (fields of `gpu_queue.Request`), `ready` where it was not, then `have` or `lost`; `hold` for what
+was granted by a broker that was killed; `idle` and `busy` for who holds on without using; `show`. To a client:
+`queued`, `granted`, `leave`, `shown`, `error`.
 """
 
 import json
@@ -249,6 +249,8 @@ class Broker:
             self.queue.waiting[fd] = self._request(fd, client, message)
         elif what == "hold" and lease is None and fd not in self.queue.waiting:
             self._hold(self._request(fd, client, message))
+        elif what == "ready" and fd in self.queue.waiting:
+            self.queue.waiting[fd].ready = True
         elif what == "have" and lease is not None:
             client.granted_at = None
         elif what == "lost" and client.granted_at is not None:
@@ -284,6 +286,7 @@ class Broker:
             since=max(now - MOST_S, min(now, since)),
             limit_s=limit if limit < MOST_S else None,
             links={str(k): _texts(v) for k, v in links.items()} if links is not None else None,
+            ready=bool(message.get("ready", True)),
         )
         if not 0 < request.count <= len(set(request.names)) == len(request.names):
             raise ValueError("a count that the names do not have")

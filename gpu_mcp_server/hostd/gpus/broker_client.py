@@ -116,7 +116,8 @@ class GrantRequest:
         fields: The message, less what is added while waiting.
         owner: What the locks' files say of their holder.
         said: Told in words how the job stands in line.
-        wake: Returns descriptors that become readable when there may be a reason to give up.
+        wake: Returns descriptors that become readable when there may be a reason to give up, or to be ready.
+        is_ready: Says whether the job can use GPUs as soon as it has them; until then others are let past it.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class GrantRequest:
         wake: Optional[Callable[[], Sequence[int]]] = None,
     ) -> None:
         self.fields, self.owner, self.said, self.wake = fields, owner, said, wake
+        self.is_ready: Callable[[], bool] = lambda: True
         self.since = time.monotonic()
         self.heard = 0
         """Messages so far."""
@@ -152,8 +154,9 @@ def wait_for_grant(
             break
         heard_before = want.heard
         try:
-            link.send("want", since=want.since, **want.fields)
-            found = _wait(link, locks, want, deadline, stop)
+            ready = want.is_ready()
+            link.send("want", since=want.since, ready=ready, **want.fields)
+            found = _wait(link, locks, want, deadline, stop, told_ready=ready)
         except _Ended:
             tried = tried + 1 if want.heard == heard_before else 0
             continue
@@ -165,13 +168,22 @@ def wait_for_grant(
 
 
 def _wait(
-    link: BrokerClient, locks: GpuLocks, want: GrantRequest, deadline: float, stop: Callable[[], bool]
+    link: BrokerClient,
+    locks: GpuLocks,
+    want: GrantRequest,
+    deadline: float,
+    stop: Callable[[], bool],
+    *,
+    told_ready: bool,
 ) -> Optional[Tuple[Held, List[str]]]:
     heard = time.monotonic()
     while True:
         now = time.monotonic()
         if now >= deadline or stop():
             return None
+        if not told_ready and want.is_ready():
+            link.send("ready")
+            told_ready = True
         wake = want.wake() if want.wake is not None else ()
         message = link.receive(min(WOKEN_POLL_S if wake else STOP_POLL_S, deadline - now), wake)
         if message is None:

@@ -36,6 +36,7 @@ class Request:
         foreign: What to do about processes that are not ours: `wait`, `warn` or `other`.
         since: When it began to wait, on the host's monotonic clock.
         limit_s: The job's own wall limit.
+        ready: Whether its job can use GPUs at once; if not, it keeps its place and others are let past.
         claim: The GPUs held back for it.
     """
 
@@ -53,6 +54,7 @@ class Request:
     since: float = 0.0
     limit_s: Optional[float] = None
     links: Optional[Mapping[str, Sequence[str]]] = None
+    ready: bool = True
     claim: Tuple[str, ...] = ()
 
     @property
@@ -189,7 +191,7 @@ class Queue:
         gaps: Dict[str, float] = {}
         """GPUs that are held back, and how long nobody ahead can use them yet."""
         for request in self.waiting_in_order(now):
-            if self.shut(request.uid):
+            if self.shut(request.uid) or not request.ready:
                 continue
             open_to = [n for n in request.names if n not in gaps]
             lent = self._lent(request, gaps, now)
@@ -288,6 +290,8 @@ class Queue:
         shut = self.shut(request.uid)
         if shut:
             return shut
+        if not request.ready:
+            return "its own processes are starting"
         for name in request.claim or request.names:
             holders = [lease for lease in self.leases.values() if name in lease.names]
             if holders and (request.is_exclusive or holders[0].request.is_exclusive):

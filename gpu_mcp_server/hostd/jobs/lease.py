@@ -16,6 +16,7 @@ from ..protocol import GpuRequest, JobSpec
 from ..sandbox.processes import Identity
 from . import reservation_socket
 from .host_resources import Host, JobRefused
+from .turn_ahead import AheadOfTurn
 
 LEAST_WAIT_S = 0.25
 """For a broker to start and answer, for those who will not wait."""
@@ -59,7 +60,7 @@ class Lease:
         named: Mapping[str, Sequence[Any]],
         said: Callable[[str], None] = lambda words: None,
         wake: Optional[Callable[[], Sequence[int]]] = None,
-        near: Callable[[], None] = lambda: None,
+        ahead: Optional[AheadOfTurn] = None,
     ) -> None:
         """Wait for the locks.
 
@@ -69,7 +70,7 @@ class Lease:
                 there is already; the next holder waits until they are gone.
             said: Told in words how the job stands in line.
             wake: Returns descriptors that become readable when `stop()` may say something new.
-            near: Told, again and again, that the job is at the head of the line or next to it.
+            ahead: What is done before the job's turn; it is started at the head of the line or next to it.
 
         Raises:
             JobRefused: If they are not to be had in time, or `stop()` says so.
@@ -85,7 +86,7 @@ class Lease:
         self._check(names, count)
         owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, **named}
         turn = _Turn(names, count, owner, time.monotonic() + max(want.wait_s, LEAST_WAIT_S), stop, said)
-        turn.wake, turn.near = wake, near
+        turn.wake, turn.ahead = wake, ahead
         if not (want.lease and want.count and self._from_reservation(turn)):
             self._locks = self._at_once(turn) or self._in_line(turn)
             if not self._locks:
@@ -137,6 +138,11 @@ class Lease:
         # only the broker can ask it to leave.
         if self._spec.purpose == "reserve" or locks.is_taken(NAME) or self._shut():
             return []
+        if turn.ahead is not None and not turn.ahead.is_ready():
+            turn.ahead.start_once()  # nobody else is in line
+            # Only the broker passes over who is not ready, so that others have the GPU meanwhile.
+            if not turn.ahead.is_ready():
+                return []
         want = self._spec.gpus
         names = [n for n in turn.names if want.foreign == "warn" or want.mode == "shared" or not self._strangers(n)]
         # With NVLink the set matters, so it is fixed before any lock; otherwise any free ones will do.
@@ -163,13 +169,11 @@ class Lease:
             "limit_s": self._spec.limits.wall_s if self._spec.purpose != "reserve" else None,
             "links": self._links(),
         }
+        request = GrantRequest(fields, turn.owner, self._heard(turn), turn.wakers if turn.wake else None)
+        if turn.ahead is not None:
+            request.is_ready = turn.ahead.is_ready
         try:
-            found = wait_for_grant(
-                self._host.locks,
-                GrantRequest(fields, turn.owner, self._heard(turn), turn.wake),
-                turn.deadline,
-                turn.stop,
-            )
+            found = wait_for_grant(self._host.locks, request, turn.deadline, turn.stop)
         except BrokerGone:
             return self._without_broker(turn)
         if found is None:
@@ -187,8 +191,8 @@ class Lease:
 
         def said(words: str) -> None:
             place = _position(words)
-            if _number(place) <= NEAR:
-                turn.near()
+            if _number(place) <= NEAR and turn.ahead is not None:
+                turn.ahead.start_once()
             now = time.monotonic()
             moved = place != _position(self._said) and now >= self._moved_at
             if moved or now >= self._say_at:
@@ -318,7 +322,11 @@ class _Turn:
         self.names, self.count, self.owner = names, count, owner
         self.deadline, self.stop, self.said = deadline, stop, said
         self.wake: Optional[Callable[[], Sequence[int]]] = None
-        self.near: Callable[[], None] = lambda: None
+        self.ahead: Optional[AheadOfTurn] = None
+
+    def wakers(self) -> List[int]:
+        """Return descriptors that become readable by what may end the wait, or make the job ready for its turn."""
+        return [*(self.wake() if self.wake else ()), *(self.ahead.descriptors() if self.ahead else ())]
 
 
 def runtime_class(spec: JobSpec) -> str:

@@ -15,6 +15,11 @@ class ControlLink:
         self._memory_bytes = memory_bytes
         """What each role may have."""
         self.open = True
+        self.has_turn = True
+        """Whether the job has its GPUs; if not, who asks for its turn is answered by `grant_turn`."""
+        self.is_ready = False
+        """Whether the role said that all is done that can be done without them."""
+        self._asked = False
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -36,11 +41,22 @@ class ControlLink:
             answer = {"error": "not a request: %s" % error}
         except OSError as error:
             answer = {"error": "%s" % error}
-        self._send(answer)
+        if answer:
+            self._send(answer)
+
+    def grant_turn(self) -> None:
+        """Tell that the job has its GPUs, if that was asked."""
+        self.has_turn = True
+        if self._asked:
+            self._send({"turn": True})
 
     def _answer(self, what: str, name: str) -> Dict[str, Any]:
-        if what == "turn":  # nothing is answered before the job has its GPUs
-            return {"turn": True}
+        if what == "turn":
+            self._asked = True
+            return {"turn": True} if self.has_turn else {}
+        if what == "ready":
+            self.is_ready = True
+            return {}
         # A trusted role must not freeze its peers or itself: no role would be left to ask for the thaw.
         role = next((r for r in self._roles if r.name == name and not r.trusted), None)
         if role is None:

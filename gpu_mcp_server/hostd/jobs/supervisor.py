@@ -23,12 +23,9 @@ from .lease import Lease
 from .limit_watcher import LimitWatcher, cpu_limit_note, oom_by_others
 from .owner_control import ControlLink
 from .role_process import RoleProcess, identities
+from .turn_ahead import AheadOfTurn, has_spare_cores
 
 DRAIN_S = 1.0
-SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
-"""Environment variable with another such number; for tests."""
-SPARE_CORES = int(os.environ.get(SPARE, 8))
-"""With so many, processes may import while something is timed on a GPU."""
 OTHER_ROLES_KEEP = 65536
 
 
@@ -61,8 +58,7 @@ class Supervisor:
         self.groups: List[str] = []
         self.held = premade.held if premade is not None else descriptors.DescriptorHolder()
         self.premade = premade
-        self.ahead = False
-        """Whether the processes were started while the job was in line."""
+        self.ahead = AheadOfTurn(self.links, self._start_ahead)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def main(self) -> None:
@@ -142,26 +138,27 @@ class Supervisor:
         self.stamps = self.place.materialize(self.spec.files)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         named: Dict[str, List[Any]] = {"groups": groups, "sandboxes": self._sandboxes()}
-        self.lease.take(self._heed_woken, named, self._note_queued, self._wakers, self._start_ahead)
+        may_start = self.spec.gpus.ahead and self.premade is None and has_spare_cores()
+        self.ahead.able = may_start and self.lease.foreseen_view() is not None
+        self.lease.take(self._heed_woken, named, self._note_queued, self._wakers, self.ahead)
         self.notes += self.lease.notes
-        if not self.ahead:
+        if not self.ahead.started:
             self._take_uids()
 
     def _take_uids(self) -> None:
         assert self.place is not None
         self.stamps = self.place.wait_for_uids(self.stamps, self._heed_woken, self._wakers, self._note_queued)
 
-    def _start_ahead(self) -> None:
-        """Have the processes import what they need while the job is next in line, if it waits for its turn then."""
-        view = self.lease.foreseen_view() if self.spec.gpus.ahead else None
-        if self.ahead or self.premade is not None or view is None or (os.cpu_count() or 1) < SPARE_CORES:
-            return
+    def _start_ahead(self) -> bool:
+        """Have the processes import what they need ahead of the job's turn; say whether that was possible."""
+        view = self.lease.foreseen_view()
         given = self.place.assign_uids(self.stamps) if self.place is not None else None
-        if given is None:  # not waited for: who holds the GPU may wait for the same uids, and our turn may come
-            return
-        self.ahead, self.stamps = True, given
+        if view is None or given is None:  # not waited for: who holds the GPU may wait for the same uids
+            return False
+        self.stamps = given
         self._launch(view)
         self.folder.update_notes(identities(self.roles))
+        return True
 
     def _launch(self, view: Tuple[List[str], Dict[str, str]]) -> None:
         assert self.place is not None
@@ -213,10 +210,11 @@ class Supervisor:
         self.held.add(self.lease.descriptors())
         if self.premade is not None:
             self.links[:] = self.premade.start(self.spec)
-        elif not self.ahead:
+        elif not self.ahead.started:
             self._launch(self.lease.view())
         for role in self.roles if self.premade is None else ():
             self._note_sandbox(role)
+        self.ahead.grant_turn()
         self.held.close()
         self.folder.update_notes(identities(self.roles))
         self._running()

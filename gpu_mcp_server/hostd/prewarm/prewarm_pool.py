@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from ..gpus.gpu_locks import PROCESSOR
 from ..jobs.host_resources import Host
 from ..jobs.job_folder import JobFolder
-from ..jobs.supervisor import SPARE_CORES
+from ..jobs.turn_ahead import has_spare_cores
 from ..protocol import BOXED, JobSpec
 from ..sandbox import descriptors
 from .prewarmed_supervisor import PrewarmedSupervisor, adoption_message
@@ -246,4 +246,4 @@ class PrewarmPool:
 def needs_quiet(spec: JobSpec) -> bool:
     """Say whether a job times something that the making of a sandbox would disturb, as the processor always is."""
     alone = spec.gpus.mode == "exclusive" and spec.purpose != "reserve"
-    return alone and (not spec.gpus.count or (os.cpu_count() or 1) < SPARE_CORES)
+    return alone and (not spec.gpus.count or not has_spare_cores())

@@ -97,6 +97,7 @@ class Candidate:
         """Answer until the owner closes the link."""
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
             "hello": self.hello,
+            "start": self.start,
             "load": self.load,
             "open": self.open,
             "prepare": self.prepare,
@@ -116,7 +117,7 @@ class Candidate:
             self.link.send(reply)
 
     def hello(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Take the public part of the task."""
+        """Take the public part of the task and import what calls it; nothing touches a GPU here."""
         self.task = message["task"]
         self.memory = memory_of(self.task)
         try:
@@ -124,6 +125,11 @@ class Candidate:
         except ImportError as error:
             return {"error": "%s, which this kind of candidate needs" % error}
         return {"versions": dict(self.kind.versions(), python=sys.version.split()[0])}
+
+    def start(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Make a context on the GPU, which is the job's by now."""
+        self.memory.start()
+        return {}
 
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Load the code and find what is called."""

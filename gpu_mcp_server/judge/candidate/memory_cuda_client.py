@@ -13,10 +13,9 @@ class CudaMemory:
     """Mapped allocations of the owner, in the primary context that a runtime API in the library will use."""
 
     def __init__(self, task: Dict[str, Any]) -> None:
-        self.driver = Driver(int(task.get("gpu_index") or 0))
-        self.driver.keep_pooled()
-        self.turns = GpuTurns(self.driver)
-        self.ping, self.spin = self.turns.ping, self.turns.spin
+        self.ordinal = int(task.get("gpu_index") or 0)
+        self.driver: Any = None
+        self.turns: Any = None
         self.shared: List[Shared] = []
         self.said: List[str] = []
         self.outputs: Dict[str, Any] = {}
@@ -25,6 +24,13 @@ class CudaMemory:
         """What has returned may still be at work: nobody asks."""
         self.names: Optional[Mapping] = None
         """Where a model's outputs are named."""
+
+    def start(self) -> None:
+        """Create the context, in the job's turn: it takes the GPU's memory, and disturbs who is timed there."""
+        self.driver = Driver(self.ordinal)
+        self.driver.keep_pooled()
+        self.turns = GpuTurns(self.driver)
+        self.ping, self.spin = self.turns.ping, self.turns.spin
 
     def open(self, fields: Dict[str, Any], descriptors: Sequence[int]) -> List[int]:
         """Return the base addresses of inputs and outputs."""

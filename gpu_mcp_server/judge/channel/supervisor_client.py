@@ -1,6 +1,7 @@
 """The owner's line to its supervisor, and to the processes that it plays with."""
 
 import os
+import select
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -50,9 +51,24 @@ class Supervisor:
         self.waited_s = 0.0
         """Time until the answers to all requests so far."""
 
-    def wait_turn(self) -> None:
-        """Return when the job's GPUs are its own; it may have been started while it was in line for them."""
-        self._request("turn", "", "turn", TURN_S)
+    def wait_turn(self, starting: Sequence[Link], start_s: float) -> None:
+        """Return when the job's GPUs are its own; it may have been started while it was in line for them.
+
+        Args:
+            starting: Links to processes that import. The job is let to its GPUs when all of them have answered.
+            start_s: For how long they are waited for at most.
+        """
+        try:
+            self.link.send({"do": "turn", "role": ""})
+            left, until = list(starting), time.monotonic() + start_s
+            while left and not self.link.pending() and time.monotonic() < until:
+                sockets = [each.socket for each in (self.link, *left)]
+                select.select(sockets, [], [], max(0.0, until - time.monotonic()))
+                left = [each for each in left if not each.pending()]
+            self.link.send({"do": "ready", "role": ""})
+        except LinkClosed as error:
+            raise JudgeFailed("the supervisor is gone: %s" % error) from None
+        self._await_answer("turn", "", "turn", time.monotonic() + TURN_S)
         self.waited_s = 0.0  # of the job's own time only
 
     def freeze(self, role: str) -> None:
@@ -96,10 +112,17 @@ class Supervisor:
         began = time.monotonic()
         try:
             self.link.send({"do": do, "role": role})
+        except LinkClosed as error:
+            raise JudgeFailed("the supervisor did not answer %r: %s" % (do, error)) from None
+        message = self._await_answer(do, role, answer, began + reply_s)
+        self.waited_s += time.monotonic() - began
+        return message
+
+    def _await_answer(self, do: str, role: str, answer: str, until: float) -> Dict[str, Any]:
+        try:
             while True:
-                message = self.link.receive(began + reply_s - time.monotonic())
+                message = self.link.receive(until - time.monotonic())
                 if message.get(answer) is True:
-                    self.waited_s += time.monotonic() - began
                     return message
                 if not self._note(message):
                     if self.exit_of(role, EXIT_EVENT_S) is not None:

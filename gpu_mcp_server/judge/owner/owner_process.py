@@ -131,9 +131,9 @@ class Owner:
             raise Unequipped("candidate", lack, early=True)
         with self.ledger.part("start"):
             reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
-        self.players.wait_turn(self.ledger)
+        self.players.wait_turn(self.ledger, reference, candidate)
         with self.ledger.part("start"):
-            starts = self.players.starts_beside(reference)
+            self.players.begin_beside(reference, candidate)
             with self.players.step("device"):
                 device = device_of(self.task, self.well)
             before = device.snapshot()
@@ -141,7 +141,7 @@ class Owner:
                 player.link.spins = device.spins
         try:
             with self.ledger.part("start"):
-                self.players.start(device, candidate, reference, starts)
+                self.players.start(device, candidate, reference)
             self.overhead_s += self.ledger.besides_s()
             pair = (candidate, reference)
             room = (self.task, device, pair, self.players.costs, self.well, self.ledger, self.robustness)
@@ -172,7 +172,7 @@ class Owner:
         reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
         device = device_of(self.task, self.well)
         try:
-            self.players.start(device, candidate, reference, False)
+            self.players.start(device, candidate, reference)
             pair = (candidate, reference)
             found = search_writes(self.task, device, pair, self.players.costs, self.well, self.ledger, self.hidden)
         except (Judged, JudgeFailed) as error:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Any, Dict, Generator
+from typing import Any, Dict, Generator, Set
 
 from ..channel.supervisor_client import Player, Supervisor, link_to
 from ..devices.device import Device
@@ -65,6 +65,8 @@ class Players:
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
         self.steps: Dict[str, float] = {}
+        self.begun: Set[str] = set()
+        """Roles that make a context on the GPU, or have one."""
 
     def invite(self, role: str) -> Player:
         """Let a player start; it imports what it needs while the owner goes on."""
@@ -76,11 +78,11 @@ class Players:
         player.tell("hello", task={name: self.task.get(name) for name in PUBLIC})
         return player
 
-    def wait_turn(self, ledger: Ledger) -> None:
-        """Wait for the GPU, which nothing of the job has touched yet; invited players import meanwhile."""
+    def wait_turn(self, ledger: Ledger, *invited: Player) -> None:
+        """Wait for the GPU, which nothing of the job has touched yet; invited players import before its turn comes."""
         if self.task["device"] == "cuda":
             begin = time.monotonic()
-            self.supervisor.wait_turn()
+            self.supervisor.wait_turn([player.link for player in invited], START_S)
             # The wait in line is no work of the judge's, so the ledger starts anew behind it.
             if time.monotonic() - begin > TURN_IS_THERE_S:
                 ledger.restart()
@@ -94,19 +96,24 @@ class Players:
         for name, version in dict(reply.get("versions", {})).items():
             self.versions["%s_%s" % (player.role, name)] = str(version)[:40]
 
-    def starts_beside(self, reference: Player) -> bool:
-        """Have a reference that was there before its job begin beside the owner; say whether it was and does."""
-        if self.task["device"] == "cpu" or not reference.link.pending(READY_S):
-            return False
-        self._begin(reference)
-        return True
+    def begin_beside(self, *invited: Player) -> None:
+        """Have those begin beside the owner that had imported everything before."""
+        for player in invited if self.task["device"] == "cuda" else ():
+            if player.link.pending(READY_S):
+                self._begin(player)
 
-    def _begin(self, reference: Player) -> None:
-        """Have it make its context and load the problem."""
-        self.welcome(reference)
-        reference.tell("start", torch_seed=self.torch_seed)
+    def _begin(self, player: Player) -> None:
+        """Have it make its context; the reference loads the problem meanwhile."""
+        if player.role in self.begun:
+            return
+        self.welcome(player)
+        if player.role == "reference":
+            player.tell("start", torch_seed=self.torch_seed)
+        else:
+            player.tell("start")
+        self.begun.add(player.role)
 
-    def start(self, device: Device, candidate: Player, reference: Player, starts: bool) -> None:
+    def start(self, device: Device, candidate: Player, reference: Player) -> None:
         """Wait for both, calibrate, load the candidate.
 
         Nothing is calibrated before both have started: they would share the cores, and a context that is being made is
@@ -118,17 +125,18 @@ class Players:
             device: The task's.
             candidate: Invited.
             reference: Invited.
-            starts: Whether the reference began already.
         """
         if device.kind == "cpu":
             self.welcome(reference)
+            self.welcome(candidate)
         else:
-            if not starts:
-                self._begin(reference)
+            self._begin(reference)
+            self._begin(candidate)
             with self.step("context and load of reference"):
                 named(reference.hear(2 * OPEN_S), "start and load")
             reference.freeze()  # its threads, as above
-        self.welcome(candidate)
+            with self.step("context of candidate"):
+                candidate.hear(OPEN_S)
         with self.step("device alone"):
             device.alone()
         if device.counts_calls:

@@ -45,6 +45,21 @@ def test_one_user_is_served_in_the_order_of_arrival():
     assert bench.pump(3.0) == [third]
 
 
+def test_who_is_not_ready_is_passed_over_and_keeps_its_place():
+    bench = Bench(A)
+    importing = bench.want(0.0, ready=False)
+    late, last = bench.want(0.1), bench.want(0.2)
+    assert bench.pump(1.0) == [late]
+    request = bench.queue.waiting[importing]
+    assert "its own processes" in bench.queue.why(request, bench.queue.waiting_in_order(1.0), 1.0)
+    assert request.claim == ()
+    request.ready = True
+    bench.leave(late, 2.0)
+    assert bench.pump(2.0) == [importing]
+    bench.leave(importing, 3.0)
+    assert bench.pump(3.0) == [last]
+
+
 def test_who_used_less_comes_before_who_came_first():
     bench = Bench(A)
     greedy = [bench.want(0.0, uid=1) for _ in range(3)]

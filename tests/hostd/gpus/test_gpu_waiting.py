@@ -134,7 +134,8 @@ import ctypes, json, os, socket, sys, time
 print(time.monotonic(), flush=True)
 ctypes.CDLL(None).prctl(15, sys.argv[1].encode())
 link = socket.socket(fileno=int(os.environ["LINK_SUPERVISOR"]))
-link.send(json.dumps({"do": "turn", "role": ""}).encode())
+for what in ("turn", "ready"):
+    link.send(json.dumps({"do": what, "role": ""}).encode())
 print(json.loads(link.recv(4096)), time.monotonic(), os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 """
 
@@ -161,6 +162,62 @@ async def test_processes_start_while_their_job_is_next_in_line_and_have_their_tu
     end_broker(pool)
 
 
+IMPORTER = """
+import ctypes, json, os, signal, socket, sys
+link = socket.socket(fileno=int(os.environ["LINK_SUPERVISOR"]))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+link.send(json.dumps({"do": "turn", "role": ""}).encode())
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode())
+if sys.argv[1] == "dies":
+    sys.exit(3)
+signal.sigwait([signal.SIGUSR1])
+link.send(json.dumps({"do": "ready", "role": ""}).encode())
+print(json.loads(link.recv(4096)), flush=True)
+"""
+
+
+def importer(mark: str) -> tuple[ProcessSpec, ...]:
+    """Return an owner of that name, which imports until it gets a signal."""
+    return (ProcessSpec(argv=("{python}", "-I", "-c", IMPORTER, mark), role="owner", trusted=True),)
+
+
+def pid_of(mark: str) -> int:
+    """Return the process of that name, 0 before there is one."""
+    found = (int(p.parent.name) for p in Path("/proc").glob("[0-9]*/comm") if read_quietly(p) == mark)
+    return next(found, 0)
+
+
+async def test_a_job_that_imports_holds_no_gpu_and_keeps_its_place(open_lab, state: Path):
+    """One that came later has the GPU and ends meanwhile; one that comes then is behind."""
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
+    mark = f"imp{os.getpid()}-{time.monotonic_ns() % 10**6}"[:15]
+    first = pool.lab.spec(processes=importer(mark), gpus=replace(ALONE, ahead=True))
+    await pool.lab.submit(first)
+    while not (stood := await pool.lab.record(first.id)).note or not pid_of(mark):
+        await asyncio.sleep(0.005)
+    passed = await pool.lab.run("true", gpus=ALONE)
+    then = await pool.start()
+    last = await pool.queue()
+    os.kill(pid_of(mark), signal.SIGUSR1)
+    while "own processes" in (await pool.lab.record(first.id)).note:
+        await asyncio.sleep(0.005)
+    await pool.lab.link.call("cancel", job=then)
+    done, behind = [await pool.lab.wait(job) for job in (first.id, last)]
+    end_broker(pool)
+
+    assert "its own processes are starting" in stood.note
+    assert (passed.record.status, passed.record.gpus) == ("ok", ("GPU-0",)), passed.record
+    assert (done.record.status, done.text) == ("ok", "{'turn': True}\n"), done
+    assert passed.record.ended_at < done.record.started_at < behind.record.started_at
+
+
+async def test_a_job_whose_owner_ends_ahead_of_its_turn_ends_in_it(open_lab, state: Path):
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
+    done = await pool.lab.run(processes=importer("dies"), gpus=replace(ALONE, ahead=True))
+    end_broker(pool)
+    assert (done.record.status, done.record.processes[0].exit_code) == ("failed", 3), done
+
+
 async def test_a_job_that_was_started_in_line_can_be_cancelled_there(open_lab, state: Path):
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
     await pool.start()
@@ -179,9 +236,15 @@ def read_of_all(name: str) -> set[str]:
     """Return the texts of a file that each process has in /proc."""
     found = set()
     for path in Path("/proc").glob(f"[0-9]*/{name}"):
-        with contextlib.suppress(OSError):
-            found.add(path.read_text(errors="replace").rstrip("\n"))
+        found.add(read_quietly(path))
     return found
+
+
+def read_quietly(path: Path) -> str:
+    """Return the text of a file of a process, nothing where that has ended."""
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace").rstrip("\n")
+    return ""
 
 
 async def test_a_job_that_waits_too_long_says_who_was_ahead(pool):

@@ -69,11 +69,12 @@ def bring(monkeypatch):
 
         monkeypatch.setattr(peer_processes, "link_to", lambda role: None)
         monkeypatch.setattr(peer_processes, "rehearsed_costs", rehearsed)
-        first, other = Stub("reference", diary, ready=ready, reply=refuses), Stub("candidate", diary)
+        first = Stub("reference", diary, ready=ready, reply=refuses)
+        other = Stub("candidate", diary, ready=ready)
         both = peer_processes.Players({**TASK, "device": device.kind}, SEED)
-        beside = both.starts_beside(first)
+        both.begin_beside(first, other)
         diary.append(("owner", "device", {}))
-        both.start(device, other, first, beside)
+        both.start(device, other, first)
         assert (other.frozen, first.frozen) == (True, False)
         return diary
 
@@ -81,18 +82,19 @@ def bring(monkeypatch):
 
 
 BEGIN = ("reference", "start", {"torch_seed": SEED})
+OTHER = ("candidate", "start", {})
 DEVICE = ("owner", "device", {})
 CALIBRATE = ("both", "calibrate", {})
 LOAD = ("candidate", "load", {"torch_seed": SEED})
 LAST = ("reference", "load", {"torch_seed": SEED})
 
 
-def test_a_reference_that_waited_loads_while_the_owner_makes_its_context(bring):
-    assert bring(Gpu()) == [BEGIN, DEVICE, CALIBRATE, LOAD]
+def test_those_that_waited_begin_while_the_owner_makes_its_context(bring):
+    assert bring(Gpu()) == [BEGIN, OTHER, DEVICE, CALIBRATE, LOAD]
 
 
-def test_one_that_still_imports_loads_afterwards_and_before_anything_is_calibrated(bring):
-    assert bring(Gpu(), ready=False) == [DEVICE, BEGIN, CALIBRATE, LOAD]
+def test_those_that_still_import_begin_afterwards_and_before_anything_is_calibrated(bring):
+    assert bring(Gpu(), ready=False) == [DEVICE, BEGIN, OTHER, CALIBRATE, LOAD]
 
 
 def test_on_a_processor_nothing_is_loaded_before_both_are_calibrated(bring):
