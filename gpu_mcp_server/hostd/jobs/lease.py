@@ -29,8 +29,9 @@ SHOWN_AND_CLOSED = (
     "level landlock shows the nodes of other AMD GPUs and closes them, so ROCm may find no GPU at all; "
     "a level with namespaces hides them"
 )
-NEAR = 2
-"""Place in line from which on a job that starts ahead of its turn does: the one before it may be over in a moment."""
+NEAR = 3
+"""Place in line from which on a job that starts ahead of its turn does. Imports may last longer than a turn: with the
+first in line still importing, two more import beside it, so that the GPU is soon wanted by one that is ready."""
 SAY_PART = 0.05
 """Words on the queue come again after this part of the time waited so far: each is written down."""
 

@@ -133,7 +133,7 @@ class Owner:
             reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
         self.players.wait_turn(self.ledger, reference, candidate)
         with self.ledger.part("start"):
-            self.players.begin_beside(reference, candidate)
+            self.players.start_concurrently(reference, candidate)
             with self.players.step("device"):
                 device = device_of(self.task, self.well)
             before = device.snapshot()

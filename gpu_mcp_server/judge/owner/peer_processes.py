@@ -96,8 +96,8 @@ class Players:
         for name, version in dict(reply.get("versions", {})).items():
             self.versions["%s_%s" % (player.role, name)] = str(version)[:40]
 
-    def begin_beside(self, *invited: Player) -> None:
-        """Have those begin beside the owner that had imported everything before."""
+    def start_concurrently(self, *invited: Player) -> None:
+        """Start those concurrently with the owner that had imported everything before."""
         for player in invited if self.task["device"] == "cuda" else ():
             if player.link.pending(READY_S):
                 self._begin(player)

@@ -72,7 +72,7 @@ def bring(monkeypatch):
         first = Stub("reference", diary, ready=ready, reply=refuses)
         other = Stub("candidate", diary, ready=ready)
         both = peer_processes.Players({**TASK, "device": device.kind}, SEED)
-        both.begin_beside(first, other)
+        both.start_concurrently(first, other)
         diary.append(("owner", "device", {}))
         both.start(device, other, first)
         assert (other.frozen, first.frozen) == (True, False)
