@@ -41,6 +41,7 @@ def suite_tasks(root: Path) -> dict[str, Path]:
     """Return the tasks below a folder by their paths in it.
 
     Tasks are folders with a format's main file, KernelBench's files, and definitions of flashinfer-trace's data set.
+    Where there are none of these, each file with a Model and its inputs is one: MultiKernelBench has no numbers.
 
     Raises:
         NotFound: If there is none.
@@ -52,9 +53,10 @@ def suite_tasks(root: Path) -> dict[str, Path]:
         if path.name in names and len(found) < MOST_TASKS and _is_task(path):
             found.setdefault(path.parent.relative_to(root).as_posix(), path)
     folders = {path.parent for path in found.values()}
-    for path in paths:
-        if len(found) < MOST_TASKS and folders.isdisjoint(path.parents) and _is_single_file(path):
-            found[path.relative_to(root).with_suffix("").as_posix()] = path
+    for numbered in (True, False):
+        for path in paths if numbered or not found else ():
+            if len(found) < MOST_TASKS and folders.isdisjoint(path.parents) and _is_single_file(path, numbered):
+                found[path.relative_to(root).with_suffix("").as_posix()] = path
     if not found:
         raise NotFound(
             "task",
@@ -64,16 +66,18 @@ def suite_tasks(root: Path) -> dict[str, Path]:
     return found
 
 
-def _is_single_file(path: Path) -> bool:
+def _is_single_file(path: Path, numbered: bool) -> bool:
     """Say whether a file is a whole task: NUMBER_NAME.py of KernelBench, or a definition below `definitions/`."""
-    numbered = path.suffix == ".py" and path.name[0].isdigit()
-    if not numbered and not (path.suffix == ".json" and "definitions" in path.parts[:-1]):
+    python = path.suffix == ".py" and (path.name[0].isdigit() or not numbered)
+    if not python and not (path.suffix == ".json" and "definitions" in path.parts[:-1]):
         return False
     try:
         text = read_local(path, MAX_FILE_BYTES).decode()
     except (GpuMcpError, OSError, UnicodeDecodeError):
         return False
-    return set(NEEDED) <= defines(text) if numbered else trace.recognizes(ProblemSource(path.name, text))
+    if not python:
+        return trace.recognizes(ProblemSource(path.name, text))
+    return set(NEEDED) <= defines(text) and (numbered or "ModelNew" not in text)
 
 
 def _is_task(path: Path) -> bool:
@@ -154,20 +158,25 @@ class SuiteCandidates:
                     self._missing.append(name)
                     continue
                 await self._tell(f"{name}: {number} of {len(tasks)}, {len(files)} candidates")
-                problem = await self._imported(path)
+                definition = await source_at(path)
+                problem = await self._imported(definition)
+                is_definition = problem.adapter.get("kind") == "trace"
+                workloads = await trace.cases_by_workload(definition) if is_definition else []
             except Exception as error:
                 self._refused[name] = _reason_of(error)
                 continue
             for file in files:
-                await self._judge(name, path, problem, file)
+                if found := await self._judge(name, problem, file):
+                    self.traces += traces_of(problem, definition, workloads, *found)
         return self.report(suite, len(tasks))
 
-    async def _imported(self, path: Path) -> Problem:
-        source = replace(await source_at(path), wish=self._wish.overrides)
-        info = await self._lab.evaluation.registry.import_file(source, host=self._wish.host)
+    async def _imported(self, source: ProblemSource) -> Problem:
+        wished = replace(source, wish=self._wish.overrides)
+        info = await self._lab.evaluation.registry.import_file(wished, host=self._wish.host)
         return await self._lab.store.problems.get(info.problem_id)
 
-    async def _judge(self, task: str, path: Path, problem: Problem, file: Path) -> None:
+    async def _judge(self, task: str, problem: Problem, file: Path) -> tuple[str, Evaluation] | None:
+        """Note a candidate's row; return its name and verdict, `None` if it was not judged."""
         began = time.monotonic()
         row = CandidateRow(task=task, candidate=file.name, verdict="refused", degenerate=bool(problem.degenerate))
         try:
@@ -176,13 +185,14 @@ class SuiteCandidates:
                 problem.problem_id, solution.source, host=self._wish.host, flags=solution.flags, entry=solution.entry,
                 timing=self._wish.timing, wait_s=3600.0, reuse=True,
             )  # fmt: skip
+            judged = solution.name, found
             row = row.model_copy(update=_told(found))
-            if problem.adapter.get("kind") == "trace":
-                self.traces += traces_of(problem, await workloads_of(path), solution.name, found)
         except Exception as error:
+            judged = None
             row = row.model_copy(update={"reason": _reason_of(error)})
         self._rows.append(row.model_copy(update={"wall_s": round(time.monotonic() - began, 1)}))
         await self._tell(f"{task} {file.name}: {row.verdict} {row.reason[:200]}")
+        return judged
 
     def report(self, suite: str, tasks: int) -> CandidateReport:
         """Return the report with scores of all judged candidates."""
@@ -208,12 +218,6 @@ def _reason_of(error: Exception) -> str:
         return str(error)[:500]
     _log.error("file of a suite failed", exc_info=error)
     return f"The server failed at it: {type(error).__name__}: {str(error)[:400]}."
-
-
-async def workloads_of(path: Path) -> Sequence[Mapping[str, Any]]:
-    """Return a definition's workloads as their file has them."""
-    source = await source_at(path)
-    return await trace.read_workloads(source, cast("Mapping[str, Any]", json.loads(source.text)))
 
 
 def _told(found: Evaluation) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,6 +18,8 @@ from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.python_siblings import joined_python
+from gpu_mcp_server.services.problems.formats import trace
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.workspaces.local_files import checked_path
 
 UNITS = (".cu", ".cpp", ".cc", ".cxx")
@@ -126,46 +128,46 @@ def python_text(files: Mapping[str, str], path: str, told: Mapping[str, Any]) ->
 
 
 def traces_of(
-    problem: Problem, workloads: Sequence[Mapping[str, Any]], solution: str, evaluation: Evaluation
+    problem: Problem,
+    definition: ProblemSource,
+    workloads: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
+    solution: str,
+    evaluation: Evaluation,
 ) -> Iterator[dict[str, Any]]:
     """Yield a trace for each workload that a verdict speaks of: those judged, or all where nothing compiled.
 
     Args:
         problem: Imported from the definition.
-        workloads: As its file has them.
+        definition: Its file, which has its name: two definitions may be one problem.
+        workloads: As its file has them, each with its case; several may be the same case.
         solution: Name of the candidate.
         evaluation: Of the candidate at the problem.
     """
     by_case = {shape.dims.get("case"): shape for shape in evaluation.shapes}
-    for number, case in enumerate(problem.cases, 1):
-        workload = next((each for each in workloads if _is_case(each, case)), None)
+    nowhere = not evaluation.shapes and evaluation.verdict != "correct"
+    for workload, case in workloads:
+        number = next((i for i, each in enumerate(problem.cases, 1) if each == case), None)
         shape = by_case.get(number)
-        nowhere = not evaluation.shapes and evaluation.verdict != "correct"
-        if workload is None or (shape is None and not nowhere):
+        if number is None or (shape is None and not nowhere):
             continue
         yield {
-            "definition": problem.name,
+            "definition": trace.name_of(definition),
             "workload": json.loads(json.dumps(workload), parse_constant=str),  # JSON has no NaN, and no Infinity
             "solution": solution,
-            "evaluation": _evaluation(evaluation, shape),
+            "evaluation": _evaluation(evaluation, shape, sol=definition.name in trace.MAIN_FILES),
         }
 
 
-def _is_case(workload: Mapping[str, Any], case: Mapping[str, Any]) -> bool:
-    axes = cast("Mapping[str, Any]", workload.get("axes") or {})
-    inputs = cast("Mapping[str, Any]", workload.get("inputs") or {})
-    kept = cast("Mapping[str, Mapping[str, Any]]", case["inputs"])
-    same_axes = all(case["axes"].get(name) == size for name, size in axes.items())
-    return same_axes and all(
-        kept[name].get(key) == each.get(key)
-        for name, each in inputs.items()
-        if name in kept and each
-        for key in ("type", "value")
-    )
+def _evaluation(evaluation: Evaluation, shape: ShapeVerdict | None, *, sol: bool) -> dict[str, Any]:
+    """Return a verdict at a workload in SOL-ExecBench's words, or in those of a data set of flashinfer-trace.
 
-
-def _evaluation(evaluation: Evaluation, shape: ShapeVerdict | None) -> dict[str, Any]:
+    REWARD_HACK, has_nan and has_inf are SOL-ExecBench's alone; flashinfer-bench refuses a file with a status that it
+    does not know.
+    """
     status = trace_status(evaluation, shape)
+    log = shape.reason if shape is not None and shape.reason else evaluation.reason
+    if status == "REWARD_HACK" and not sol:
+        status, log = "RUNTIME_ERROR", f"REWARD_HACK: {log}"
     libs = {
         name: str(evaluation.evidence[name]) for name in ("torch", "numpy", "triton") if name in evaluation.evidence
     }
@@ -173,13 +175,14 @@ def _evaluation(evaluation: Evaluation, shape: ShapeVerdict | None) -> dict[str,
         "status": status,
         "environment": {"hardware": evaluation.device or evaluation.host, "libs": libs},
         "timestamp": datetime.now(UTC).isoformat(),
-        "log": (shape.reason if shape is not None and shape.reason else evaluation.reason)[:4000],
+        "log": log[:4000],
     }
     if status in ("PASSED", "INCORRECT_NUMERICAL"):
-        found["correctness"] = {
-            "max_relative_error": _plain_error(shape.max_rel_error if shape else None),
-            "max_absolute_error": _plain_error(shape.max_abs_error if shape else None),
+        errors = {
+            "max_relative_error": (shape and shape.max_rel_error) or 0.0,
+            "max_absolute_error": (shape and shape.max_abs_error) or 0.0,
         }
+        found["correctness"] = _plain_errors(errors, sol=sol)
     if status == "PASSED":
         times = [
             each.median_us / 1000 if each else 0.0 for each in ((shape.candidate, shape.reference) if shape else ())
@@ -192,11 +195,12 @@ def _evaluation(evaluation: Evaluation, shape: ShapeVerdict | None) -> dict[str,
     return found
 
 
-def _plain_error(error: float | None) -> float | str:
-    """Return an error as their JSON has it: text if it is not finite."""
-    if error is None or math.isfinite(error):
-        return error or 0.0
-    return "NaN" if math.isnan(error) else "Infinity"
+def _plain_errors(errors: Mapping[str, float], *, sol: bool) -> dict[str, float | str | bool]:
+    """Return errors as JSON has them: one that is not finite is text in a data set, and a flag in SOL-ExecBench."""
+    texts = {name: "NaN" if math.isnan(value) else "Infinity" for name, value in errors.items() if value - value != 0}
+    if not sol or not texts:
+        return {**errors, **texts}
+    return {**dict.fromkeys(errors, 0.0), "has_nan": "NaN" in texts.values(), "has_inf": "NaN" not in texts.values()}
 
 
 def trace_status(evaluation: Evaluation, shape: ShapeVerdict | None) -> str:

@@ -1,6 +1,9 @@
 """Existing answers to a suite's tasks: found by their names, judged without an agent, scored, told as traces."""
 
 import json
+import math
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,6 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
-from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.recipes.headless_runs import silent
 from gpu_mcp_server.recipes.suite_candidates import (
     JudgeWish,
@@ -20,6 +22,8 @@ from gpu_mcp_server.recipes.suite_candidates import (
 )
 from gpu_mcp_server.recipes.trace_solutions import read_solution, trace_status, traces_of
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
+from gpu_mcp_server.services.problems.formats.trace import cases_by_workload
 from tests.laboratory import HONEST, PROBLEM, laboratory
 from tests.services.problems.formats.test_suite_formats import DEFINITION, RETURNS, lab, trace_folder, workload
 from tests.services.problems.test_kernelbench_problems import needs_torch
@@ -144,19 +148,47 @@ async def test_what_is_malformed_is_a_row_and_the_others_go_on(tmp_path: Path):
     assert "spec.compile_options" in reasons[0] and "8388608 bytes" in reasons[2] and "cflags" in reasons[3]
 
 
-def test_traces_are_json_whatever_a_workload_holds():
-    told = {**workload(4, 1), "note": [float("inf"), float("nan")], "inputs": {"spare": 5}}
-    case = {"axes": {"M": 4}, "inputs": {"x": {"type": "random"}}}
-    problem = Problem(
-        problem_id="p", content_hash="", name="row_scale", kind="module", framework="torch", entry="Model", inputs=[],
-        outputs=[], shapes=[{}], rtol=0.1, atol=0.1, reference="", cases=[case],
-    )  # fmt: skip
-    found = Evaluation(
-        status="judged", verdict="incorrect", attempt_id="a", problem_id="p", problem_hash="", language="c", host="h"
+async def test_each_workload_has_its_trace_in_the_words_that_its_suite_knows(tmp_path: Path):
+    """Two workloads of one case, and two whose stored tensors differ; REWARD_HACK is SOL-ExecBench's word alone."""
+    stored = {"weight": {"type": "safetensors", "path": "a.safetensors", "tensor_key": "w"}}
+    again = {**workload(4, 1), "uuid": "again", "note": [float("inf"), float("nan")]}
+    other = {**workload(4, 1), "uuid": "other"}
+    lines = [workload(4, 1), again, *({**each, "inputs": each["inputs"] | stored} for each in (other,))]
+    lines.append(
+        {**other, "uuid": "last", "inputs": other["inputs"] | {"weight": {**stored["weight"], "tensor_key": "v"}}}
     )
-    (trace,) = traces_of(problem, [told], "s", found)
-    assert trace["workload"]["note"] == ["Infinity", "NaN"]
-    json.dumps(trace, allow_nan=False)
+    folder = trace_folder(tmp_path)
+    (folder / "workload.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    values = struct.pack("<8f", *range(8))
+    header = {n: {"dtype": "F32", "shape": [4], "data_offsets": [i * 16, i * 16 + 16]} for i, n in enumerate("wv")}
+    text = json.dumps(header).encode()
+    (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + values)
+    source = await source_at(folder)
+    problem = (await read_problem(source)).model_copy(update={"name": "another definition of the same problem"})
+    workloads = await cases_by_workload(source)
+    shapes = [
+        ShapeVerdict(dims={"case": 1}, verdict="correct"),
+        ShapeVerdict(dims={"case": 2}, verdict="cheat", reason="repeats"),
+        ShapeVerdict(dims={"case": 3}, verdict="incorrect", reason="3 of 4 elements are wrong", max_rel_error=math.nan),
+    ]
+    found = Evaluation(
+        status="judged", verdict="cheat", attempt_id="a", problem_id="p", problem_hash="", language="c", host="h",
+        shapes=shapes,
+    )  # fmt: skip
+    told = list(traces_of(problem, source, workloads, "s", found))
+
+    json.dumps(told, allow_nan=False)
+    assert {each["definition"] for each in told} == {"row_scale"}
+    assert [(each["workload"]["uuid"], each["evaluation"]["status"]) for each in told] == [
+        ("w4", "PASSED"), ("again", "PASSED"), ("other", "REWARD_HACK"), ("last", "INCORRECT_NUMERICAL")
+    ]  # fmt: skip
+    assert told[1]["workload"]["note"] == ["Infinity", "NaN"]
+    zeros = {"max_relative_error": 0.0, "max_absolute_error": 0.0}
+    assert told[3]["evaluation"]["correctness"] == {**zeros, "has_nan": True, "has_inf": False}
+    in_data_set = list(traces_of(problem, replace(source, name="row_scale.json"), workloads, "s", found))
+    hack, wrong = in_data_set[2]["evaluation"], in_data_set[3]["evaluation"]
+    assert (hack["status"], hack["log"], "correctness" in hack) == ("RUNTIME_ERROR", "REWARD_HACK: repeats", False)
+    assert wrong["correctness"] == {**zeros, "max_relative_error": "NaN"}
 
 
 def test_candidates_are_found_by_their_tasks_names(tmp_path: Path):
@@ -199,6 +231,10 @@ def test_kernelbenchs_files_are_tasks_and_those_beside_another_suites_main_file_
 
     tasks = suite_tasks(tmp_path)
     assert list(tasks) == ["hard/01_gemm", "level1/23_Softmax"]
+    for name, source in {"elu": text, "answer": f"{text}class ModelNew: ...", "dataset": "x = 1"}.items():
+        (tmp_path / "multi").mkdir(exist_ok=True)
+        (tmp_path / "multi" / f"{name}.py").write_text(source)
+    assert list(suite_tasks(tmp_path / "multi")) == ["elu"]
     (tmp_path / "answers/level1").mkdir(parents=True)
     (tmp_path / "answers/level1/23_Softmax.py").write_text(text)
     assert [path.name for path in candidates_of("level1/23_Softmax", tmp_path / "answers")] == ["23_Softmax.py"]

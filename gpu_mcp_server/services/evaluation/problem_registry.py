@@ -23,7 +23,7 @@ from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.problems import reference_source
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem
-from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
+from gpu_mcp_server.services.problems.formats.torch_call import CALLED_ALONE, torch_problem
 from gpu_mcp_server.services.problems.kernelbench_problems import resolved_problem
 from gpu_mcp_server.services.problems.problem_table import Problems, degenerate_problem
 from gpu_mcp_server.services.records.attempts import AttemptStore
@@ -131,7 +131,12 @@ class Registry:
         wish = wish or ImportOverrides()
         problem = torch_problem(name, shapes, dtype, wish)
         accept, most = wish.accept_degenerate, wish.max_bytes
-        return await self.keep(problem, accept_degenerate=accept, max_bytes=most, host=host, progress=progress)
+        try:
+            return await self.keep(problem, accept_degenerate=accept, max_bytes=most, host=host, progress=progress)
+        except ProblemRefused as error:
+            if "the reference failed" in str(error):
+                error.hint = CALLED_ALONE
+            raise
 
     async def keep(
         self,

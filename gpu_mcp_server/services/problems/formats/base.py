@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.services.workspaces.local_files import checked_path, read_local
 
@@ -43,10 +43,7 @@ class ProblemSource:
         path = self.folder / checked_path(name)
         if not path.resolve().is_relative_to(self.folder.resolve()):
             raise BadRequest(f"{name!r} leaves the problem's folder.", hint="Put the file beside the problem.")
-        try:
-            return (await asyncio.to_thread(read_local, path, MAX_FILE_BYTES)).decode()
-        except UnicodeDecodeError as error:
-            raise BadRequest(f"{name!r} is binary junk, not text.", hint="Give UTF-8 text.") from error
+        return await self._text_at(path, name)
 
     async def text_near(self, name: str) -> str:
         """Return the text of a Python file in the folder, or up to two folders above it, as tasks share some.
@@ -66,10 +63,17 @@ class ProblemSource:
                 f"{name!r} leaves the folders around the problem, or is no Python file.",
                 hint="A task may share .py files of up to two folders above it.",
             )
+        return await self._text_at(path, name)
+
+    async def _text_at(self, path: Path, name: str) -> str:
+        """Return the text of a file that the problem's main file names."""
         try:
             return (await asyncio.to_thread(read_local, path, MAX_FILE_BYTES)).decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"{name!r} is binary junk, not text.", hint="Give UTF-8 text.") from error
+        except NotFound as error:
+            error.hint = f"{self.name or 'The problem'} needs {name!r}. Copy it there from the suite's repository."
+            raise
 
 
 class ProblemFormat(Protocol):

@@ -11,6 +11,11 @@ from gpu_mcp_server.services.problems.suite_problems import suite_problem
 _NAME = re.compile(r"torch(\.[A-Za-z_][A-Za-z0-9_]{0,60}){1,6}")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _EXAMPLE = "shapes [[1024, 4096]] for one input; [[[64, 32], [32, 16]]] for two."
+CALLED_ALONE = (
+    "The reference calls the name with its inputs alone, all of one dtype. For a function that takes more, import a "
+    "file with Model, get_inputs and get_init_inputs."
+)
+"""Next step where the call of a name fails."""
 TEXT = '''"""{name} as a problem."""
 
 import torch

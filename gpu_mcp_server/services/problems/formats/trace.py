@@ -17,11 +17,12 @@ from gpu_mcp_server.services.workspaces.local_files import read_local
 
 TITLE = "definition.json (flashinfer-trace, SOL-ExecBench: workload.jsonl beside it)"
 MAIN_FILES = ("definition.json",)
-TELLING = ("axes", "inputs", "outputs", "reference")
+TELLING = ("axes", "inputs", "outputs")
 DTYPES = (
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "float4_e2m1fn_x2",
     "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
+Case = dict[str, Any]
 KINDS = ("random", "scalar", "custom", "safetensors")
 RTOL, ATOL, MATCHED = 1e-2, 1e-2, 0.99
 """Where a workload says nothing else. Source: flashinfer-bench's and SOL-ExecBench's documents, `tolerance`."""
@@ -33,7 +34,8 @@ RULE = ("max_rtol", "max_atol", "required_matched_ratio", "required_match_ratio"
 
 def recognizes(source: ProblemSource) -> bool:
     """Say whether it is a definition."""
-    return source.text.lstrip().startswith("{") and all(name in _read(source.text) for name in TELLING)
+    found = _read(source.text) if source.text.lstrip().startswith("{") else {}
+    return all(name in found for name in TELLING) and ("reference" in found or "reference_file" in found)
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -51,27 +53,41 @@ async def problem(source: ProblemSource) -> Problem:
         BadRequest: If the definition or a workload is not right, or every workload needs stored tensors.
         NotFound: If there are no workloads.
     """
-    definition = _read(source.text)
-    _check(definition)
-    workloads = await read_workloads(source, definition)
+    definition = await _definition(source)
     tensors = StoredTensors(source.folder or Path())
-    cases, tolerances, left_out = await _cases(definition, workloads, tensors)
+    found = [await _case(definition, each, tensors) for each in await read_workloads(source, definition)]
+    cases = [each for each in found if not isinstance(each, str)]
+    left_out = [each for each in found if isinstance(each, str)]
     if not cases:
         raise BadRequest(
             f"None of the {len(left_out)} workloads has all its inputs: {(left_out or ['the file is empty'])[0]}.",
             hint="Put the data set's files at the workloads' paths; a problem's stored tensors may have 2 MiB.",
         )
-    name = str(definition.get("name") or (source.folder.name if source.folder else "") or "definition")
     plain = {name: definition[name] for name in ("inputs", "outputs", "custom_inputs_entrypoint") if name in definition}
-    rtol, atol = (min(each) for each in zip(*tolerances, strict=True))
+    rules = [each.get("tolerance", {"rtol": RTOL, "atol": ATOL}) for each in cases]
+    rtol, atol = (min(each[side] for each in rules) for side in ("rtol", "atol"))
     about = str(definition.get("description") or "")
     if left_out:
         about += f" ({len(left_out)} workloads are left out; the first because {left_out[0]}.)"
     return suite_problem(
-        name, str(definition["reference"]), kind="trace", cases=cases, wish=source.wish, description=about,
+        name_of(source), str(definition["reference"]), kind="trace", cases=cases, wish=source.wish, description=about,
         files={"definition.json": json.dumps(plain), **tensors.files}, rtol=rtol, atol=atol,
         device="cuda" if "cuda" in str(definition["reference"]) else "cpu",
     )  # fmt: skip
+
+
+def name_of(source: ProblemSource) -> str:
+    """Return the definition's name, or its folder's where it has none."""
+    return str(_read(source.text).get("name") or (source.folder.name if source.folder else "") or "definition")
+
+
+async def _definition(source: ProblemSource) -> dict[str, Any]:
+    """Return the definition with its reference's text; an older form of SOL-ExecBench names a file beside it."""
+    definition = _read(source.text)
+    if "reference" not in definition:
+        definition["reference"] = await source.sibling_text(str(definition["reference_file"]))
+    _check(definition)
+    return definition
 
 
 def _check(definition: Mapping[str, Any]) -> None:
@@ -113,37 +129,39 @@ async def read_workloads(source: ProblemSource, definition: Mapping[str, Any]) -
     return cast("list[dict[str, Any]]", listed)
 
 
-async def _cases(
-    definition: Mapping[str, Any], workloads: list[dict[str, Any]], tensors: StoredTensors
-) -> tuple[list[dict[str, Any]], list[tuple[float, float]], list[str]]:
-    """Return cases with all axes as numbers, their tolerances, and why each other workload is left out."""
-    cases: list[dict[str, Any]] = []
-    tolerances: list[tuple[float, float]] = []
-    left_out: list[str] = []
-    for workload in workloads:
-        how = workload.get("inputs")
-        if not isinstance(how, dict) or not isinstance(workload.get("axes"), dict):
-            raise BadRequest("A workload has no axes and inputs.", hint="Each line is one workload in JSON.")
-        inputs = {name: cast("Mapping[str, Any]", how).get(name) or {"type": "random"} for name in definition["inputs"]}
-        if not all(isinstance(each, dict) for each in inputs.values()):
-            raise BadRequest("An input of a workload is no mapping.", hint='{"type": "random"}, for instance.')
-        kinds = {str(cast("Mapping[str, Any]", each).get("type")) for each in inputs.values()}
-        if odd := sorted(kinds - set(KINDS)):
-            left_out.append(f"an input is {odd[0][:40]!r}, and known kinds are {', '.join(KINDS)}")
-            continue
-        plain = {name: {k: each[k] for k in ("type", "value") if k in each} for name, each in inputs.items()}
-        for name, each in inputs.items():
-            if each.get("type") == "safetensors":
-                kept = await tensors.keep(each, str(definition["inputs"][name]["dtype"]))
-                plain[name] = kept or {"type": "absent"}
-        if {"type": "absent"} in plain.values():
-            left_out.append(f"the stored tensor {tensors.lacking[-1]}")
-            continue
-        axes = _sizes(definition, cast("Mapping[str, Any]", workload["axes"]))
-        rule = _tolerance(workload)
-        cases.append({"axes": axes, "inputs": plain, **({"tolerance": rule} if rule else {})})
-        tolerances.append((rule["rtol"], rule["atol"]) if rule else (RTOL, ATOL))
-    return cases, tolerances, left_out
+async def _case(definition: Mapping[str, Any], workload: Mapping[str, Any], tensors: StoredTensors) -> Case | str:
+    """Return a workload as a case with all axes as numbers, or why it is left out."""
+    how = workload.get("inputs")
+    if not isinstance(how, dict) or not isinstance(workload.get("axes"), dict):
+        raise BadRequest("A workload has no axes and inputs.", hint="Each line is one workload in JSON.")
+    inputs = {name: cast("Mapping[str, Any]", how).get(name) or {"type": "random"} for name in definition["inputs"]}
+    if not all(isinstance(each, dict) for each in inputs.values()):
+        raise BadRequest("An input of a workload is no mapping.", hint='{"type": "random"}, for instance.')
+    kinds = {str(cast("Mapping[str, Any]", each).get("type")) for each in inputs.values()}
+    if odd := sorted(kinds - set(KINDS)):
+        return f"an input is {odd[0][:40]!r}, and known kinds are {', '.join(KINDS)}"
+    plain = {name: {k: each[k] for k in ("type", "value") if k in each} for name, each in inputs.items()}
+    for name, each in inputs.items():
+        if each.get("type") == "safetensors":
+            kept = await tensors.keep(each, str(definition["inputs"][name]["dtype"]))
+            plain[name] = kept or {"type": "absent"}
+    if {"type": "absent"} in plain.values():
+        return f"the stored tensor {tensors.lacking[-1]}"
+    axes = _sizes(definition, cast("Mapping[str, Any]", workload["axes"]))
+    rule = _tolerance(workload)
+    return {"axes": axes, "inputs": plain, **({"tolerance": rule} if rule else {})}
+
+
+async def cases_by_workload(source: ProblemSource) -> list[tuple[dict[str, Any], Case]]:
+    """Return each workload of a definition as its file has it, with its case; those left out are absent.
+
+    Raises:
+        BadRequest, NotFound: As for `problem`.
+    """
+    definition = await _definition(source)
+    tensors = StoredTensors(source.folder or Path())
+    pairs = [(each, await _case(definition, each, tensors)) for each in await read_workloads(source, definition)]
+    return [(each, case) for each, case in pairs if not isinstance(case, str)]
 
 
 def _tolerance(workload: Mapping[str, Any]) -> dict[str, float]:

@@ -141,6 +141,7 @@ async def test_a_task_of_gpu_mode_imports_as_it_is_and_judges_custom_kernels(lab
         (('{"size": 64, "scale": 2, "seed": 1}', '{"size": &a [&b [1, 2], *b], "scale": {1: 2}}'), None),
         (("tests:", "tests: 5\nothers:"), "no list of values"),
         (("name: scaled sum", "name: [unclosed"), "no YAML"),
+        (("../shared/utils.py", "../utils.py"), "task.yml needs '../utils.py'. Copy it there from the suite's"),
     ],
 )
 async def test_a_task_that_is_none_is_refused_unrun(tmp_path: Path, change: tuple[str, str], says: str | None):
@@ -157,6 +158,18 @@ async def test_yaml_that_blows_up_is_no_case(tmp_path: Path):
     bomb = f"l0: &l0 [1, 1]\n{layers}\n" + TASK.replace('"scale": 2, "seed": 1', '"scale": *l8, "seed": 1', 1)
     with pytest.raises(BadRequest, match="no numbers, texts or short lists"):
         await read_problem(await source_at(gpumode_task(tmp_path, bomb)))
+
+
+async def test_a_definition_may_name_its_references_file(tmp_path: Path):
+    """Stand-in for an older form of SOL-ExecBench."""
+    plain = await read_problem(await source_at(trace_folder(tmp_path)))
+    named = {**DEFINITION, "reference_file": "reference.py"}
+    (tmp_path / "reference.py").write_text(named.pop("reference"))
+
+    assert await read_problem(await source_at(trace_folder(tmp_path, named))) == plain
+    (tmp_path / "reference.py").unlink()
+    with pytest.raises(NotFound, match=r"definition.json needs 'reference.py'"):
+        await read_problem(await source_at(tmp_path))
 
 
 DEFINITION: dict[str, Any] = {
@@ -342,8 +355,10 @@ async def test_the_tool_makes_a_problem_of_one_line():
             made = await called(client, "import_problem", torch="torch.matmul", shapes=[[[8, 32], [32, 4]]])
             again = await called(client, "import_problem", torch="torch.matmul", shapes=[[[8, 32], [32, 4]]])
             assert "shapes" in await refused(client, "import_problem", torch="torch.matmul")
+            lacks_dim = await refused(client, "import_problem", torch="torch.cumsum", shapes=[[8, 32]])
 
     assert made["problem_id"] == again["problem_id"] and again["registered"] == "already"
+    assert 'missing 1 required positional arguments: "dim"' in lacks_dim and "a file with Model" in lacks_dim
     assert made["rtol"] == 1e-4
     assert made["tensors"] == "x0 float32 [8, 32], x1 float32 [32, 4] -> y float32 [8, 4]"
 
