@@ -7,6 +7,7 @@ aiter/mla.py (at e4048607): layouts, and how the scale of a block is rounded; OC
 """
 
 import enum
+import functools
 import importlib
 import importlib.util
 import sys
@@ -150,6 +151,14 @@ def is_stand_in() -> bool:
     return getattr(sys.modules.get("aiter"), "__doc__", None) == NOTE
 
 
+def _refuse(module: str, name: str) -> Any:
+    """Refuse a name of aiter that has no definition here; `hasattr` of Python's own names must go on."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    text = "aiter is not on this host, and the judge has no definition of %s.%s; install aiter for judge_python"
+    raise ImportError(text % (module, name))
+
+
 def install_aiter() -> None:
     """Make aiter importable by its definition, unless it is installed."""
     if "aiter" in sys.modules or importlib.util.find_spec("aiter") is not None:
@@ -178,6 +187,7 @@ def install_aiter() -> None:
     for name, content in contents.items():
         module: Any = types.ModuleType(name, NOTE)
         module.__path__ = []
+        module.__getattr__ = functools.partial(_refuse, name)
         for key, value in content.items():
             setattr(module, key, value)
         sys.modules[name] = module

@@ -1,8 +1,11 @@
 """Suites as they are published, in tasks of our own making: each imports unchanged, and judges a candidate of its form."""
 
 import json
+import re
 import struct
+import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import gpu_mcp_server.judge.adapters
 from gpu_mcp_server.errors import BadRequest, NotFound, ProblemRefused
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import ImportOverrides, ProblemInfo
@@ -24,6 +28,7 @@ from tests.services.problems.test_kernelbench_problems import needs_torch
 
 pytestmark = pytest.mark.timeout(600)  # each judges several candidates, on a machine that others use too
 UNTIMED = TimingOptions(tier="correctness")
+ADAPTERS = Path(gpu_mcp_server.judge.adapters.__file__).parent
 TASK = """
 name: scaled sum
 files:
@@ -465,36 +470,31 @@ async def test_a_task_of_the_arena_whose_sources_are_elsewhere_says_where(
     assert "extractor.toml" in str(caught.value.hint)
 
 
-PLUGIN = """
-from gpu_mcp_server.services.problems.formats.base import ProblemFormat
-from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
-
-class OneLine(ProblemFormat):
-    TITLE = "a line of ours"
-    MAIN_FILES = ("one.line",)
-    def recognizes(self, source):
-        return source.name.endswith(".line")
-    async def problem(self, source):
-        return torch_problem(source.text.strip(), [[4]], "float32", source.wish)
-"""
-
-
-async def test_another_package_adds_a_format_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_another_package_adds_a_format_as_the_page_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = (
+        (Path(__file__).parents[4] / "docs/reference/problem-formats.md").read_text().split("## A format of another")[1]
+    )
+    entry, code = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[0] for kind in ("toml", "python"))
+    (group,) = tomllib.loads(entry)["project"]["entry-points"].items()
     package = tmp_path / "installed"
-    facts = package / "one_line-1.0.dist-info"
+    facts = package / "ops_format-1.0.dist-info"
     facts.mkdir(parents=True)
-    (package / "one_line_format.py").write_text(PLUGIN)
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: one-line\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text(f"[{GROUP}]\nmine = one_line_format:OneLine\n")
-    (tmp_path / "one.line").write_text("torch.tanh\n")
+    (package / "ops_format.py").write_text(code)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: ops-format\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(f"[{group[0]}]\nops = {group[1]['ops']}\n")
+    (tmp_path / "ops.json").write_text(re.findall(r"`(\{.*\})`", page)[0])
     monkeypatch.setattr(sys, "path", [str(package), *sys.path])
     known_formats.cache_clear()
     try:
         found = await read_problem(await source_at(tmp_path))
+        (tmp_path / "ops.json").write_text("{}")
+        with pytest.raises(BadRequest, match=r"looks like ops\.json .*KeyError: 'torch'"):
+            await read_problem(await source_at(tmp_path))
     finally:
         known_formats.cache_clear()
 
-    assert found.name == "torch.tanh float32" and "torch.tanh(x)" in found.reference
+    assert (group[0], found.name, found.cases) == (GROUP, "row softmax", [{"rows": 4, "columns": 80}])
+    assert "return torch.softmax(x, dim=1)" in found.reference
 
 
 TWO = """
@@ -651,6 +651,15 @@ async def test_a_task_that_calls_aiter_is_judged_by_its_definition_where_aiter_i
     wrong = await judged(lab, problem.problem_id, BY_HAND.replace("n % 16 * 16 + byte % 16", "byte % 16 * 16 + n % 16"))
     assert wrong.verdict == "incorrect"
     assert "elements are wrong" in wrong.reason
+
+
+@needs_torch
+def test_a_name_of_aiter_without_a_definition_says_so():
+    code = "import aiter_definitions as d; d.install_aiter()\nfrom aiter import QuantType, get_triton_quant"
+    done = subprocess.run(
+        [torch_python(), "-c", code], cwd=ADAPTERS, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert "the judge has no definition of aiter.get_triton_quant; install aiter for judge_python" in done.stderr
 
 
 @needs_torch
