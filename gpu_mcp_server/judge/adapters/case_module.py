@@ -66,13 +66,15 @@ class CaseModule:
 def verdict_of(found: Any) -> Tuple[bool, str]:
     """Return whether a check passes an answer, and its text, from a bool, (bool, text) or the text of a failure.
 
+    A bool may be one of numpy's, or a tensor of one, as `(a == b).all()` gives it.
+
     Raises:
         ValueError: If it is none of these.
     """
-    if isinstance(found, (tuple, list)) and found and isinstance(found[0], bool):
-        return found[0], str(cast("List[Any]", found)[1]) if len(cast("List[Any]", found)) > 1 else ""
-    if isinstance(found, bool):
-        return found, ""
+    parts: List[Any] = list(cast("Sequence[Any]", found)) if isinstance(found, (tuple, list)) else [found]
+    if parts and (isinstance(parts[0], bool) or str(getattr(parts[0], "dtype", "")) in ("bool", "torch.bool")):
+        passed = parts[0] if isinstance(parts[0], bool) else parts[0].item()
+        return bool(passed), str(parts[1]) if len(parts) > 1 else ""
     if isinstance(found, (str, list, tuple)):
         return not found, str(cast("Any", found))
     raise ValueError("the problem's own check returns %s: neither a bool nor (bool, text)" % type(found).__name__)
