@@ -134,7 +134,7 @@ class CandidateReport(ResultModel):
     """Tasks without a candidate."""
     rows: list[CandidateRow]
     fast: dict[str, Proportion]
-    """fast_p of KernelBench, of the candidates that were judged."""
+    """fast_p of KernelBench, of the candidates that were judged; fast_0 alone where none was timed."""
     geometric_mean: float | None = None
     """Geometric mean of the speed-ups of correct candidates."""
     sol_score: float | None = None

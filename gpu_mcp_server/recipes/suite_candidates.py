@@ -186,7 +186,7 @@ class SuiteCandidates:
                 timing=self._wish.timing, wait_s=3600.0, reuse=True,
             )  # fmt: skip
             judged = solution.name, found
-            row = row.model_copy(update=_told(found))
+            row = row.model_copy(update=fields_of_verdict(found))
         except Exception as error:
             judged = None
             row = row.model_copy(update={"reason": _reason_of(error)})
@@ -196,20 +196,29 @@ class SuiteCandidates:
 
     def report(self, suite: str, tasks: int) -> CandidateReport:
         """Return the report with scores of all judged candidates."""
-        judged = [row for row in self._rows if row.verdict != "refused" and not row.degenerate]
-        right = [row for row in judged if row.verdict == "correct"]
-        fast = {
-            f"fast_{p}": Proportion.from_counts(sum(p == 0 or (row.speedup or 0.0) > p for row in right), len(judged))
-            for p in FAST
-        }
-        speeds = [row.speedup for row in right if row.speedup]
-        known = any(row.sol_score is not None for row in right)
-        scores = [row.sol_score for row in judged if row.sol_score is not None] if known else []
         return CandidateReport(
-            suite=suite, tasks=tasks, refused=self._refused, missing=self._missing, rows=self._rows, fast=fast,
-            geometric_mean=geometric_mean(speeds) if speeds else None, sol_score=mean(scores) if scores else None,
-            traces=len(self.traces),
+            suite=suite, tasks=tasks, refused=self._refused, missing=self._missing, rows=self._rows,
+            traces=len(self.traces), **scores_of(self._rows),
         )  # fmt: skip
+
+
+def scores_of(rows: Sequence[CandidateRow]) -> dict[str, Any]:
+    """Return a report's scores by field; where nothing was timed, of fast_p only the share of correct candidates."""
+    judged = [row for row in rows if row.verdict != "refused" and not row.degenerate]
+    right = [row for row in judged if row.verdict == "correct"]
+    speeds = [row.speedup for row in right if row.speedup]
+    fast = {
+        f"fast_{p}": Proportion.from_counts(sum(p == 0 or (row.speedup or 0.0) > p for row in right), len(judged))
+        for p in FAST
+        if p == 0 or speeds or not right
+    }
+    known = any(row.sol_score is not None for row in right)
+    scores = [row.sol_score for row in judged if row.sol_score is not None] if known else []
+    return {
+        "fast": fast,
+        "geometric_mean": geometric_mean(speeds) if speeds else None,
+        "sol_score": mean(scores) if scores else None,
+    }
 
 
 def _reason_of(error: Exception) -> str:
@@ -220,7 +229,8 @@ def _reason_of(error: Exception) -> str:
     return f"The server failed at it: {type(error).__name__}: {str(error)[:400]}."
 
 
-def _told(found: Evaluation) -> dict[str, Any]:
+def fields_of_verdict(found: Evaluation) -> dict[str, Any]:
+    """Return the fields of a candidate's row that its verdict decides."""
     scores = list(_sol_scores(found.shapes))
     whole = found.verdict == "correct" and len(scores) == len(found.shapes) and scores
     return {

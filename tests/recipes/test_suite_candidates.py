@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Timing, TimingOptions
+from gpu_mcp_server.models.suite import CandidateRow
 from gpu_mcp_server.recipes.headless_runs import silent
 from gpu_mcp_server.recipes.suite_candidates import (
     JudgeWish,
     SuiteCandidates,
     candidates_of,
+    fields_of_verdict,
+    scores_of,
     sol_score,
     solutions_by_definition,
     suite_tasks,
@@ -264,3 +267,42 @@ def test_the_sol_score_is_one_at_the_least_time_and_half_at_the_baselines():
     assert sol_score(50.0, 50.0, 10.0) == 0.5
     assert sol_score(90.0, 50.0, 10.0) == pytest.approx(1 / 3)
     assert (sol_score(9.0, 8.0, 10.0), sol_score(11.0, 8.0, 10.0)) == (1.0, 0.0)
+
+
+def test_scores_are_those_that_the_suites_definitions_give_by_hand():
+    """fast_p is a share of judged candidates, SOL a mean over a task's workloads and then over tasks."""
+
+    def time(us: float) -> Timing:
+        return Timing(median_us=us, low_us=us, high_us=us, rounds=5, calls_per_round=1)
+
+    def row(name: str, verdict: Any, speedup: float | None, times: list[tuple[Any, ...]], **more: Any) -> CandidateRow:
+        shapes = [
+            ShapeVerdict(
+                dims={"case": number}, verdict=verdict, candidate=time(mine), reference=time(theirs), floor_us=floor,
+                compiled=time(compiled) if compiled else None,
+            )
+            for number, (mine, theirs, compiled, floor) in enumerate(times, 1)
+        ]  # fmt: skip
+        found = Evaluation(
+            status="judged", verdict=verdict, attempt_id="a", problem_id="p", problem_hash="", language="c", host="h",
+            shapes=shapes, speedup=speedup,
+        )  # fmt: skip
+        return CandidateRow(task=name, candidate="c", **{**fields_of_verdict(found), **more})
+
+    rows = [
+        row("two workloads", "correct", 1.5, [(20.0, 50.0, None, 10.0), (60.0, 50.0, None, 10.0)]),
+        row("torch.compile is the baseline", "correct", 3.0, [(30.0, 90.0, 40.0, 10.0)]),
+        row("no least time", "correct", 0.5, [(30.0, 15.0, None, None)]),
+        row("wrong", "incorrect", None, []),
+        row("work-free", "correct", 100.0, [(1.0, 100.0, None, 1.0)], degenerate=True),
+        CandidateRow(task="refused", candidate="c", verdict="refused"),
+    ]
+    found = scores_of(rows)
+
+    assert [round(r.sol_score, 4) if r.sol_score is not None else None for r in rows[:4]] == [0.6222, 0.6, None, 0.0]
+    assert found["sol_score"] == pytest.approx((0.6222222 + 0.6 + 0.0) / 3)
+    assert found["geometric_mean"] == pytest.approx((1.5 * 3.0 * 0.5) ** (1 / 3))
+    assert {name: (rate.hits, rate.of) for name, rate in found["fast"].items()} == {
+        "fast_0": (3, 4), "fast_1": (2, 4), "fast_2": (1, 4)
+    }  # fmt: skip
+    assert list(scores_of([row("not timed", "correct", None, [])])["fast"]) == ["fast_0"]
