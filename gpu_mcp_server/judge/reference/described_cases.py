@@ -64,7 +64,8 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
         raise ValueError(next(iter(empty.values())))
     if not found:
         raise ValueError(
-            "each of the %d cases takes more than the %d bytes that the wish allows" % (len(cases), most or 0)
+            "each of the %d cases takes more than the %d bytes of the wish max_bytes; allow more"
+            % (len(cases), most or 0)
         )
     alike = _most_alike(found)
     others = sorted(set(found) - set(alike))

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
 from gpu_mcp_server.models.problem import Implementation, Problem, ProblemList, TensorSpec
+from gpu_mcp_server.services.problems import problem_identity
 from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
 from gpu_mcp_server.services.problems.problem_identity import content_hash
 from gpu_mcp_server.services.problems.problem_table import Problems
@@ -227,6 +228,8 @@ def test_a_problem_without_later_fields_keeps_the_hash_that_it_had_before_them()
     assert content_hash(problem, 1) == hashlib.sha256(of_old.encode()).hexdigest()
     assert problem.content_hash == hashlib.sha256(text.encode()).hexdigest()
     assert len({softmax(**change).content_hash for change in LATER} | {problem.content_hash}) == len(LATER) + 1
+    known = {*before, *problem_identity.LATER, *problem_identity.BESIDE, "problem_id", "content_hash"}
+    assert set(Problem.model_fields) == known, "a field that came later counts where it is not its default"
 
 
 LATER: list[dict[str, Any]] = [
