@@ -153,13 +153,11 @@ async def test_what_is_malformed_is_a_row_and_the_others_go_on(tmp_path: Path):
 
 async def test_each_workload_has_its_trace_in_the_words_that_its_suite_knows(tmp_path: Path):
     """Two workloads of one case, and two whose stored tensors differ; REWARD_HACK is SOL-ExecBench's word alone."""
-    stored = {"weight": {"type": "safetensors", "path": "a.safetensors", "tensor_key": "w"}}
-    again = {**workload(4, 1), "uuid": "again", "note": [float("inf"), float("nan")]}
-    other = {**workload(4, 1), "uuid": "other"}
-    lines = [workload(4, 1), again, *({**each, "inputs": each["inputs"] | stored} for each in (other,))]
-    lines.append(
-        {**other, "uuid": "last", "inputs": other["inputs"] | {"weight": {**stored["weight"], "tensor_key": "v"}}}
-    )
+    lines = [workload(4, 1) for _ in range(4)]
+    for line, name, key in zip(lines, ("w4", "again", "other", "last"), ("", "", "w", "v"), strict=True):
+        how = {"type": "safetensors", "path": "a.safetensors", "tensor_key": key}
+        line |= {"uuid": name, "inputs": line["inputs"] | ({"weight": how} if key else {})}
+    lines[1]["note"] = [float("inf"), float("nan")]
     folder = trace_folder(tmp_path)
     (folder / "workload.jsonl").write_text("\n".join(map(json.dumps, lines)))
     values = struct.pack("<8f", *range(8))
