@@ -33,6 +33,10 @@ from gpu_mcp_server.time_format import format_time
 
 LISTED = 10
 MEND = "Correct the problem and register it again."
+SMALLER = (
+    "Import it again with the wish max_bytes, which leaves larger cases out; or on a host with a GPU or more memory."
+)
+TOO_MUCH = ("did not answer", "ran out of memory")
 ACCEPT = "accept_degenerate, which marks its verdicts and leaves them out of scores"
 
 
@@ -174,7 +178,7 @@ class Registry:
         if verdict.get("lacks"):
             raise error_of(verdict["lacks"], where, probe.judge)
         if verdict.get("status") != "ok":
-            raise _refusal(problem, verdict)
+            raise refusal_of(problem, verdict)
         notes: list[str] = list(verdict.get("notes", []))
         if problem.kind == "module":
             found = cast("dict[str, Any]", verdict.get("described") or {})
@@ -242,11 +246,11 @@ def _what_the_reference_sees(problem: Problem) -> list[str]:
     ]
 
 
-def _refusal(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
+def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     """Say why a problem is refused; of what may be done only what would help."""
     reason, trivial = f"Refused: {verdict.get('reason')}", bool(verdict.get("trivial"))
     if not trivial:
-        return ProblemRefused(reason, hint=MEND)
+        return ProblemRefused(reason, hint=SMALLER if problem.cases and any(t in reason for t in TOO_MUCH) else MEND)
     helps = cast("Mapping[str, Any]", verdict.get("helps") or {})
     narrower = ", ".join(f"{name} {helps[name]:g}" for name in ("atol", "rtol") if name in helps)
     ways = [f"distribution {helps['distribution']}"] if "distribution" in helps else []

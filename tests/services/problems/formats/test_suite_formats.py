@@ -18,6 +18,7 @@ from gpu_mcp_server.errors import BadRequest, NotFound, ProblemRefused
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import ImportOverrides, ProblemInfo
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource, python_kind
+from gpu_mcp_server.services.evaluation.problem_registry import refusal_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import GROUP, known_formats, read_problem, source_at
@@ -163,6 +164,13 @@ async def test_yaml_that_blows_up_is_no_case(tmp_path: Path):
     bomb = f"l0: &l0 [1, 1]\n{layers}\n" + TASK.replace('"scale": 2, "seed": 1', '"scale": *l8, "seed": 1', 1)
     with pytest.raises(BadRequest, match="no numbers, texts or short lists"):
         await read_problem(await source_at(gpumode_task(tmp_path, bomb)))
+
+
+async def test_a_suites_problem_that_takes_too_much_names_the_wish_for_its_smaller_cases(tmp_path: Path):
+    problem = await read_problem(await source_at(trace_folder(tmp_path)))
+    for reason in ("the reference did not answer 'describe' within 240 s", "the reference ran out of memory"):
+        assert "the wish max_bytes, which leaves larger cases out" in str(refusal_of(problem, {"reason": reason}))
+    assert "max_bytes" not in str(refusal_of(problem, {"reason": "the reference failed to load"}))
 
 
 async def test_a_definition_may_name_its_references_file(tmp_path: Path):
