@@ -255,7 +255,8 @@ class BufferDataflow:
             known = [PointerAccess(n, reads=True, writes=True, is_unknown=True) for n in nodes]
         for access in known:
             given = Expression(call.source, access.node, event.frame)
-            yield from self._used(event, given, reads=access.reads, writes=access.writes, is_unknown=access.is_unknown)
+            does = {"reads": access.reads, "writes": access.writes, "is_unknown": access.is_unknown}
+            yield from self._used(event, given, inside=access.is_unknown, **does)
 
     def _plain(self, event: TraceEvent, which: int, *, reads: bool) -> Iterable[EventUse]:
         call = event.call
@@ -310,6 +311,7 @@ class BufferDataflow:
     def _reached(self, origins: list[MemoryLocation]) -> list[MemoryLocation]:
         """Return the buffers that an argument leads to: a structure leads to all that its members point to."""
         inside = [a for a in self._places.allocations for o in origins if a.key == o.key and a.path.startswith(o.path)]
+        inside += [m for o in origins for m in self._places.members_of(o)]
         return merge_locations([*origins, *(a for a in inside if a not in origins)])
 
 

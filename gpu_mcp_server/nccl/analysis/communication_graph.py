@@ -10,13 +10,14 @@ from gpu_mcp_server.nccl.analysis.buffer_dataflow import BufferDataflow, Partner
 from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern, patterns
 from gpu_mcp_server.nccl.analysis.timing_context import Phases
 from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.branches import LOOPS
 from gpu_mcp_server.nccl.program_model.memory_model import Allocation, MemoryLocation, Ref, merge_locations, uncast
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
 from gpu_mcp_server.nccl.program_model.syntax import enclosing
 from gpu_mcp_server.nccl.program_model.syntax import field as child
-from gpu_mcp_server.nccl.program_model.trace import LOOPS, Expression, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS
 
 OURS = frozenset({INFRASTRUCTURE, KERNELS})

@@ -11,6 +11,8 @@ from gpu_mcp_server.nccl.program_model.split_conditions import blank_quiet
 from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, is_inactive
 
 _TOKEN = re.compile(rb"\b(" + b"|".join(sorted((n.encode() for n in ROLES), key=len, reverse=True)) + rb")\s*\(")
+_NAMED = re.compile(rb"\b(" + b"|".join(sorted((n.encode() for n in ROLES), key=len, reverse=True)) + rb")\b(?!\s*\()")
+"""A name whose address is taken."""
 _DECLARED = re.compile(rb"(?:\bncclResult_t|\bvoid|\bint|\bauto|::|[*&]|\bdefine|\bNCCL_API\s*\([^()]*)\s*$")
 """What stands before a name that is declared or defined, not called."""
 
@@ -26,7 +28,7 @@ class LostToken:
 
     def text(self) -> str:
         """Say it."""
-        return f"{self.path}:{self.line}: {self.name}( stands here and is not among the sites: {self.why}"
+        return f"{self.path}:{self.line}: {self.name} stands here and is not among the sites: {self.why}"
 
 
 def missing_tokens(analysis: Analysis) -> list[LostToken]:
@@ -43,7 +45,24 @@ def missing_tokens(analysis: Analysis) -> list[LostToken]:
                 continue
             why = _reason(source, bare, match.start(), hidden)
             if why:
-                found.append(LostToken(match.group(1).decode(), path, line, why))
+                found.append(LostToken(f"{match.group(1).decode()}(", path, line, why))
+        found += _addresses(source, bare, sites)
+    return found
+
+
+def _addresses(source: ParsedSource, bare: bytes, sites: set[tuple[str, int]]) -> list[LostToken]:
+    """Return each function of NCCL whose address goes where it is not followed: an argument, a table, an assignment."""
+    found: list[LostToken] = []
+    for match in _NAMED.finditer(bare):
+        line = bare.count(b"\n", 0, match.start()) + 1
+        node = source.root.descendant_for_byte_range(match.start(), match.end() - 1)
+        while node is not None and node.type in {"identifier", "pointer_expression", "cast_expression"}:
+            node = node.parent
+        if node is None or (source.path, line) in sites or is_inactive(source, node):
+            continue
+        if node.type in {"argument_list", "initializer_list", "initializer_pair", "assignment_expression"}:
+            why = "its address is taken here, and where it is called by that is not followed"
+            found.append(LostToken(match.group(1).decode(), source.path, line, why))
     return found
 
 

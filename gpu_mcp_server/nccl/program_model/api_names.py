@@ -137,13 +137,16 @@ LAUNCH_CALLS: dict[str, tuple[int, int | None]] = {
     "cudaLaunchCooperativeKernelMultiDevice": (0, None),
     "cudaLaunchKernelExC": (1, None),
     "cudaLaunchKernelEx": (1, 2),
+    "cuLaunchKernel": (0, None),
+    "cuLaunchCooperativeKernel": (0, None),
+    "cuLaunchKernelEx": (1, None),
 }
 """Function: (argument that names the kernel, first of the kernel's own arguments where they stand in the call)."""
 ALLOCATIONS.update({hip_name(name): where for name, where in list(ALLOCATIONS.items())})
 COPIES.update({hip_name(name): where for name, where in list(COPIES.items())})
 FILLS.update({hip_name(name): where for name, where in list(FILLS.items())})
 LAUNCH_CALLS.update({hip_name(name): where for name, where in list(LAUNCH_CALLS.items())})
-LAUNCH_CALLS["hipLaunchKernelGGL"] = (0, 5)
+LAUNCH_CALLS |= {"hipLaunchKernelGGL": (0, 5), "hipModuleLaunchKernel": (0, None)}
 
 POINTER_GETTERS = frozenset(
     {

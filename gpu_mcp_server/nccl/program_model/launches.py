@@ -1,5 +1,6 @@
 """Kernel launches in all their spellings."""
 
+import re
 from dataclasses import dataclass
 from dataclasses import field as data_field
 
@@ -10,12 +11,16 @@ from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer
 from gpu_mcp_server.nccl.program_model.syntax import (
     ParsedSource,
     arguments,
+    enclosing,
     field,
     last_name,
     name_of,
     strip_casts,
     walk,
 )
+
+PACKED_LAST = frozenset({"cuLaunchKernel", "cuLaunchCooperativeKernel", "hipModuleLaunchKernel"})
+"""Launches of the driver: three numbers each for grid and block, and the kernel's arguments by a list of addresses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +82,11 @@ def _library(source: ParsedSource, call: Node, name: str) -> KernelLaunch | None
         shared = source.text(nodes[4]) if len(nodes) > 4 else None
         stream = source.text(nodes[5]) if len(nodes) > 5 else None
         own = _packed(source, nodes[3])
-    elif name == "cudaLaunchKernelExC" and len(nodes) > 2:
+    elif name in PACKED_LAST and len(nodes) > 9:
+        grid, block = (", ".join(source.text(n) for n in part) for part in (nodes[1:4], nodes[4:7]))
+        shared, stream = source.text(nodes[7]), source.text(nodes[8])
+        own = _packed(source, nodes[9])
+    elif name in {"cudaLaunchKernelExC", "cuLaunchKernelEx"} and len(nodes) > 2:
         own = _packed(source, nodes[2])
     if name.startswith("cudaLaunchKernelEx"):
         grid, block, shared, stream = _configured(source, nodes[0])
@@ -94,8 +103,20 @@ def _packed(source: ParsedSource, node: Node) -> list[Node]:
         value = initializer_of(made) if made is not None else None
         listed = value if value is not None and value.type == "initializer_list" else None
     if listed is None:
-        return []
+        return _filled(source, node)
     return [strip_casts(c) for c in listed.named_children if c.type != "comment"]
+
+
+def _filled(source: ParsedSource, array: Node) -> list[Node]:
+    """Return what `args[0] = &a; args[1] = &b;` points to, in the order of the indices."""
+    function = enclosing(array, "function_definition", "lambda_expression")
+    found: dict[int, Node] = {}
+    for node in source.effects_in(function) if function is not None and array.type == "identifier" else ():
+        left, right = field(node, "left"), field(node, "right")
+        element = re.fullmatch(rf"{source.text(array)}\[(\d+)\]", source.text_without_space(left)) if left else None
+        if element is not None and right is not None:
+            found[int(element[1])] = strip_casts(right)
+    return [found[number] for number in sorted(found)] if sorted(found) == list(range(len(found))) else []
 
 
 def _configured(source: ParsedSource, node: Node) -> tuple[str | None, str | None, str | None, str | None]:

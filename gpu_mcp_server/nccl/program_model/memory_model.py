@@ -10,6 +10,12 @@ from gpu_mcp_server.nccl.program_model.syntax import CALL, arguments, is_cast
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
 
+TRANSPARENT = frozenset(
+    {"data", "get", "begin", "raw_pointer_cast", "device_pointer_cast", "move", "forward", "exchange"}
+    | {"make_cudaPitchedPtr"}
+)
+"""Library functions that hand a pointer through."""
+
 
 @dataclass(frozen=True)
 class ArrayElement:

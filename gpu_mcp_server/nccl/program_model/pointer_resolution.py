@@ -14,6 +14,7 @@ from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS
 from gpu_mcp_server.nccl.program_model.memory_model import (
     CYCLE,
+    TRANSPARENT,
     Allocation,
     MemoryLocation,
     Ref,
@@ -24,14 +25,20 @@ from gpu_mcp_server.nccl.program_model.memory_model import (
     uncast,
 )
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
-from gpu_mcp_server.nccl.program_model.scopes import Declaration, declaration_of, global_declaration, initializer_of
+from gpu_mcp_server.nccl.program_model.scopes import (
+    Declaration,
+    declaration_of,
+    declaration_used_in,
+    global_declaration,
+    has_member,
+    initializer_of,
+    listed_members,
+)
 from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, name_of, walk
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.trace import CallFrame, Expression, Trace, TraceEvent
 
 MAX_STEPS = 40
-TRANSPARENT = frozenset({"data", "get", "begin", "raw_pointer_cast", "device_pointer_cast", "move", "forward"})
-"""Library functions that hand a pointer through."""
 NULLS = frozenset(
     {"null", "number_literal", "true", "false", "string_literal", "initializer_list", "lambda_expression"}
 )
@@ -54,17 +61,32 @@ class PointerResolver:
                 given = [Expression(event.call.source, n, event.frame) for n in event.call.nodes]
                 for place in self.location(given[3]):
                     self._assigned.setdefault(place, []).append(given[1])
+            elif event.kind == "aggregate" and event.left is not None and event.right is not None:
+                self._fill(event.left, event.right)
             elif event.kind == "library" and event.call is not None and event.call.name in DESCRIPTORS:
                 self._describe(event)
         for event in trace.events:
             if event.kind == "alloc":
                 self._allocate(event)
 
+    def _fill(self, left: Expression, right: Expression) -> None:
+        """Let the members of a structure mean what the list that it starts with gives them."""
+        made = declaration_of(left.source, left.node)
+        kind = child(made.node, "type") if made is not None else None
+        for name, node in listed_members(left.source, kind, right.node):
+            for place in self.lvalue(left):
+                self._assigned.setdefault(place.member(f".{name}"), []).append(replace(right, node=node))
+
+    def members_of(self, place: MemoryLocation) -> list[MemoryLocation]:
+        """Return the memory to which members of an object were made to point."""
+        inside = [p for p in self._assigned if p.key == place.key and p.path.startswith(f"{place.path}.")]
+        refs = [r for p in inside for g in self._assigned[p] for r in self.value(g)]
+        return merge_locations(self.canonical(r.place) for r in refs)
+
     def _describe(self, event: TraceEvent) -> None:
         """Let a library's descriptor mean the pointers that it is made with."""
+        assert event.call is not None
         call = event.call
-        if call is None:
-            return
         target, values = DESCRIPTORS[call.name]
         given = [Expression(call.source, n, event.frame) for n in call.nodes]
         for number in (v for v in values if v < len(given)):
@@ -272,7 +294,8 @@ class PointerResolver:
             return self._this(of.frame, steps)
         made = declaration_of(source, node)
         if made is None and source.path not in self.program.sources and of.frame.function is not None:
-            made = self._in_frame(of)
+            inside = of.frame.function
+            made = declaration_used_in(inside.source, inside.node, source.text(node))
         name = source.text(node)
         if made is not None and made.scope.type not in {"translation_unit", "declaration_list"}:
             inner = self._referred(made, of)
@@ -280,26 +303,13 @@ class PointerResolver:
                 return self.lvalue(inner, steps - 1)
             return [place_of(made)]
         owner = of.frame.function.owner if of.frame.function is not None else None
-        if made is None and owner and self._has_member(owner, name):
+        if made is None and owner and has_member(self.program.sources.values(), owner, name):
             return [p.member(f".{name}") for p in self._this(of.frame, steps)]
         if made is None:
             made = next((d for s in self.program.sources.values() if (d := global_declaration(s, name))), None)
         if made is not None:
             return [replace(place_of(made), kind="global", key=("global " + name, 0))]
         return [MemoryLocation(("unknown " + name, 0), "", name, "", "unknown")]
-
-    def _in_frame(self, of: Expression) -> Declaration | None:
-        """Find a name that a macro uses among the declarations of the function that uses the macro."""
-        function = of.frame.function
-        if function is None:
-            return None
-        name = of.source.text(of.node)
-        for inner in walk(function.node):
-            if inner.type == "identifier" and function.source.text(inner) == name:
-                made = declaration_of(function.source, inner)
-                if made is not None:
-                    return made
-        return None
 
     def _referred(self, made: Declaration, of: Expression) -> Expression | None:
         """Return what a reference refers to."""
@@ -388,13 +398,3 @@ class PointerResolver:
             return of.frame.receiver
         owner = child(callee, "argument")
         return replace(of, node=owner) if owner is not None else None
-
-    def _has_member(self, owner: str, name: str) -> bool:
-        for source in self.program.sources.values():
-            for node in walk(source.root):
-                if node.type in {"struct_specifier", "class_specifier"}:
-                    named = child(node, "name")
-                    if named is not None and source.text(named) == owner:
-                        members = (n for n in walk(node) if n.parent and n.type == "field_identifier")
-                        return any(source.text(n) == name for n in members)
-        return False

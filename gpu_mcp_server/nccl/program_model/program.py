@@ -28,6 +28,8 @@ from gpu_mcp_server.nccl.program_model.syntax import (
     walk,
 )
 
+LEAST_ARGUMENTS = 3
+"""Arguments after the name of a collective that show a call; fewer may only hand its address on."""
 NESTING = 4
 """Macros within macros whose calls are followed."""
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".c", ".inl", ".inc")
@@ -150,6 +152,7 @@ class ProgramModel:
         function = self.function_at(source, node)
         if node.type == CALL:
             yield self._call(source, node, node, source.path, function, None)
+            yield from self._handed(source, node, function)
         yield from self._hidden(source, node, node, source.path, function, NESTING)
 
     def launch_of(self, call: FunctionCall) -> KernelLaunch | None:
@@ -185,6 +188,16 @@ class ProgramModel:
                 pointer, name = name, named
         line = place.start_point[0] + 1
         return FunctionCall(name, source, node, arguments(node), place, path, line, function, via, pointer)
+
+    def _handed(self, source: ParsedSource, node: Node, function: Function | None) -> Iterator[FunctionCall]:
+        """Yield the collective that a call gets by name with its arguments, as `std::invoke(ncclBcast, ...)` does."""
+        given = arguments(node)
+        for number, value in enumerate(given):
+            name = source.text(strip_casts(value)).removeprefix("::")
+            if name in ROLES and len(given) > number + 1 + LEAST_ARGUMENTS:
+                line, by = node.start_point[0] + 1, name_of(source, node)
+                rest = given[number + 1 :]
+                yield FunctionCall(name, source, node, rest, node, source.path, line, function, None, by)
 
     def _hidden(
         self, source: ParsedSource, node: Node, place: Node, path: str, function: Function | None, depth: int

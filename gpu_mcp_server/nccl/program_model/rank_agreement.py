@@ -11,6 +11,7 @@ from gpu_mcp_server.nccl.program_model.memory_model import Allocation
 from gpu_mcp_server.nccl.program_model.rank_dependence import (
     condition_dependence,
     event_dependence,
+    loop_dependence,
     rank_dependence,
 )
 from gpu_mcp_server.nccl.program_model.trace import Condition, Expression, Trace, TraceEvent
@@ -48,6 +49,11 @@ def disagreements(trace: Trace, event: TraceEvent) -> list[str]:
         if why is not None:
             text = " ".join(call.source.text(node).split())
             found.append(f"its {role} {text} depends on the rank ({why}), and NCCL demands one {role} on all ranks")
+    loop = loop_dependence(event)
+    if loop is not None and not _has_own_communicator(trace, event):
+        found.append(
+            f"it stands in a loop whose turns depend on the rank ({loop}): all ranks must call it equally often"
+        )
     under = event_dependence(event)
     if under is not None and not _is_made_by_all(trace, event) and not _has_own_communicator(trace, event):
         one_call = not _has_counterpart(trace, event)

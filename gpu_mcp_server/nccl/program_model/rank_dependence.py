@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.scopes import Declaration, declaration_of, initializer_of
+from gpu_mcp_server.nccl.program_model.functions import Function, functions_of
+from gpu_mcp_server.nccl.program_model.scopes import Declaration, declaration_of, initializer_of, listed_members
 from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, enclosing, field, name_of, walk
 from gpu_mcp_server.nccl.program_model.trace import CallFrame, Condition, Expression, TraceEvent
 
@@ -15,11 +16,19 @@ RANK_CALLS = {"MPI_Comm_rank": 1, "ncclCommUserRank": 1}
 """Function: the argument that receives the rank."""
 SHARED_CALLS = {"MPI_Bcast": 0, "MPI_Allreduce": 1, "MPI_Allgather": 3, "MPI_Allgatherv": 3}
 """Function: the argument that has one value on all ranks afterwards."""
-WAYS_OUT = frozenset({"return_statement", "continue_statement", "break_statement"})
+RANK_GETTERS = frozenset({"Get_rank", "nvshmem_my_pe", "shmem_my_pe", "omp_get_thread_num"})
+"""Functions that return the rank, or the number of a thread that drives a GPU of its own."""
+SIZE_CALLS = {"MPI_Comm_size": 1, "ncclCommCount": 1}
+"""Function: the argument that receives the number of ranks."""
+WAYS_OUT = frozenset({"return_statement", "continue_statement", "break_statement", "goto_statement"})
 _RANK = re.compile(
     r"(?:my|world|local|global|mpi|nccl|proc|device|lsa)?_?(?:rank|rk|rank_?id|mype|myid)", re.IGNORECASE
 )
 _RANGE = re.compile(r"\w*rank\w*(?:<|>=|<=)(?:0|n\w*|\w*size|world\w*)", re.IGNORECASE)
+_IN_RANGE = re.compile(r"\(*!?\(*\w+(?:<|>=)(0|\w+)\)*")
+_SIZE = re.compile(r"(?:n|num|world|comm|total)?_?(?:ranks?|procs?|gpus?|devices?|pes|world_?size|size)", re.IGNORECASE)
+_RANK_VARIABLE = re.compile(r"RANK|PROCID|LOCALID|VPID|PMI_ID")
+"""Variables of the environment in which launchers name a process."""
 _SUCCESS = re.compile(r"[Ss]uccess|SUCCESS|nullptr|NULL|\berr(?:or)?\b")
 """Tests of an answer: what is asked for may depend on the rank, that it succeeds does not."""
 
@@ -39,7 +48,7 @@ class RankDependence:
 def rank_dependence(of: Expression, steps: int = MAX_STEPS) -> RankDependence | None:
     """Return why an expression differs between ranks, None where nothing says that it does."""
     for inner in walk(of.node):
-        found = _named(replace(of, node=inner), steps)
+        found = _asked(of.source, inner) if inner.type == CALL else _named(replace(of, node=inner), steps)
         if found is not None:
             return found
     return None
@@ -48,9 +57,69 @@ def rank_dependence(of: Expression, steps: int = MAX_STEPS) -> RankDependence | 
 def condition_dependence(condition: Condition) -> RankDependence | None:
     """Return why a branch is taken by some ranks only; a test that a rank is in range, or of success, is none."""
     text = condition.text.removeprefix("not (").rstrip(")")
-    if condition.expression is None or _RANGE.fullmatch(text) or _SUCCESS.search(text):
+    if condition.expression is None or _SUCCESS.search(text) or _is_range(condition.expression, text):
         return None
     return rank_dependence(condition.expression)
+
+
+def loop_dependence(event: TraceEvent) -> RankDependence | None:
+    """Return why a loop around an event turns more often on some ranks than on others."""
+    frame: CallFrame | None = event.frame
+    node = event.call.place if event.call is not None else None
+    while frame is not None and frame.function is not None:
+        loop = enclosing(node, "for_statement", "while_statement", "do_statement")
+        while loop is not None:
+            why = _turns(frame.function.source, loop, frame)
+            if why is not None:
+                return why
+            loop = enclosing(loop.parent, "for_statement", "while_statement", "do_statement")
+        frame, node = frame.parent, frame.place
+    return None
+
+
+def _turns(source: ParsedSource, loop: Node, frame: CallFrame) -> RankDependence | None:
+    """Return why a loop's turns depend on the rank: by its end or its start, not by both, which may be as far apart."""
+    start, end, step = (
+        rank_dependence(Expression(source, part, frame)) if part is not None else None
+        for part in (field(loop, "initializer"), field(loop, "condition"), field(loop, "update"))
+    )
+    if start is not None and end is None:
+        update = field(loop, "update")
+        return start if update is not None and update.type == "update_expression" else None
+    if end is None or start is not None:
+        return None
+    condition = field(loop, "condition")
+    text = source.text_without_space(condition).removeprefix("(").removesuffix(")") if condition is not None else ""
+    return None if step is not None or _SUCCESS.search(text) else end
+
+
+def _is_range(of: Expression, text: str) -> bool:
+    """Say whether a test is that a rank is one of the communicator's."""
+    if _RANGE.fullmatch(text):
+        return True
+    parts = [_IN_RANGE.fullmatch(part) for part in re.split(r"&&|\|\|", text)]
+    return all(part is not None and (part[1] == "0" or _is_size(of, part[1])) for part in parts)
+
+
+def _is_size(of: Expression, name: str) -> bool:
+    """Say whether a name is the number of ranks."""
+    if _SIZE.fullmatch(name):
+        return True
+    function = enclosing(of.node, "function_definition", "lambda_expression")
+    for call in of.source.effects_in(function) if function is not None else ():
+        where = SIZE_CALLS.get(name_of(of.source, call)) if call.type == CALL else None
+        given = arguments(call) if where is not None else []
+        if where is not None and where < len(given) and _is_address(of.source, given[where], name):
+            return True
+    return False
+
+
+def _asked(source: ParsedSource, call: Node) -> RankDependence | None:
+    """Return that a call asks for the rank."""
+    name = name_of(source, call)
+    if name in RANK_GETTERS or (name == "getenv" and _RANK_VARIABLE.search(source.text(call))):
+        return RankDependence(source.text_without_space(call), source.line(call))
+    return None
 
 
 def event_dependence(event: TraceEvent) -> tuple[str, RankDependence] | None:
@@ -75,22 +144,32 @@ def _way_out(source: ParsedSource, place: Node, frame: CallFrame) -> tuple[str, 
     while node is not None and node.type not in {"function_definition", "lambda_expression", "translation_unit"}:
         before = node.prev_named_sibling
         while before is not None:
-            condition = field(before, "condition") if before.type == "if_statement" else None
-            taken = field(before, "consequence") if before.type == "if_statement" else None
-            if condition is not None and taken is not None and field(before, "alternative") is None and _leaves(taken):
+            test = before.named_children[-1] if before.type == "labeled_statement" else before
+            condition = field(test, "condition") if test.type == "if_statement" else None
+            taken = field(test, "consequence") if test.type == "if_statement" else None
+            alone = taken is not None and field(test, "alternative") is None
+            if condition is not None and taken is not None and alone and _leaves(source, taken, place):
                 text = source.text_without_space(condition).removeprefix("(").removesuffix(")")
                 why = rank_dependence(Expression(source, condition, frame))
                 plain = not re.search(r"&&|\|\||argc", text) and not _SUCCESS.search(text)
-                if why is not None and plain and not _RANGE.fullmatch(text):
+                if why is not None and plain and not _is_range(Expression(source, condition, frame), text):
                     return f"not ({text})", why
             before = before.prev_named_sibling
         node = node.parent
     return None
 
 
-def _leaves(taken: Node) -> bool:
+def _leaves(source: ParsedSource, taken: Node, place: Node) -> bool:
+    """Say whether a branch does not come to a place behind it."""
     last = taken.named_children[-1] if taken.type == "compound_statement" and taken.named_children else taken
-    return last.type in WAYS_OUT
+    if last.type == "goto_statement" and last.named_children:
+        label = source.text(last.named_children[0])
+        function = enclosing(last, "function_definition", "lambda_expression")
+        marks = [n for n in walk(function) if n.type == "labeled_statement"] if function is not None else []
+        at = next((n.start_byte for n in marks if source.text(n).partition(":")[0].strip() == label), None)
+        return at is not None and at > place.start_byte
+    ended = re.fullmatch(r"(?:std::)?(?:_|quick_)?exit\((?:0|EXIT_SUCCESS)\);", source.text_without_space(last))
+    return last.type in WAYS_OUT or ended is not None
 
 
 def _named(of: Expression, steps: int) -> RankDependence | None:
@@ -102,7 +181,7 @@ def _named(of: Expression, steps: int) -> RankDependence | None:
     if node.type != "identifier" or not steps:
         return None
     if node.parent is not None and node.parent.type == "field_expression":
-        return None  # an object may hold the rank beside what is meant
+        return _member(of, steps)
     name = source.text(node)
     bound = of.frame.bindings.get(name)
     made = declaration_of(source, node)
@@ -113,10 +192,76 @@ def _named(of: Expression, steps: int) -> RankDependence | None:
     return _variable(of, made, steps)
 
 
+def _part(of: Expression, steps: int) -> RankDependence | None:
+    """Follow a member or an element: what is assigned to just that text; which element another means is not known."""
+    whole = of.node.parent
+    function = enclosing(of.node, "function_definition", "lambda_expression")
+    if whole is None or function is None or whole.type not in {"field_expression", "subscript_expression"}:
+        return None
+    text = of.source.text_without_space(whole)
+    for inner in of.source.effects_in(function):
+        left = field(inner, "left") if inner.type == "assignment_expression" else None
+        right = field(inner, "right") if left is not None else None
+        if left is None or right is None or of.source.text_without_space(left) != text:
+            continue
+        inside = right.start_byte <= of.node.start_byte < right.end_byte
+        why = None if inside else rank_dependence(Expression(of.source, right, of.frame), steps - 1)
+        if why is not None:
+            return replace(why, line=of.source.line(right))
+    return None
+
+
+def _member(of: Expression, steps: int) -> RankDependence | None:
+    """Follow a member of an object, which may hold the rank beside what is meant."""
+    found = _part(of, steps)
+    made = declaration_of(of.source, of.node)
+    start = initializer_of(made) if made is not None else None
+    whole = of.node.parent
+    member = field(whole, "field") if whole is not None else None
+    if found is None and made is not None and start is not None and start.type == "initializer_list":
+        listed = listed_members(of.source, field(made.node, "type"), start)
+        values = [v for n, v in listed if member is not None and n == of.source.text(member)]
+        return next((w for v in values if (w := rank_dependence(replace(of, node=v), steps - 1)) is not None), None)
+    callee = field(start, "function") if start is not None and start.type == CALL else None
+    if found is not None or start is None or member is None or callee is None or callee.type != "identifier":
+        return found
+    return _returned_member(of, start, of.source.text(member), steps)
+
+
+def _returned_member(of: Expression, call: Node, member: str, steps: int) -> RankDependence | None:
+    """Follow a member of the structure that a function of the same file returns."""
+    source, name = of.source, name_of(of.source, call)
+    function = next((f for f in functions_of(source) if f.name == name and not f.is_lambda), None)
+    if function is None or of.frame.depth > steps:
+        return None
+    bound = {p.name: replace(of, node=g) for p, g in zip(function.parameters, arguments(call), strict=False)}
+    frame = CallFrame(function, of.frame, bound, entry=of.frame.entry)
+    for value in _member_values(source, function, member):
+        why = rank_dependence(Expression(source, value, frame), steps - 1)
+        if why is not None:
+            return replace(why, line=source.line(call))
+    return None
+
+
+def _member_values(source: ParsedSource, function: Function, member: str) -> list[Node]:
+    """Return what a function gives a member of the structure that it returns: in a list, or by assignment."""
+    kind = field(function.node, "type")
+    found: list[Node] = []
+    for node in walk(function.body):
+        left = field(node, "left") if node.type == "assignment_expression" else None
+        right = field(node, "right")
+        if left is not None and right is not None and source.text_without_space(left).endswith(f".{member}"):
+            found.append(right)
+        if node.type == "initializer_list" and node.parent is not None:
+            of_result = node.parent.type in {"return_statement", "compound_literal_expression"}
+            found += [v for n, v in listed_members(source, kind, node) if n == member] if of_result else []
+    return found
+
+
 def _variable(of: Expression, made: Declaration, steps: int) -> RankDependence | None:
     """Follow a variable: what it starts with, what it is assigned, and calls that give it a value."""
     if any(c.type == "array_declarator" for c in walk(made.declarator)):
-        return None  # which element is meant is not known
+        return _part(of, steps)
     name, function = made.name, enclosing(made.declarator, "function_definition", "lambda_expression")
     effects = of.source.effects_in(function) if function is not None else []
     given = False

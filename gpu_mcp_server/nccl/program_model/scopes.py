@@ -1,12 +1,15 @@
 """Resolve a name to its declaration, at the place where it stands."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.functions import PARAMETERS, declared_identifier, is_pointer
-from gpu_mcp_server.nccl.program_model.syntax import PREPROCESSOR, Names, ParsedSource, field
+from gpu_mcp_server.nccl.program_model.syntax import PREPROCESSOR, Names, ParsedSource, field, walk
+
+STRUCTURES = frozenset({"struct_specifier", "class_specifier"})
 
 
 @dataclass(frozen=True)
@@ -145,3 +148,54 @@ def _parameters(scope: Node) -> list[tuple[Node, Node]]:
         if inner is not None:
             found.append((node, inner))
     return found
+
+
+def has_member(sources: Iterable[ParsedSource], owner: str, name: str) -> bool:
+    """Say whether a structure or class has a member of a name."""
+    for source in sources:
+        for node in walk(source.root):
+            if node.type in STRUCTURES:
+                named = field(node, "name")
+                if named is not None and source.text(named) == owner:
+                    members = (n for n in walk(node) if n.parent and n.type == "field_identifier")
+                    return any(source.text(n) == name for n in members)
+    return False
+
+
+def declaration_used_in(source: ParsedSource, function: Node, name: str) -> Declaration | None:
+    """Return what a name means somewhere in a function."""
+    for inner in walk(function):
+        if inner.type == "identifier" and source.text(inner) == name:
+            made = declaration_of(source, inner)
+            if made is not None:
+                return made
+    return None
+
+
+def listed_members(source: ParsedSource, kind: Node | None, listed: Node) -> list[tuple[str, Node]]:
+    """Return what a list such as `{a, n}` or `{.x = a}` gives each member of a structure of the same file."""
+    given = [c for c in listed.named_children if c.type != "comment"]
+    if any(c.type == "initializer_pair" for c in given):
+        pairs = [(field(c, "designator"), field(c, "value")) for c in given]
+        return [(source.text(d).lstrip("."), v) for d, v in pairs if d is not None and v is not None]
+    if kind is None:
+        return []
+    name = source.text(field(kind, "name") or kind).split("<")[0]
+    found = kind if kind.type in STRUCTURES and field(kind, "body") is not None else None
+    if found is None:
+        made = (n for n in walk(source.root) if n.type in STRUCTURES and field(n, "body") is not None)
+        found = next((n for n in made if (t := field(n, "name")) is not None and source.text(t) == name), None)
+    body = field(found, "body") if found is not None else None
+    members = [m for m in body.named_children if m.type == "field_declaration"] if body is not None else []
+    names = [source.text(n) for m in members for n in map(_member_name, _declared(m)) if n is not None]
+    return list(zip(names, given, strict=False))
+
+
+def _declared(member: Node) -> list[Node]:
+    return [c for n, c in enumerate(member.children) if member.field_name_for_child(n) == "declarator"]
+
+
+def _member_name(declarator: Node) -> Node | None:
+    if any(c.type == "function_declarator" for c in walk(declarator)):
+        return None
+    return next((c for c in walk(declarator) if c.type == "field_identifier"), None)

@@ -7,7 +7,7 @@ libclang without the includes found 38.)
 
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
@@ -67,6 +67,15 @@ class ParsedSource:
         if function.id not in self._effects:
             self._effects[function.id] = [n for n in walk(function) if n.type in {CALL, "assignment_expression"}]
         return self._effects[function.id]
+
+    @cached_property
+    def jumps(self) -> dict[str, list[Node]]:
+        """Every `goto`, by the label that it names."""
+        found: dict[str, list[Node]] = {}
+        for node in walk(self.root) if b"goto" in self.data else ():
+            if node.type == "goto_statement" and node.named_children:
+                found.setdefault(self.text(node.named_children[0]), []).append(node)
+        return found
 
     def calls(self) -> Iterator[Node]:
         """Every call, in the text's order, inactive code included."""

@@ -3,19 +3,26 @@
 Each event knows the frame it happens in, so that a helper's parameters mean what this caller gave it.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.branches import Branch, branches_of, jumped_label, loop_header
 from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier
 from gpu_mcp_server.nccl.program_model.launches import KernelLaunch
 from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS, is_harmless, letters_of, qualified_name
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import Declaration
-from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, is_inactive, receiver_of, strip_casts
+from gpu_mcp_server.nccl.program_model.syntax import (
+    CALL,
+    ParsedSource,
+    arguments,
+    is_inactive,
+    receiver_of,
+    strip_casts,
+)
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 
 MAX_DEPTH = 12
@@ -32,7 +39,6 @@ POINTER_LIKE = frozenset(
 WRAPPER = "ncclx::"
 WRAPPED = frozenset({*(n.removeprefix("nccl") for n in api_names.ROLES if n.startswith("nccl")), "Sweep"})
 """Generated functions, each of which stands for a collective."""
-LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,13 +167,18 @@ class Trace:
             return
         if node.type.startswith("preproc_if") and is_inactive(source, node):
             return
-        if node.type in LOOPS:
-            loops = (*loops, Loop((source.path, node.start_byte, id(frame)), _header(source, node)))
-        branches = _branches(source, node, frame)
+        label = jumped_label(source, node)
+        if label is not None:
+            name = source.text(label).partition(":")[0].strip()
+            loops = (*loops, Loop((source.path, label.start_byte, id(frame)), f"goto {name}"))
+        header = loop_header(source, node, self.program.macros)
+        if header is not None:
+            loops = (*loops, Loop((source.path, node.start_byte, id(frame)), header))
+        branches = branches_of(source, node)
         self._nested += 1
         for inner in node.named_children:
-            taken = next((c for n, c in branches if n == inner), None)
-            self._walk(source, inner, frame, loops, (*conditions, taken) if taken else conditions)
+            taken = next((_under(source, bs, frame) for n, bs in branches if n == inner), ())
+            self._walk(source, inner, frame, loops, (*conditions, *taken))
         self._nested -= 1
         if node.type in {CALL, "identifier", "type_identifier"} and not is_inactive(source, node):
             for call in self.program.calls_at(source, node):
@@ -186,7 +197,10 @@ class Trace:
         loops: tuple[Loop, ...],
         conditions: tuple[Condition, ...],
     ) -> None:
-        if left is not None and right is not None:
+        if left is not None and right is not None and left.type == CALL and right.type == CALL:
+            for one, other in zip(arguments(left), arguments(right), strict=False):  # std::tie(a, b) = std::tuple(b, a)
+                self._assign(source, one, other, frame, loops, conditions)
+        elif left is not None and right is not None:
             to, of = Expression(source, left, frame), Expression(source, right, frame)
             self._add(TraceEvent("assign", frame, loops, conditions, left=to, right=of))
 
@@ -211,6 +225,9 @@ class Trace:
             if function.owner == function.name and len(function.parameters) >= len(given):
                 self._inline(function, source, given, made, frame, node, loops, conditions)
                 return
+        if any(strip_casts(n).type in POINTER_LIKE or n.type == "initializer_pair" for n in given):
+            left, right = Expression(source, name, frame), Expression(source, value, frame)
+            self._add(TraceEvent("aggregate", frame, loops, conditions, left=left, right=right))
 
     def _call(
         self, call: FunctionCall, frame: CallFrame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
@@ -235,6 +252,9 @@ class Trace:
             for left, right in (call.nodes, call.nodes[::-1]):
                 self._assign(call.source, left, right, frame, loops, conditions)
             return
+        if call.name == "exchange" and len(call.nodes) == 2:
+            self._assign(call.source, *call.nodes, frame, loops, conditions)
+            return
         given, function = call.nodes, self._chosen(call.name, len(call.nodes))
         for number, node in enumerate(call.nodes):
             if function is None and node.type == "identifier":
@@ -258,6 +278,8 @@ class Trace:
         """Note a call whose body is not here, if it may touch memory behind a pointer that it gets."""
         known = letters_of(qualified_name(call.source, call.node)) is not None or call.name in DESCRIPTORS
         if not known:
+            if any(call.source.text(n).removeprefix("::") in api_names.ROLES for n in call.nodes):
+                return  # `std::invoke(ncclBcast, ...)` is a site of its own, or is noted
             is_macro = call.name in self.program.macros and call.via_macro is None
             if is_macro or not _may_point(call) or is_harmless(call.source, call.node):
                 return
@@ -333,28 +355,12 @@ def _entries(program: ProgramModel) -> Iterator[Function]:
     yield from host
 
 
+def _under(source: ParsedSource, branches: list[Branch], frame: CallFrame) -> tuple[Condition, ...]:
+    """Return branches as conditions of a frame."""
+    tested = [Expression(source, b.tested, frame) if b.tested is not None else None for b in branches]
+    return tuple(Condition(b.key, b.taken, b.text, of) for b, of in zip(branches, tested, strict=True))
+
+
 def _is_named(node: Node) -> bool:
     """Say whether a lambda has a name, so that it runs where it is called."""
     return node.type == "function_definition" or (node.parent is not None and node.parent.type == "init_declarator")
-
-
-def _header(source: ParsedSource, node: Node) -> str:
-    body = child(node, "body")
-    end = body.start_byte if body is not None and node.type != "do_statement" else node.start_byte + 2
-    text = source.data[node.start_byte : end].decode("utf-8", "replace")
-    return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S).split())
-
-
-def _branches(source: ParsedSource, node: Node, frame: CallFrame) -> list[tuple[Node, Condition]]:
-    if node.type not in {"if_statement", "conditional_expression"}:
-        return []
-    condition = child(node, "condition")
-    text = source.text_without_space(condition).removeprefix("(").removesuffix(")") if condition is not None else ""
-    key = (source.path, node.start_byte)
-    tested = Expression(source, condition, frame) if condition is not None else None
-    found: list[tuple[Node, Condition]] = []
-    for name, taken in (("consequence", True), ("alternative", False)):
-        inner = child(node, name)
-        if inner is not None:
-            found.append((inner, Condition(key, taken, text if taken else f"not ({text})", tested)))
-    return found

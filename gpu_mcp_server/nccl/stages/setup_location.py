@@ -7,6 +7,7 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
 from gpu_mcp_server.nccl.program_model.api_names import COMM_INIT, ROLES
+from gpu_mcp_server.nccl.program_model.branches import hidden_head, jumped_label
 from gpu_mcp_server.nccl.program_model.memory_model import uncast
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, ParsedSource, field, statement_of
 from gpu_mcp_server.nccl.program_model.trace import CallFrame, Expression, TraceEvent
@@ -44,7 +45,9 @@ def anchors(analysis: Analysis, sites: list[CallSite]) -> list[SetupLocation]:
         if function is None:
             raise NoSetupLocation(f"{site.id}: stands in no function")
         needed = [position_in(e, frame) or 0 for e in made]
-        statement = _before_clock(analysis, frame, _outward(statement_of(node), needed), max(needed, default=0))
+        statement = _before_clock(
+            analysis, frame, _outward(function.source, statement_of(node), needed), max(needed, default=0)
+        )
         key = (function.source.path, statement.start_byte)
         if key not in settled:
             settled[key] = (frame, statement.start_byte)
@@ -90,23 +93,35 @@ def position_in(event: TraceEvent, frame: CallFrame) -> int | None:
     return node.start_byte if at is not None and node is not None else None
 
 
-def _outward(statement: Node, positions: list[int]) -> Node:
+def _outward(source: ParsedSource, statement: Node, positions: list[int]) -> Node:
     """Climb out of loops and branches that hold nothing which must come before."""
     best = statement
     while True:
+        head = _repeating_head(source, statement)
+        if head is not None and head != statement and all(p < head.start_byte for p in positions):
+            best = statement = head
+            continue
         outer = statement.parent
         while outer is not None and outer.type in BLOCKS and outer.parent is not None:
             if outer.parent.type in {"function_definition", "lambda_expression"}:
                 return best
+            if hidden_head(outer) is not None:
+                break
             outer = outer.parent
         if outer is None or outer.type in {"function_definition", "lambda_expression", "translation_unit"}:
             return best
-        outer = statement_of(outer)
+        outer = outer if outer.type in BLOCKS else statement_of(outer)
         if any(outer.start_byte <= p < outer.end_byte for p in positions):
             return best
         if outer == statement:
             return best
         best = statement = outer
+
+
+def _repeating_head(source: ParsedSource, statement: Node) -> Node | None:
+    """Return what makes a loop of a statement without being its parent: a macro before it, a label jumped back to."""
+    macro = hidden_head(statement)
+    return statement_of(macro) if macro is not None else jumped_label(source, statement)
 
 
 def _before_clock(analysis: Analysis, frame: CallFrame, statement: Node, after: int) -> Node:

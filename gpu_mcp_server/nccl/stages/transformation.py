@@ -10,6 +10,7 @@ from gpu_mcp_server.models.transform import Api, Library, Stage, TransformResult
 from gpu_mcp_server.nccl.analysis.advice import advice, is_old, rccl_advice
 from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.analysis.feasibility import is_hip_program, stage_a, stage_b
+from gpu_mcp_server.nccl.analysis.token_count import missing_tokens
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.program_model.program import (
@@ -88,6 +89,10 @@ def transform(
     if library == "nccl" and not is_hip_program(analysis) and is_old(nccl_version, chosen):
         return _refused(analysis, chosen, nccl_version), {}
     already = any(c.full_name.startswith(GENERATED) for c in analysis.program.calls)
+    lost = [token.text() for token in missing_tokens(analysis)]
+    if not analysis.sites and not already and lost:
+        headline = f"{main} stays as it is: none of {len(lost)} calls of NCCL in the text was understood"
+        return TransformResult(status="needs the agent", headline=headline, api=chosen, needs_agent=lost), {}
     if not analysis.sites and not already:
         headline = "nothing to transform: no host call of NCCL communicates in these files"
         return TransformResult(status="nothing to transform", headline=headline, api=chosen), {}
@@ -95,7 +100,7 @@ def transform(
         return _left_to_hip(analysis, chosen, nccl_version if library == "rccl" else None), {}
     work = Transformation({p: t for p, t in files.items() if basename(p) not in OURS}, main)
     work.api = chosen
-    reasons = _reasons(analysis, stages)
+    reasons = [*lost, *_reasons(analysis, stages)]
     if "replace" in stages:
         stay = [s for s in analysis.sites if not has_kernel(analysis, s, chosen)]
         reasons += [f"{s.id} {s.call.name} {s.call.path}:{s.call.line}: {NO_GIN_KERNEL}" for s in stay]

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
+from gpu_mcp_server.nccl.program_model.branches import LOOPS
 from gpu_mcp_server.nccl.program_model.memory_model import uncast
 from gpu_mcp_server.nccl.program_model.scopes import declaration_at, declaration_of
-from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, field, statement_of, walk
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, enclosing, field, name_of, statement_of, walk
 from gpu_mcp_server.nccl.program_model.trace import CallFrame, Expression, TraceEvent
 from gpu_mcp_server.nccl.stages.evolve_markers import region
 from gpu_mcp_server.nccl.stages.setup_location import position_in
 
-LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
+ONCE = frozenset(
+    {"thread", "jthread", "async", "pthread_create", "emplace_back", "push_back", "call_once", "invoke", "apply"}
+)
+"""Library functions that call what they are given once each time."""
 
 
 class NoWarmUpLocation(Exception):
@@ -56,6 +60,7 @@ def find_location(analysis: Analysis, site: CallSite) -> WarmUpLocation:
         text, stream = f"{event.call.name}({', '.join(arguments)})", arguments[-1]
         used = set(re.findall(r"[A-Za-z_]\w*", " ".join(arguments)))
     before, each = _before_clock(analysis, frame, event, first, made)
+    _check_repeats(frame, before, event, made)
     unknown = _unknown(source, used, before, first, last)
     if unknown is not None:
         raise NoWarmUpLocation(f"its argument {unknown} is not known before the clock starts and the loops begin")
@@ -85,6 +90,9 @@ def _frame(analysis: Analysis, event: TraceEvent, made: list[TraceEvent]) -> tup
     for found, place in chain[outermost:]:
         if _runs_once(analysis, found, made):
             return found, place
+    again = next((f.function.name for f, _ in chain if f.function is not None and _calls_itself(analysis, f)), None)
+    if again is not None:
+        raise NoWarmUpLocation(f"{again} calls itself")
     name = chain[-1][0].function.name if chain and chain[-1][0].function is not None else "?"
     raise NoWarmUpLocation(f"how often {name} runs is not known: its callers are not in these files")
 
@@ -98,6 +106,8 @@ def _runs_once(analysis: Analysis, frame: CallFrame, made: list[TraceEvent]) -> 
         root = root.parent
     if root.function is None or root.function.name != "main":
         return False
+    if _calls_itself(analysis, frame):
+        return False
     function, ways = frame.function, set[int]()
     for event in analysis.trace.events:
         at: CallFrame | None = event.frame
@@ -106,6 +116,42 @@ def _runs_once(analysis: Analysis, frame: CallFrame, made: list[TraceEvent]) -> 
                 ways.add(id(at))
             at = at.parent
     return len(ways) == 1
+
+
+def _calls_itself(analysis: Analysis, frame: CallFrame) -> bool:
+    """Say whether a function is called again while it runs, by itself or by what it calls."""
+    start = frame.function
+    pending, seen = ([start.name] if start is not None else []), set[str]()
+    calls: dict[str, set[str]] = {}
+    for call in analysis.program.calls:
+        if call.function is not None and call.name in analysis.program.by_name:
+            calls.setdefault(call.function.name, set()).add(call.name)
+    while pending:
+        for name in calls.get(pending.pop(), ()):
+            if start is not None and name == start.name:
+                return True
+            if name not in seen:
+                seen.add(name)
+                pending.append(name)
+    return False
+
+
+def _check_repeats(frame: CallFrame, before: Node, event: TraceEvent, made: list[TraceEvent]) -> None:
+    """Refuse a place that a jump back, a macro or a library's function repeats."""
+    source = frame.function.source if frame.function is not None else None
+    setup = {loop for e in made for loop in e.loops}
+    for loop in event.loops:
+        if loop not in setup and loop.key[2] == id(frame) and loop.key[1] < before.start_byte:
+            raise NoWarmUpLocation(f"`{loop.header}` repeats it")
+    lone = enclosing(before, "lambda_expression", "function_definition")
+    while source is not None and lone is not None and lone.type == "lambda_expression":
+        if any((at := position_in(e, frame)) is not None and lone.start_byte <= at < lone.end_byte for e in made):
+            return
+        listed = lone.parent
+        call = listed.parent if listed is not None and listed.type == "argument_list" else None
+        if call is not None and call.type == CALL and name_of(source, call) not in ONCE:
+            raise NoWarmUpLocation(f"how often {name_of(source, call)} runs the function that it gets is not known")
+        lone = enclosing(lone.parent, "lambda_expression", "function_definition")
 
 
 def _before_clock(

@@ -26,6 +26,7 @@ def partners(found: CollectiveGraph) -> tuple[list[str], list[str]]:
     return bare[0], bare[1]
 
 
+FILL = "__global__ void fill(float* f) { *f = 1; }\n"
 GEMM = "cublasSgemm(h, N, N, 4, 4, 4, &one, {}, 4, {}, 4, &{}, {}, 4);"
 
 
@@ -96,6 +97,27 @@ def test_a_call_that_no_table_knows_is_named_with_a_question_mark(call: str):
     name = call.partition("(")[0].rpartition(".")[2]
 
     assert partners(graph(f"{call};"))[0] == [f"{name}?"]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("void* args[] = {&c, &n}; cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, s, args, nullptr);", "f?"),
+        ("void* args[2]; args[1] = &n; args[0] = &c; cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, s, args, 0);", "f?"),
+        ("cudaMemcpy3DParms p = {}; p.dstPtr = make_cudaPitchedPtr(c, 4, 4, 4); cudaMemcpy3D(&p);", "cudaMemcpy3D?"),
+        ("struct { float* x; int n; } job = {.x = c}; run_job(job);", "run_job?"),
+    ],
+)
+def test_memory_behind_a_structure_or_a_list_of_arguments_is_reached(call: str, name: str):
+    assert partners(graph(call))[0] == [name]
+
+
+def test_members_mean_what_the_list_of_their_structure_gives_them():
+    by_member = graph("Pair p{a, c}; fill<<<1, 1>>>(p.y);", top="struct Pair { float *x, *y; };\n" + FILL)
+    assert partners(by_member)[0] == ["fill"]
+    exchange = "for (;;) { fill<<<1, 1>>>(a); std::tie(a, c) = std::make_tuple(c, a);"
+    swapped = graph(exchange, "}", FILL)
+    assert "fill" in partners(swapped)[0]
 
 
 @pytest.mark.parametrize(

@@ -85,3 +85,54 @@ def test_an_edit_of_a_file_with_split_statements_keeps_every_other_line():
     text = made[str(result.main)]
 
     assert "#if FAST\n  if (fast)\n#else\n  if (slow > 2)\n#endif\n  {\n    ncclx::AllReduce(a, b, n," in text
+
+
+def test_a_transformation_says_which_calls_it_did_not_understand():
+    result, _ = transform(
+        {"main.cu": source(f"{REDUCE}\nTRY ncclGather(a, b, n, ncclFloat, 0, comm, s) CATCH;")}, "main.cu"
+    )
+
+    assert result.status == "partial"
+    assert any("main.cu:5: ncclGather( stands here" in left for left in result.needs_agent)
+    alone, made = transform({"main.cu": source("TRY ncclGather(a, b, n, ncclFloat, 0, comm, s) CATCH;")}, "main.cu")
+    assert (alone.status, made) == ("needs the agent", {})
+
+
+def test_a_call_that_gets_a_collective_by_name_with_its_arguments_is_a_site():
+    found = graph(
+        "std::bind(ncclBroadcast, a, b, n, ncclFloat, 0, comm, s)(); std::thread(&ncclBcast, a, n, t, 0, comm, s);"
+    )
+
+    assert [(s.call, s.via, s.stage_b.possible) for s in found.sites] == [
+        ("ncclBroadcast", "bind", False),
+        ("ncclBcast", "thread", False),
+    ]
+
+
+@pytest.mark.parametrize("text", ["table.add(ncclReduce);", "call = ncclReduce;", "Calls calls{.reduce = ncclReduce};"])
+def test_an_address_that_is_handed_on_is_said(text: str):
+    notes = graph(f"{REDUCE}\n{text}").notes
+
+    assert any("main.cu:5: ncclReduce stands here" in n and "address" in n for n in notes)
+
+
+EACH = "#define EACH(i, n) for (int i = 0; i < (n); ++i)\n"
+
+
+@pytest.mark.parametrize("body", [f"EACH(i, 9) {{ {REDUCE} }}", f"EACH(i, 9) {REDUCE}"])
+def test_a_loop_that_a_macro_hides_is_a_loop_and_is_not_set_up_in(body: str):
+    files = {"main.cu": EACH + source(body)}
+    (site,) = export_graph(Analysis(files, "main.cu")).sites
+    text = transform(files, "main.cu")[1]["main.device.cu"]
+
+    assert site.loops == ["EACH(i, 9)"]
+    assert text.index("ncclx::register_all(") < text.index("EACH(i, 9)") < text.index("ncclx::AllReduce(")
+
+
+def test_a_jump_back_is_a_loop():
+    files = {"main.cu": source(f"int k = 0;\nagain: k++;\n{REDUCE}\nif (k < 9) goto again;")}
+    (site,) = export_graph(Analysis(files, "main.cu")).sites
+    text = transform(files, "main.cu")[1]["main.device.cu"]
+
+    assert site.loops == ["goto again"]
+    assert text.index("ncclx::register_all(") < text.index("again: k++")

@@ -10,6 +10,8 @@ from gpu_mcp_server.nccl.program_model.program import ProgramModel
 START = """#include <mpi.h>
 #include <nccl.h>
 void reduce(float* x, float* y, size_t n, ncclComm_t c, cudaStream_t s) { ncclAllReduce(x, y, n, ncclFloat, ncclSum, c, s); }
+struct Part { size_t at, size, all; };
+Part part_of(size_t n, int r) { size_t own = n / 4 + (r == 3); return {r * (n / 4), own, n}; }
 int main(int argc, char** argv) {
   int me, all; MPI_Init(&argc, &argv); MPI_Comm_rank(MPI_COMM_WORLD, &me); MPI_Comm_size(MPI_COMM_WORLD, &all);
   ncclUniqueId id; if (me == 0) ncclGetUniqueId(&id); MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
@@ -51,6 +53,18 @@ DIFFERENT = {
         f"{MADE} int mine = 1, *p = &mine; *p = me; if (mine > 0) {REDUCE}", "it stands under `mine>0`"
     ),
     "way out before": (f"{MADE} if (me != 0) return 0;\n {REDUCE}", "it stands under `not (me!=0)`"),
+    "one case of a switch": (f"{MADE} switch (me) {{ case 0: {REDUCE} break; default: break; }}", "it stands under `me==0`"),
+    "the right side of &&": (f"{MADE} me == 0 && {REDUCE}", "it stands under `me==0`"),
+    "turns by the rank": (f"{MADE} for (int i = 0; i < me + 1; i++) {REDUCE}", "in a loop whose turns depend on the rank"),
+    "turns counted down": (f"{MADE} int left = me; while (left-- > 0) {REDUCE}", "in a loop whose turns depend"),
+    "a jump over": (f"{MADE} if (me != 0) goto out;\n {REDUCE}\nout:;", "it stands under `not (me!=0)`"),
+    "an exit before": (f"{MADE} if (me > 1) exit(0);\n {REDUCE}", "it stands under `not (me>1)`"),
+    "an element": (f"{MADE} size_t m[2] = {{n, n}}; m[0] -= me; {REDUCE.replace('n,', 'm[0],', 1)}", "its count m[0]"),
+    "a member": (f"{MADE} Part p {{me, n}}; {REDUCE.replace('n,', 'p.at,', 1)}", "its count p.at"),
+    "a member of what a function returns": (
+        f"Part p = part_of(n, me); {MADE} {REDUCE.replace('n,', 'p.size,', 1)}", "its count p.size"
+    ),
+    "a launcher's variable": (f'{MADE} int r = atoi(getenv("SLURM_PROCID")); if (r == 0) {REDUCE}', "it stands under `r==0`"),
     "generated collective": (f"{MADE} ncclx::AllReduce(a, b, n + me, ncclFloat, ncclSum, comm, s);", "its count n + me"),
 }  # fmt: skip
 
@@ -74,6 +88,12 @@ SHARED = {
     "send and receive": f"{MADE} if (me) ncclSend(a, me, ncclFloat, 0, comm, s); else ncclRecv(a, 1, ncclFloat, 1, comm, s);",
     "communicator of its own": f"{MADE} ncclComm_t c; ncclCommSplit(comm, me % 2, me, &c, 0);\n"
     f"if (me % 2) {REDUCE.replace('comm', 'c')}",
+    "each case of a switch": f"{MADE} switch (me) {{ case 0: {REDUCE} break; case 1: {REDUCE} break; default: {REDUCE} }}",
+    "cases of no rank": f"{MADE} switch (all) {{ case 2: {REDUCE} break; default: {CAST} }}",
+    "ranks that do not exist": f"{MADE} if (me >= all || me < 0) return 1; if (me < all) {REDUCE}",
+    "steps from the rank to itself": f"{MADE} for (int p = me; p < me + all; p++) {REDUCE}",
+    "another member": f"Part p = part_of(n, me); {MADE} {REDUCE.replace('n,', 'p.all,', 1)}",
+    "a jump to before": f"{MADE} again: {REDUCE}\n if (me < 0) goto again;",
     "usage": f'if (me == 0 && argc < 2) {{ puts("usage"); return 1; }} {MADE} {REDUCE}',
     "in range": f"{MADE} if (rank < nranks) {REDUCE}",
 }  # fmt: skip

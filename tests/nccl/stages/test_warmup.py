@@ -107,3 +107,35 @@ def test_neighbours_counted_from_minus_one_are_no_warm_up():
     body = f"double t0 = MPI_Wtime(); for (int d = -1; d <= 1; d++) {call} t = MPI_Wtime() - t0;"
 
     assert len(warmed("", body)[0].done["warmup"]) == 1
+
+
+ONE = "double t0 = MPI_Wtime(); step(x, y, 8, comm, s); t += MPI_Wtime() - t0;"
+
+
+@pytest.mark.parametrize(
+    ("helper", "body", "reason"),
+    [
+        (STEP, f"std::for_each(v.begin(), v.end(), [&](int k) {{ {ONE} }});", "how often for_each runs the function"),
+        ("#define EACH(n) for (int e = 0; e < (n); e++)\n" + STEP, f"EACH(9) {{ {ONE} }}", "`EACH(9)` repeats it"),
+    ],
+)
+def test_a_place_that_something_else_than_a_loop_repeats_is_refused(helper: str, body: str, reason: str):
+    result, text = warmed(helper, body)
+
+    assert "// ncclx warm-up" not in text
+    assert any(reason in left for left in result.needs_agent), result.needs_agent
+
+
+def test_a_warm_up_goes_before_the_label_that_is_jumped_back_to():
+    _, text = warmed(STEP, f"again: {ONE} if (t < 9) goto again;")
+
+    assert text.index("// ncclx warm-up") < text.index("again:")
+
+
+def test_a_function_that_calls_itself_with_the_clock_inside_is_no_place():
+    down = STEP.replace("  CHECK", "  double t0 = MPI_Wtime();\n  CHECK").replace(
+        "  cuda", "  t1 = MPI_Wtime();\n  if (count > 1) step(from, to, count / 2, c, q);\n  cuda"
+    )
+    _, text = warmed(down, "step(x, y, 8, comm, s);")
+
+    assert text.index("int main") < text.index("// ncclx warm-up") < text.index("  step(x, y, 8")
