@@ -97,6 +97,18 @@ def test_faults_for_gpus_are_such_that_no_rule_sees(ranks: dict[str, Any]):
         ranks["with_fault"]("alltoall.cu", ranks["KERNELS"], (("what is nowhere", ""),))
 
 
+def test_programs_then_faults_come_in_an_order_in_which_what_hangs_is_last(ranks: dict[str, Any], tmp_path: Path):
+    (tmp_path / "given.cc").touch()
+    found = ranks["items"](2, "programs,faults", tmp_path)
+    late = found[-2]
+
+    assert [i.name for i in found[:4]] == ["given.cc", "alltoall.cu", "allreduce.cu", "mpi.cu"]
+    assert {i.table for i in found[4:]} == {"fault"} and len(found) == 10
+    assert [i.name for i in found[-2:]] == ["a rank that comes too late", "one rank skips a collective"]
+    assert late.prepare(tmp_path)[-8:-2] == ["--ranks", "2", "--launcher", "self", "--arg", "2"]
+    assert [i.table for i in ranks["items"](4, "faults")] == ["fault"] * 6
+
+
 def test_what_a_spent_budget_left_out_or_broke_off_is_said(ranks: dict[str, Any], tmp_path: Path):
     first = ranks["items"](4)[0]
     sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -1,14 +1,17 @@
 """NCCL programs, faults that only a run can show, and times, on a machine with several GPUs: two, four, eight.
 
-`python benchmarks/nccl/ranks.py RANKS [--parts measure,faults,programs,kernels] [--out FOLDER]
-[--until static|build|run|all] [--jobs 5] [--budget-s 460] [--only WORD] [--given FOLDER]`
+`python benchmarks/nccl/ranks.py RANKS [--parts measure,faults,programs,more,kernels] [--each 2] [--out FOLDER]
+[--until static|build|run|all] [--jobs 3] [--budget-s 460] [--only WORD] [--given FOLDER]`
 
 - `measure`: what a communicator, windows and a device communicator cost from 2 ranks to RANKS, then all-to-all,
   all-reduce, all-gather and reduce-scatter from 1 KiB to 64 MiB: host NCCL on plain memory, on windows, and the device,
   by turns;
 - `faults`: six faults of one rank or of one place that no static rule sees, each with what the checks say of it;
-- `programs`: the programs of the tests, and those in FOLDER, through `nccl run`, each stage verified;
+- `programs`: those in FOLDER and three of the tests through `nccl run`, each stage verified; `more`: the other four;
 - `kernels`: seven changes of one generated kernel.
+
+With `--each 2` each program and each fault has two ranks, so that two run at once on four GPUs, each on a pair. Parts
+come in the order given: `programs,faults` begins faults when programs leave GPUs free.
 
 What it needs, and says at its start whether it is there; the network is not needed, and nothing is downloaded:
 
@@ -18,7 +21,7 @@ What it needs, and says at its start whether it is there; the network is not nee
 - this interpreter with the server's dependencies (`pip install -e .`), tree-sitter-cuda among them;
 - mpirun, mpicc and mpi.h for `mpi.cu`, `halo.cu` and `parity.cu`: without them these fail;
 - a sandbox level that sees the GPUs, or GPU_MCP_ACCEPT_UNCONFINED=true where namespaces are forbidden;
-- 4 GB of disk, 16 processor cores for `--jobs 5`: builds go side by side, GPUs are leased to one run at a time.
+- 4 GB of disk, 16 processor cores for `--jobs 3`: builds go side by side, GPUs are leased to one run at a time.
 
 Variables of the environment that begin with NCCL_ are handed on to all runs. NVLink multicast is off in every one.
 What would begin with less than a minute of the budget left is not begun, and what runs at its end is broken off; both
@@ -49,11 +52,8 @@ PROGRAMS = {
     "alltoall.cu": "self",
     "allreduce.cu": "self",
     "mpi.cu": "mpirun",
-    "sendrecv.cu": "self",
-    "threads.cu": "self",
-    "halo.cu": "mpirun",
-    "parity.cu": "mpirun",
 }
+MORE = {"sendrecv.cu": "self", "threads.cu": "self", "halo.cu": "mpirun", "parity.cu": "mpirun"}
 """Each program, quick ones first, and what starts its ranks. Those that start them take their number as an argument."""
 KERNELS = "ncclx_kernels.cuh"
 CALL = "\n    NCCLCHECK(ncclx::AlltoAll(d_send, d_recv, count, ncclFloat, comm, stream));"
@@ -63,10 +63,6 @@ ODD = (
 )
 """The last rank knows that it is the one with the fault, by a way that no rule follows."""
 RUN_FAULTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
-    "a rank that comes too late": (
-        "alltoall.device.cu", (*ODD, (CALL, f"\n    if (it == odd * 3 && odd) sleep(3600);{CALL}"))
-    ),
-    "one rank skips a collective": ("alltoall.device.cu", (*ODD, (CALL, f"\n    if (it != odd * 7){CALL}"))),
     "a window too small on one rank": (
         "alltoall.device.cu", (*ODD, ("mem_alloc(&d_recv, bytes)", "mem_alloc(&d_recv, bytes - odd * (bytes / 2))"))
     ),
@@ -92,8 +88,13 @@ RUN_FAULTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             ),
         ),
     ),
+    "a rank that comes too late": (
+        "alltoall.device.cu", (*ODD, (CALL, f"\n    if (it == odd * 3 && odd) sleep(3600);{CALL}"))
+    ),
+    "one rank skips a collective": ("alltoall.device.cu", (*ODD, (CALL, f"\n    if (it != odd * 7){CALL}"))),
 }  # fmt: skip
-"""A fault's name: the file of `alltoall.cu`, transformed, and what stands where in it."""
+"""A fault's name: the file of `alltoall.cu`, transformed, and what stands where in it. What hangs, twice to the limit,
+comes last."""
 KERNEL_FAULTS = {
     "parts of one pair out of their order": (
         "halo.cu",
@@ -120,7 +121,8 @@ KERNEL_FAULTS = {
     ),
 }  # fmt: skip
 """A fault's name: program, text of its generated kernels, what stands there instead."""
-RUN_LIMIT_S, FAULT_LIMIT_S = 60, 20
+RUN_LIMIT_S, FAULT_LIMIT_S = 45, 20
+"""Seconds of each run; memcheck of a program ends at the first too, and is then `skipped`."""
 LEAST_S = 60
 
 
@@ -133,13 +135,14 @@ class Item:
     prepare: Callable[[Path], list[str]]
 
 
-def items(ranks: int, parts: str = "programs,faults,kernels", given: Path | None = None) -> list[Item]:
+def items(ranks: int, parts: str = "programs,more,faults,kernels", given: Path | None = None) -> list[Item]:
     """Return the rows of some parts: faults of a run, programs, faults of generated kernels."""
     others = sorted(given.glob("*.c[cu]")) if given is not None else []
     found = {
         "faults": [Item("fault", name, _fault(ranks, "alltoall.cu", *fault)) for name, fault in RUN_FAULTS.items()],
         "programs": [Item("program", path.name, _program(ranks, path, "self", bare=True)) for path in others]
         + [Item("program", name, _program(ranks, GIVEN / name, by)) for name, by in PROGRAMS.items()],
+        "more": [Item("program", name, _program(ranks, GIVEN / name, by)) for name, by in MORE.items()],
         "kernels": [
             Item("fault", name, _fault(ranks, program, KERNELS, ((old, new),)))
             for name, (program, old, new) in KERNEL_FAULTS.items()
@@ -161,7 +164,7 @@ def _fault(ranks: int, name: str, path: str, changes: tuple[tuple[str, str], ...
         files, main = with_fault(name, path, changes)
         for path_, text in files.items():
             (folder / path_).write_text(text, encoding="utf-8")
-        started = [*_start(ranks, PROGRAMS[name]), "--timeout", str(FAULT_LIMIT_S)]
+        started = [*_start(ranks, {**PROGRAMS, **MORE}[name]), "--timeout", str(FAULT_LIMIT_S)]
         return ["verify", str(folder / main), "--original", name, *started]
 
     return prepare
@@ -255,10 +258,11 @@ def _said(command: list[str], limit_s: float, heard: Callable[[str], None] = lam
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ranks", type=int, help="how many GPUs, one rank each")
-    parser.add_argument("--parts", default="measure,faults,programs,kernels", help="what is done, in this order")
+    parser.add_argument("--parts", default="measure,faults,programs,more,kernels", help="what is done, in this order")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the results")
     parser.add_argument("--until", default="all", choices=["static", "build", "run", "all"])
-    parser.add_argument("--jobs", type=int, default=5, help="items at once")
+    parser.add_argument("--jobs", type=int, default=3, help="items at once")
+    parser.add_argument("--each", type=int, help="ranks of each program and fault; RANKS if absent")
     parser.add_argument("--budget-s", type=float, default=460, help="seconds for everything")
     parser.add_argument("--only", default="", help="a word in the names of the rows that are wanted")
     parser.add_argument("--given", type=Path, help="folder of other programs for `programs`")
@@ -275,7 +279,9 @@ def main() -> None:
     results.tell("", "| kind | name | outcome | steps, or checks that failed | s |", "| --- " * 5 + "|")
     with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(asked.jobs) as workers:
         pending = {}
-        for number, item in enumerate(i for i in items(asked.ranks, asked.parts, asked.given) if asked.only in i.name):
+        for number, item in enumerate(
+            i for i in items(asked.each or asked.ranks, asked.parts, asked.given) if asked.only in i.name
+        ):
             folder = Path(made) / str(number)
             folder.mkdir()
             pending[workers.submit(row_of, item, folder, asked.until, end, partial(_add_check, results))] = item
