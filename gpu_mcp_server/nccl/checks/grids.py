@@ -10,6 +10,7 @@ from gpu_mcp_server.nccl.checks.findings import Finding, Severity
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.launches import KernelLaunch
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
+from gpu_mcp_server.nccl.program_model.rank_dependence import is_rank_count
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
 from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, field, name_of, walk
 
@@ -91,6 +92,11 @@ def _launched(
             if grid > min(made):
                 need = f"{grid} blocks need as many barriers, {min(made)} are required (line {source.line(node)})"
                 found.append(("error", f"{title}: {need}: it hangs"))
+        elif (
+            grid is None and min(made, default=0) == 1 and is_rank_count(launch.source, launch.node, launch.grid or "")
+        ):
+            need = f"as many blocks as ranks need as many barriers, 1 is required (line {source.line(node)})"
+            found.append(("error", f"{title}: {need}: it hangs"))
         elif is_part_of(source.text_without_space(node), "".join((launch.grid or "").split())):
             need = f"{launch.grid} blocks need as many barriers, {source.text(node)} are required"
             found.append(("error", f"{title}: {need} (line {source.line(node)}): it hangs"))

@@ -146,7 +146,7 @@ ALLOCATIONS.update({hip_name(name): where for name, where in list(ALLOCATIONS.it
 COPIES.update({hip_name(name): where for name, where in list(COPIES.items())})
 FILLS.update({hip_name(name): where for name, where in list(FILLS.items())})
 LAUNCH_CALLS.update({hip_name(name): where for name, where in list(LAUNCH_CALLS.items())})
-LAUNCH_CALLS |= {"hipLaunchKernelGGL": (0, 5), "hipModuleLaunchKernel": (0, None)}
+LAUNCH_CALLS.update({"hipLaunchKernelGGL": (0, 5), "hipModuleLaunchKernel": (0, None)})
 
 POINTER_GETTERS = frozenset(
     {

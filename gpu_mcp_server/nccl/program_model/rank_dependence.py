@@ -97,19 +97,21 @@ def _is_range(of: Expression, text: str) -> bool:
     """Say whether a test is that a rank is one of the communicator's."""
     if _RANGE.fullmatch(text):
         return True
-    parts = [_IN_RANGE.fullmatch(part) for part in re.split(r"&&|\|\|", text)]
-    return all(part is not None and (part[1] == "0" or _is_size(of, part[1])) for part in parts)
+    for part in re.split(r"&&|\|\|", text):
+        found = _IN_RANGE.fullmatch(part)
+        name = found[1] if found is not None else ""
+        if not (name == "0" or _SIZE.fullmatch(name) or (name and is_rank_count(of.source, of.node, name))):
+            return False
+    return True
 
 
-def _is_size(of: Expression, name: str) -> bool:
-    """Say whether a name is the number of ranks."""
-    if _SIZE.fullmatch(name):
-        return True
-    function = enclosing(of.node, "function_definition", "lambda_expression")
-    for call in of.source.effects_in(function) if function is not None else ():
-        where = SIZE_CALLS.get(name_of(of.source, call)) if call.type == CALL else None
+def is_rank_count(source: ParsedSource, place: Node, name: str) -> bool:
+    """Say whether a function asks NCCL or MPI for the number of ranks by the address of a variable."""
+    function = enclosing(place, "function_definition", "lambda_expression")
+    for call in source.effects_in(function) if function is not None else ():
+        where = SIZE_CALLS.get(name_of(source, call)) if call.type == CALL else None
         given = arguments(call) if where is not None else []
-        if where is not None and where < len(given) and _is_address(of.source, given[where], name):
+        if where is not None and where < len(given) and _is_address(source, given[where], name):
             return True
     return False
 

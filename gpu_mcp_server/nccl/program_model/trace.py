@@ -253,7 +253,7 @@ class Trace:
                 self._assign(call.source, left, right, frame, loops, conditions)
             return
         if call.name == "exchange" and len(call.nodes) == 2:
-            self._assign(call.source, *call.nodes, frame, loops, conditions)
+            self._assign(call.source, call.nodes[0], call.nodes[1], frame, loops, conditions)
             return
         given, function = call.nodes, self._chosen(call.name, len(call.nodes))
         for number, node in enumerate(call.nodes):
