@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tree_sitter import Node
 
@@ -233,7 +234,7 @@ def _member(of: Expression, steps: int) -> RankDependence | None:
 def _returned_member(of: Expression, call: Node, member: str, steps: int) -> RankDependence | None:
     """Follow a member of the structure that a function of the same file returns."""
     source, name = of.source, name_of(of.source, call)
-    function = next((f for f in functions_of(source) if f.name == name and not f.is_lambda), None)
+    function = _functions(source).get(name)
     if function is None or of.frame.depth > steps:
         return None
     bound = {p.name: replace(of, node=g) for p, g in zip(function.parameters, arguments(call), strict=False)}
@@ -243,6 +244,12 @@ def _returned_member(of: Expression, call: Node, member: str, steps: int) -> Ran
         if why is not None:
             return replace(why, line=source.line(call))
     return None
+
+
+@lru_cache(maxsize=4)
+def _functions(source: ParsedSource) -> dict[str, Function]:
+    """Return a file's functions by name; looking through the whole file again for each member costs seconds."""
+    return {f.name: f for f in functions_of(source) if not f.is_lambda}
 
 
 def _member_values(source: ParsedSource, function: Function, member: str) -> list[Node]:
