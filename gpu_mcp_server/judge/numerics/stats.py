@@ -14,11 +14,11 @@ def median(values: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def interval_ranks(count: int, confidence: float = 0.95) -> Tuple[int, int]:
+def interval_ranks(count: int) -> Tuple[int, int]:
     """Return the 1-based ranks of the order statistics that enclose the median.
 
-    The narrowest symmetric pair whose coverage, 1 - 2 P(Binomial(count, 1/2) < low), reaches `confidence`; below 6
-    values no pair reaches 95 % and the ranks are the extremes.
+    The narrowest symmetric pair whose coverage, 1 - 2 P(Binomial(count, 1/2) < low), reaches 95 %; below 6 values
+    no pair does and the ranks are the extremes.
 
     Source:
         H. A. David and H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
@@ -28,36 +28,22 @@ def interval_ranks(count: int, confidence: float = 0.95) -> Tuple[int, int]:
     for rank in range(1, count // 2 + 1):
         # Order statistics assume no distribution: timing noise is skewed, and a normal interval would mislead.
         tail += math.comb(count, rank - 1) / 2.0**count
-        if 1 - 2 * tail < confidence:
+        if 1 - 2 * tail < 0.95:
             break
         low = rank
     return low, count - low + 1
 
 
-def median_interval(
-    values: Sequence[float], confidence: float = 0.95, unsure: float = 0.0
-) -> Tuple[float, float, float]:
-    """Return median, low and high end of its confidence interval.
-
-    Args:
-        values: At least one.
-        confidence: That the median lies within.
-        unsure: Half the interval of what all values share an error of, as confident; errors that have nothing to do
-            with each other add as squares.
-    """
+def median_interval(values: Sequence[float]) -> Tuple[float, float, float]:
+    """Return the median of at least one value, and the ends of its 95 % interval."""
     ordered = sorted(values)
-    low, high = interval_ranks(len(ordered), confidence)
-    middle = median(ordered)
-    return (
-        middle,
-        middle - math.hypot(middle - ordered[low - 1], unsure),
-        middle + math.hypot(ordered[high - 1] - middle, unsure),
-    )
+    low, high = interval_ranks(len(ordered))
+    return median(ordered), ordered[low - 1], ordered[high - 1]
 
 
-def half_width(values: Sequence[float], unsure: float = 0.0) -> float:
+def half_width(values: Sequence[float]) -> float:
     """Return half the interval's width as a part of the median."""
-    middle, low, high = median_interval(values, unsure=unsure)
+    middle, low, high = median_interval(values)
     return (high - low) / 2 / middle if middle > 0 else math.inf
 
 
@@ -75,9 +61,9 @@ def weighted_speedup(speedups: Sequence[float], parts: Sequence[float]) -> float
     return sum(parts) / sum(part / gain for gain, part in zip(speedups, parts))
 
 
-def timing(samples_us: Sequence[float], calls: int, unsure_us: float = 0.0) -> Dict[str, float]:
+def timing(samples_us: Sequence[float], calls: int) -> Dict[str, float]:
     """Return what a verdict says about the samples of one side."""
-    middle, low, high = median_interval(samples_us, unsure=unsure_us)
+    middle, low, high = median_interval(samples_us)
     return {"median_us": middle, "low_us": low, "high_us": high, "rounds": len(samples_us), "calls_per_round": calls}
 
 
@@ -89,10 +75,8 @@ def wide(half_width_: float) -> str:
     return text % (100 * half_width_) + "judge it again on a quiet machine (timing.fresh)"
 
 
-def speedup(
-    reference_us: Sequence[float], candidate_us: Sequence[float], unsure: float = 0.0
-) -> Tuple[float, float, float]:
+def speedup(reference_us: Sequence[float], candidate_us: Sequence[float]) -> Tuple[float, float, float]:
     """Return the median, low and high end of the rounds' ratios of reference over candidate; they are paired."""
     # A median of ratios, not a ratio of medians: pairing removes drift that both sides share.
     ratios: List[float] = [r / c for r, c in zip(reference_us, candidate_us)]
-    return median_interval(ratios, unsure=unsure)
+    return median_interval(ratios)

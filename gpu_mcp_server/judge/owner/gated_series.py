@@ -7,7 +7,6 @@ from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
 from ..numerics.random_inputs import Well
 from ..numerics.stats import half_width, median, speedup, timing
-from ..timing.clock_overhead import NO_COST
 from ..timing.gated_pass import NoGate
 from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
@@ -86,9 +85,7 @@ class GatedSeries:
         self.open = buffers
         try:
             buffers = self._fit(begin)
-            # Gated rounds subtract their own empty pass already; the loop's cost must not come off a second time.
-            costs = {"candidate": NO_COST, "reference": NO_COST}
-            series = Series(self.goal, self.ledger, costs, buffers.sets, 1)
+            series = Series(self.goal, self.ledger, buffers.sets, 1)
 
             def play(buffers_: Buffers, played: int) -> Round:
                 round_ = self.gated.play(buffers_)

@@ -43,9 +43,6 @@ end always, so that a candidate gains nothing by waiting for the interruptions t
 WARM_SHARE = 0.5
 """Of the cache, for the data of a warm round; the rest is for the other processes' and the owner's own."""
 ADVICE_ROUNDS = 2
-EMPTY_PASSES = 2
-"""After each round, where there are any. One varies as a round does, and less is known of the cost by one than of the
-round; a third would take more rounds' time than it tells (benchmarks/results/h200-repeats.md)."""
 REFERENCE_S = 0.05
 """Time of a round in the reference, where gates give the times and `LEAST_S` is over: it answers some forty rounds."""
 GROWTH = 16
@@ -86,8 +83,6 @@ class Shape:
         self.separation = Separation(self.rounds, well, str(task["candidate"]))
         self.well = well
         self.stops: List[int] = []
-        self.calibrates = device.kind == "cuda" and task["framework"] == "torch" and task.get("calibrate") == "rounds"
-        """True if a reference on the same GPU measures the clock's own cost again between rounds."""
         self.watch = Watch(device)
         self.strict = Strict(task, well, LEAST_ROUNDS)
         self.rounds.forgives = InDouble(task, self.rounds, self.rounds.notes).excuse
@@ -96,7 +91,7 @@ class Shape:
         self.graph: Optional[Series] = None
         self.gated: Optional[GatedSeries] = None
         self.events_us: List[float] = []
-        self.shortest_s = costs["candidate"].shortest_s(calibrates=self.calibrates)
+        self.shortest_s = costs["candidate"].shortest_s
         self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * self.shortest_s, LONGEST_S))
         self.least_s, self.gap_s = self.round_s, LONGEST_S
         """The least that the owner's clock covered besides a round's calls so far."""
@@ -242,7 +237,7 @@ class Shape:
         if advisory:
             slow = self.gated is not None and self.gated.gated.is_slow()
             goal = goal._replace(half_width=1.0, most_rounds=ADVICE_ROUNDS if slow else LEAST_ROUNDS)
-        series = Series(goal, self.ledger, self.costs, buffers.sets, self.rounds.passes)
+        series = Series(goal, self.ledger, buffers.sets, self.rounds.passes)
         if last is not None and passes <= 1:
             series.played.append(last)
         self.stops = stops(self.well, LEAST_ROUNDS)
@@ -364,11 +359,9 @@ class Shape:
             self.interruption.play(buffers)
         round_ = self._play(buffers)
         self.strict.look(self.rounds, buffers, played)
-        passes = EMPTY_PASSES if self.calibrates else 0
-        empty_s = tuple(empty_pass(self.rounds.reference, self.device) for _ in range(passes))
         self.elsewhere.after(buffers, played)
         self.separation.after(buffers, played)
-        return round_._replace(empty_s=empty_s)
+        return round_
 
     def _result(self, verdict: str, reason: str) -> Dict[str, Any]:
         told = self.rounds.calls_checked and not self.device.own_check  # which compares with nothing

@@ -4,7 +4,7 @@ from typing import Any, Dict, Optional, Sequence
 
 from ..checks.stream_order_rounds import expose
 from ..devices.device import Device
-from ..numerics.stats import half_width, median, median_interval, speedup, timing, wide
+from ..numerics.stats import half_width, median_interval, speedup, timing, wide
 from ..timing.clock_overhead import Cost
 from ..timing.machine_state import summary
 from ..timing.rounds import Round
@@ -72,7 +72,7 @@ class ShapeTimes:
         Those on the GPU alone are the shape's where they were to be had; those of calls in a loop of the host's stand
         beside them. Where the reference's calls could not be launched behind gates, the loop's are the shape's.
         """
-        (candidate, reference), clock = series.samples_us(), series.unsure()
+        candidate, reference = series.samples_us()
         states = [played.state for played in series.played]
         result["conditions"], marked = summary(states)
         samples: Dict[str, Any] = {
@@ -81,12 +81,12 @@ class ShapeTimes:
             "calls_per_round": series.sets,
         }
         result["samples"] = dict(samples, states=states, marks=marked, looking=looking)
-        result["samples"].update(self.clock(series))
+        result["samples"].update(series.evidence())
         loop: Dict[str, Any] = {
-            "candidate": timing(candidate, series.sets, clock.candidate_us),
-            "reference": timing(reference, series.sets, clock.reference_us),
+            "candidate": timing(candidate, series.sets),
+            "reference": timing(reference, series.sets),
         }
-        loop.update(zip(SPEEDUP, speedup(reference, candidate, clock.ratio)))
+        loop.update(zip(SPEEDUP, speedup(reference, candidate)))
         alone = gated.result() if gated is not None else {}
         if gated is not None:
             result["gated_samples"] = gated.samples()
@@ -119,7 +119,7 @@ class ShapeTimes:
     ) -> None:
         """Take the times of calls in a loop of the host's."""
         result.update(candidate=loop["candidate"], reference=loop["reference"], basis="call")
-        result["half_width"] = half_width(series.samples_us()[0], series.unsure().candidate_us)
+        result["half_width"] = half_width(series.samples_us()[0])
         result["stopped_by"] = series.stopped_by
         if self.has_no_time(series):
             result["candidate"] = None
@@ -131,7 +131,7 @@ class ShapeTimes:
                 self.notes["not timed on the GPU alone: %s" % gated.gated.ungated] = None
         result.update({name: loop[name] for name in SPEEDUP})
         self._doubt(result, series.exposed_s)
-        clock_us = result["samples"]["clock_us"]["candidate"]
+        clock_us = self.costs["candidate"].low_s * 1e6
         self._hold_against_floor(result, result["samples"]["candidate_us"], clock_us, series.sets)
         unsure = self.costs["candidate"].spread_s * 1e6 / series.sets
         # Below the default half width of 2 % the uncertainty is inside the interval anyway.
@@ -149,14 +149,6 @@ class ShapeTimes:
         """Say what makes the speed-up less sure."""
         said = expose(result, exposed_s), wide(result["half_width"])
         self.notes.update(dict.fromkeys(filter(None, said)))
-
-    def clock(self, series: Series, which: str = "") -> Dict[str, Any]:
-        """Return what was taken off for the clock, and say so where empty passes between the rounds took much more."""
-        most_s, passes_s = self.costs["candidate"].high_s, series.empty_s()
-        if passes_s and median(passes_s) > most_s:
-            text = "an empty pass between rounds takes %.0f us; the judge subtracts at most %.0f us"
-            self.notes[which + text % (median(passes_s) * 1e6, most_s * 1e6)] = None
-        return series.clock()
 
     def has_no_time(self, series: Series, which: str = "") -> bool:
         """Say, in a note too, whether rounds are too short for the clock, or no time of their calls."""
@@ -182,15 +174,15 @@ class ShapeTimes:
     def add_graph(self, graph: Series, result: Dict[str, Any]) -> None:
         """Add the times of calls that were replayed as one graph."""
         samples_us, _ = graph.samples_us()
-        result["graph_samples"] = {"candidate_us": samples_us, **self.clock(graph, "as a graph: ")}
+        result["graph_samples"] = {"candidate_us": samples_us, **graph.evidence()}
         if not self.has_no_time(graph, "as a graph: "):
-            result["graph"] = timing(samples_us, graph.sets, graph.unsure().candidate_us)
+            result["graph"] = timing(samples_us, graph.sets)
 
     def add_warm(self, warm: Series, result: Dict[str, Any]) -> None:
         """Add the times of rounds whose data fits the cache."""
         candidate, reference = warm.samples_us()
         result["warm_samples"] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": warm.sets}
-        result["warm_samples"].update(self.clock(warm, "warm: "))
+        result["warm_samples"].update(warm.evidence())
         if not self.has_no_time(warm, "warm: "):
-            result["warm"] = timing(candidate, warm.sets, warm.unsure().candidate_us)
+            result["warm"] = timing(candidate, warm.sets)
             result["warm_speedup"] = speedup(reference, candidate)[0]

@@ -20,9 +20,6 @@ RESOLVED = 2.0
 COSTLY = 4.0
 """Times what may be taken off for the clock that a round must last. Were the machine busier when that was measured than
 in the rounds, a candidate would look faster than it is, by no more than a quarter with this bound."""
-DEARER = 1.5
-"""Times `low_s` that a pass may be taken to cost later on. Between rounds it was 1.0 to 1.5 times as much on an H200,
-in one of 40 evaluations 1.6 (benchmarks/results/h200-repeats.md)."""
 
 
 class Cost(NamedTuple):
@@ -49,22 +46,14 @@ class Cost(NamedTuple):
         return cls(low, 2 * median([abs(each - middle) for each in counted]), samples_s)
 
     @property
-    def high_s(self) -> float:
-        """Return the upper end of a pass's cost."""
-        return DEARER * self.low_s
-
-    @property
     def floor_s(self) -> float:
         """Return the least time of a round that the clock can tell."""
         return self.spread_s / 2 + 1e-7
 
-    def shortest_s(self, *, calibrates: bool) -> float:
-        """Return how long a round must last for its time to be told from the clock's own cost.
-
-        Args:
-            calibrates: Whether it is measured again between the rounds, so that up to `high_s` is taken off.
-        """
-        return max(RESOLVED * self.spread_s, COSTLY * (self.high_s if calibrates else self.low_s))
+    @property
+    def shortest_s(self) -> float:
+        """Return how long a round must last for its time to be told from the clock's own cost."""
+        return max(RESOLVED * self.spread_s, COSTLY * self.low_s)
 
     def exact(self, error_s: float) -> bool:
         """Say whether the median's 95 % interval is no wider than twice that, and the middle half narrow."""

@@ -40,8 +40,6 @@ class Round(NamedTuple):
     check: RoundCheck
     state: Optional[State] = None
     """Of the machine, before and after; `None` where nobody looked."""
-    empty_s: Tuple[float, ...] = ()
-    """What empty passes of the reference took then."""
     outside_s: float = 0.0
     """What the candidate took by the owner's clock, with all that it covers besides; 0 where no other clock counts."""
 

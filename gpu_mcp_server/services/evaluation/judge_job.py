@@ -45,13 +45,11 @@ class TimingBudget:
     """Of a GPU's free memory, for the buffers of a round: more calls make longer rounds, and take longer to check."""
     rehearse_s: float
     """For more empty passes than the nine there always are, while they are uneven or their median is not well known."""
-    calibrate: Literal["before", "rounds"]
-    """When empty passes are made: before the candidate is loaded, on a GPU also two after each round (18 ms)."""
 
 
 EFFORTS = {
-    "quick": TimingBudget(0.02, 30, 2.0, 0.5, 0.3, 0.125, "before"),
-    "exact": TimingBudget(0.005, 200, 5.0, 200.0, 0.6, 1.0, "rounds"),
+    "quick": TimingBudget(0.02, 30, 2.0, 0.5, 0.3, 0.125),
+    "exact": TimingBudget(0.005, 200, 5.0, 200.0, 0.6, 1.0),
 }
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
@@ -295,7 +293,6 @@ def _task(
         "overhead_s": effort.overhead_s,
         "memory_share": effort.memory_share,
         "rehearse_s": effort.rehearse_s,
-        "calibrate": effort.calibrate,
         "round_ms": ROUND_MS[device],
         "max_rounds": effort.max_rounds,
         "round_timeout_s": INTERPRETER_ROUND_S if interpreter else ROUND_TIMEOUT_S,

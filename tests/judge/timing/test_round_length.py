@@ -24,7 +24,7 @@ class Calls(shape_judge.Shape):
         limits = {"max_sets": 10_000, "set_bytes": lambda *of: 1, "max_bytes": lambda: (usual, most)}
         self.device = SimpleNamespace(**limits)
         self.costs = {"candidate": clock_overhead.Cost(cost_s, 0.0)}
-        self.shortest_s = self.costs["candidate"].shortest_s(calibrates=False)
+        self.shortest_s = self.costs["candidate"].shortest_s
         self.rounds = SimpleNamespace(close=lambda buffers: None)
         self.call_s, self.notes, self.last, self.few = call_s, {}, None, False
         self.round_s = max(10 * MILLISECOND, shape_judge.SURE * self.shortest_s)
@@ -164,43 +164,23 @@ def test_a_slow_reference_answers_few_calls_where_gates_give_the_times(call_s, r
     assert shape.sets() == ungated
 
 
-def shape_of(kind: str, framework: str, when: str, passes: clock_overhead.Cost) -> shape_judge.Shape:
+def shape_of(passes: clock_overhead.Cost) -> shape_judge.Shape:
     reference, candidate = SimpleNamespace(role="reference"), SimpleNamespace(role="candidate", prepare_s=0.0)
-    device = SimpleNamespace(kind=kind, stops_calls=False, state=dict, own_check=False)
+    device = SimpleNamespace(kind="cuda", stops_calls=False, state=dict, own_check=False)
     task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
-    task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when, "candidate": "library"}
+    task |= {"max_rounds": 9, "budget_s": 1, "framework": "torch", "candidate": "library"}
     costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
     well, robust = random_inputs.Well("00" * 32), robustness.Robustness(task)
     return shape_judge.Shape(task, 0, device, (candidate, reference), costs, well, log, 1.0, robust)
 
 
-KINDS = [
-    ("cuda", "torch", "rounds"),
-    ("cuda", "torch", "before"),
-    ("cuda", "numpy", "rounds"),
-    ("cpu", "torch", "rounds"),
-]
-
-
-@pytest.mark.parametrize(("kind", "framework", "when"), KINDS)
-def test_a_reference_on_the_same_gpu_makes_empty_passes_after_each_round(monkeypatch, kind, framework, when):
-    shape = shape_of(kind, framework, when, clock_overhead.Cost(MILLISECOND, 0.0))
-    shape._play = lambda buffers: rounds.Round(MILLISECOND, MILLISECOND, None)
-    shape.interruption = SimpleNamespace(play=lambda buffers: None)
-    monkeypatch.setattr(shape_judge, "empty_pass", lambda player, on: {"reference": 2, "candidate": 5}[player.role])
-
-    found = [shape._next(SimpleNamespace(outputs=[], sets=1), number).empty_s for number in range(2)]
-    assert found == ([(2, 2)] * 2 if (kind, framework, when) == KINDS[0] else [()] * 2)
-
-
-@pytest.mark.parametrize(("when", "times"), [("before", 1.0), ("rounds", 1.5)])
-def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer(when, times):
+def test_rounds_last_four_times_as_long_as_an_empty_pass():
     passes = clock_overhead.Cost.of(
         [9.0, *[each * MILLISECOND for each in (1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.4, 1.5, 1.5)]]
     )
-    shape = shape_of("cuda", "torch", when, passes)
+    shape = shape_of(passes)
 
-    assert shape.shortest_s == pytest.approx(clock_overhead.COSTLY * times * MILLISECOND)
+    assert shape.shortest_s == pytest.approx(clock_overhead.COSTLY * MILLISECOND)
     assert shape.round_s == pytest.approx(max(10 * MILLISECOND, shape_judge.SURE * shape.shortest_s))
 
 
