@@ -3,7 +3,7 @@
 Each shape is judged by the whole judge, then the same library runs in a plain process of its own, with as many buffers
 in turn as the judge had calls in a round, timed by CUDA events. Ratio: the judge's median over that of the events.
 Rounds go on until the interval is 0.5 %, 200 rounds or 5 s, as `timing.precision: exact` has it; the calls are made
-by the compiled loop, and also as a graph. Takes about two minutes on an H200.
+by the compiled loop. Takes about two minutes on an H200.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def measured(top: Path, dims: dict[str, int], options: argparse.Namespace) -> di
     torch = importlib.util.find_spec("torch") is not None
     reference = EXAMPLES / ("reference_torch.py" if torch else "reference.py")
     task = {"framework": "torch" if torch else "numpy", "overhead_s": options.overhead, "round_ms": options.round_ms}
-    effort = {"budget_s": 5.0, "max_rounds": 200, "half_width": 0.005, "calls_as": "graph"}
+    effort = {"budget_s": 5.0, "max_rounds": 200, "half_width": 0.005}
     task = {**task, **effort, "device": "cuda", "shapes": [dims], "rtol": 1e-4}
     outcome = judge(folder, reference, library, timeout_s=300, compiled_calls=not options.python_loop, **task)
     if outcome.exit_code or outcome.verdict["verdict"] != "correct":
@@ -131,7 +131,7 @@ def main() -> None:
     gpu = said_by("nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm", "--format=csv,noheader")
     print(f"{datetime.now(UTC):%Y-%m-%d}, {gpu}, Linux {platform.release()}, Python {platform.python_version()}")
     head = ["softmax float32", "calls x rounds", "judge, us", "half-width", "stopped by", "CUDA events, us"]
-    head += ["plain host clock, us", "judge / events", "as a graph, us", "its own events, us"]
+    head += ["plain host clock, us", "judge / events"]
     print("| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|")
     for one in found:
         j, e, h = one["judge"], one["events"], one["host"]
@@ -143,8 +143,6 @@ def main() -> None:
             one["shape"]["stopped_by"],
             *(f"{m:.4g} ({a:.4g}-{b:.4g})" for m, a, b in (e, h)),
             f"{j['median_us'] / e[0]:.3f}",
-            f"{graph['median_us']:.4g}" if (graph := one["shape"].get("graph")) else "-",
-            f"{one['shape'].get('events_us') or 0:.4g}",
         ]
         print("| " + " | ".join(cells) + " |")
     for one in found:

@@ -58,9 +58,6 @@ class TimingOptions(Model):
     """cold: a round's calls take turns on more data than the cache holds. warm: only as many calls a round as fit half
     the cache, whose data was just written; each still with inputs of its own, as what repeats could be answered once.
     Warm times stand beside and never count for the speed-up that ranks."""
-    mode: Literal["plain", "graph"] = "plain"
-    """graph: on CUDA also with the launcher's work recorded as a CUDA graph and replayed, so that launching is out of
-    the time; stands beside the time."""
     baseline: Literal["later", "compiled", "eager"] = "later"
     """later: where the reference is PyTorch, torch.compile of it stands beside eager once it is known. It is measured
     once for each problem, device and torch, behind the answer on the first candidate that is correct, and gives way
@@ -117,8 +114,6 @@ class ShapeVerdict(Model):
     warm: Timing | None = None
     """With data that was in the cache, where that was asked for and rounds of so few calls can be timed."""
     warm_speedup: float | None = None
-    graph: Timing | None = None
-    """The same calls replayed as one CUDA graph, where that was asked for."""
     basis: Literal["device", "call"] = "call"
     """What the times are. device: on the GPU alone, all calls of a round launched behind a gate that the judge opens
     while the host stands still. call: in a loop of the host's, with what launching takes."""
@@ -126,8 +121,6 @@ class ShapeVerdict(Model):
     """The loop's times where the others are on the GPU alone."""
     isolated_us: float | None = None
     """On the GPU alone with a gate behind each call, so that no two overlap."""
-    events_us: float | None = None
-    """Advice alone: what CUDA events in the candidate's own process said of a call, in rounds of their own."""
     floor_us: float | None = None
     """What no answer can take less than on this device, by its peak figures; a time clearly below is void: cheat."""
     floor_by: Literal["memory", "compute", "launch"] | None = None
@@ -163,12 +156,8 @@ class ShapeVerdict(Model):
         if self.warm:
             text += f", warm {self.warm.text()}"
             text += f" at {self.warm_speedup:.3g} times the reference's speed" if self.warm_speedup else ""
-        if self.graph:
-            text += f", as a graph {self.graph.text()}"
         if self.in_loop:
             text += f", {self.in_loop.text()}"
-        if self.events_us is not None:
-            text += f", the candidate's own events say {format_time(self.events_us / 1e6)}"
         if self.cache:
             text += f", {self.cache}"
         if self.roof:

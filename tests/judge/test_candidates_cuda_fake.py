@@ -435,15 +435,17 @@ def test_warm_rounds_on_a_gpu_hold_what_half_its_cache_has_room_for(court):
 def on_stream(whole_batch: bool = False) -> str:
     """Return a candidate that puts its work on the stream it is given, as a kernel's launch does."""
     launch = "push(stream, run, work);"
-    if whole_batch:  # recorded, the first call answers all others, whose addresses it knows from earlier rounds
+    if whole_batch:  # the first call answers all others, whose addresses it knows from earlier rounds
         launch = """
         static const float *xs[8192]; static float *ys[8192]; static int n;
-        if (!stream) {
+        int i = 0;
+        while (i < n && xs[i] != x) i++;
+        if (i == n) {
             if (n == 1 && x <= xs[0] || n > 1 && x != xs[n - 1] + (xs[1] - xs[0])) n = 0;
             xs[n] = x, ys[n++] = y;
             push(stream, run, work);
         } else if (x == xs[0])
-            for (int i = 0; i < n && is_mapped(xs[i]) && is_mapped(ys[i]); i++) {
+            for (i = 0; i < n && is_mapped(xs[i]) && is_mapped(ys[i]); i++) {
                 struct work *each = malloc(sizeof *each);
                 *each = (struct work){xs[i], ys[i], rows, cols};
                 push(stream, run, each);
@@ -469,41 +471,13 @@ def on_stream(whole_batch: bool = False) -> str:
     )
 
 
-GRAPH = {"shapes": SHAPES[:1], "round_ms": 5, "calls_as": "graph", "fixed_shapes": True, "overhead_s": 60}
-
-
-def test_calls_are_replayed_as_a_graph_beside_the_plain_ones(court):
-    shape = court(on_stream(), **GRAPH).verdict["shapes"][0]
-
-    assert shape["verdict"] == "correct", shape["reason"]
-    assert not any(note.startswith("not timed as a graph") for note in shape["notes"])
-    assert len(shape["graph_samples"]["candidate_us"]) >= 6
-    assert shape["events_us"] > 0
-
-
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
-        (with_stream("naive.c"), "the launcher put nothing on the stream that it is given"),
-        (
-            with_stream("naive.c").replace("    return 0;", "    return stream ? 7 : 0;"),
-            "the launcher returned 7 while it was recorded",
-        ),
-    ],
-)
-def test_a_launcher_that_cannot_be_recorded_has_its_plain_time_and_a_note(court, source, why):
-    shape = court(source, **GRAPH).verdict["shapes"][0]
-
-    assert (shape["verdict"], "graph" in shape) == ("correct", False)
-    assert any(note == f"not timed as a graph: {why}" for note in shape["notes"]), shape["notes"]
-
-
 DEAR_GATE = ("SHARED, GATE_S = 0.1, 6e-6", "SHARED, GATE_S = 0.1, 6e-3")
 DEAR_GATES = {  # as each is a process of this driver's
     **edited("timing/gated_rounds.py", ("EMPTY_S = 10e-6", "EMPTY_S = 10e-3")),
     **edited("owner/gated_series.py", DEAR_GATE, ("BUDGET_S = 1.5", "BUDGET_S = 60.0"), ("ROUNDS = 30", "ROUNDS = 9")),
 }
-GATED = {**GRAPH, "calls_as": "plain", "gated": True, "owner_files": DEAR_GATES}
+GATED = {"shapes": SHAPES[:1], "round_ms": 5, "gated": True, "fixed_shapes": True, "overhead_s": 60}
+GATED["owner_files"] = DEAR_GATES
 
 
 def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
@@ -599,10 +573,7 @@ def test_calls_that_take_longer_by_themselves_than_among_others_are_a_cheat(cour
 
 
 def test_a_call_that_answers_later_ones_has_answered_the_inputs_they_had_at_first(court):
-    source = on_stream(whole_batch=True).replace(
-        "if (!stream) {", "int i = 0; while (i < n && xs[i] != x) i++; if (i == n) {"
-    )
-    got = court(source, **GATED).verdict
+    got = court(on_stream(whole_batch=True), **GATED).verdict
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "behind its gate, and the answer is to the old inputs" in got["reason"], got["reason"]
@@ -809,13 +780,6 @@ def test_a_last_word_that_is_written_early_is_contradicted_by_the_fence(court):
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "finished after it said done" in got["reason"]
-
-
-def test_a_graph_whose_first_call_answers_all_others_is_a_cheat(court):
-    got = court(on_stream(whole_batch=True), **GRAPH).verdict
-
-    assert got["verdict"] == "cheat", got["shapes"]
-    assert "worked on a call before it was called" in got["reason"]
 
 
 def a_few_ahead() -> str:

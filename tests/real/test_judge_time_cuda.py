@@ -34,7 +34,7 @@ def test_a_bad_candidate_is_named_and_the_next_one_is_judged(tmp_path, body, rea
 
 
 def test_a_shape_says_how_it_was_timed(tmp_path):
-    more = {"half_width": 0.005, "max_rounds": 200, "budget_s": 5.0, "overhead_s": 60.0, "calls_as": "graph"}
+    more = {"half_width": 0.005, "max_rounds": 200, "budget_s": 5.0, "overhead_s": 60.0}
     outcome = judged(EXAMPLES / "vectorized.cu", tmp_path, shapes=SHAPE, cache="both", **more)
     assert outcome.exit_code == 0, outcome.stderr
     shape = outcome.verdict["shapes"][0]
@@ -43,8 +43,6 @@ def test_a_shape_says_how_it_was_timed(tmp_path):
     assert "SM " in shape["conditions"] and "MHz" in shape["conditions"]
     assert shape["cache"].startswith("cold: ")
     assert 50 < outcome.verdict["evidence"]["candidate_pass_cost_us"] < 5000
-    assert shape["graph"]["median_us"] > 0, shape["notes"]
-    assert shape["events_us"] > 0
     assert "warm" in shape or any("warm" in note for note in shape["notes"])
     assert outcome.verdict["evidence"]["candidate_calls_by"] == "compiled C"
 

@@ -101,7 +101,6 @@ class Candidate:
             "load": self.load,
             "open": self.open,
             "prepare": self.prepare,
-            "capture": self.capture,
             "close": self.close,
             "gate": self.take_gate,
             "go": self.go,
@@ -176,23 +175,11 @@ class Candidate:
             return self.separated(message["calls"], self.memory.separators(message["separators"]))
         if message.get("ghost"):
             return self.ghost(message["calls"])
-        if message.get("events"):
-            from .cuda_graphs import by_events
-
-            return by_events(self.memory.driver, lambda: self.called(message["calls"]))
         if message.get("copied"):
             return self.called(message["calls"], self.kind.run_copied)
         if "first" in message:
             return self.one_by_one(message["calls"], message["first"])
-        return self.called(message["calls"], self.kind.replay if message.get("graph") else None)
-
-    def capture(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Record the calls as a CUDA graph."""
-        if not hasattr(self.kind, "capture"):
-            return {"error": "only the launcher of a shared library is recorded; others record graphs of their own"}
-        reply: Reply = self.kind.capture(message["calls"])
-        self.memory.finish()
-        return reply
+        return self.called(message["calls"])
 
     def called(self, calls: int, run: Optional[Callable[[int], Reply]] = None) -> Reply:
         """Call for the first sets, one way or another, and wait for what was begun."""

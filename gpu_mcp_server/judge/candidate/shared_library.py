@@ -30,13 +30,9 @@ class Library:
         self.task, self.symbol, self.memory = task, str(task["symbol"]), memory
         self.launch: Any = None
         self.loop = loop_or_why()
-        self.rows: List[List[int]] = []
         self.calls: Optional[Calls] = None
-        self.graph: Any = None
         self.asked: Any = None
         """Code, function and bytes of its allocation that failed last, where it allocates."""
-        self.recorded: Optional[Calls] = None
-        """The same calls, on the stream that is recorded."""
 
     def versions(self) -> Dict[str, str]:
         """Return what makes the calls."""
@@ -67,18 +63,16 @@ class Library:
         inputs, outputs = message["inputs"], message["outputs"]
         views = input_views(self.task, message["named_dims"])
         places = [inputs["offsets"][view.memory] + view.offset_bytes for view in views]
-        self.rows = []
+        rows: List[List[int]] = []
         for number in range(inputs["sets"]):
             addresses = [bases[0] + number * inputs["stride"] + place for place in places]
             addresses += [bases[1] + number * outputs["stride"] + offset for offset in outputs["offsets"]]
-            self.rows.append([*addresses, *message["dims"], *self.memory.trailing()])
-        self.calls = Calls(self.loop, self.launch, self.rows, self.memory.returned)
+            rows.append([*addresses, *message["dims"], *self.memory.trailing()])
+        self.calls = Calls(self.loop, self.launch, rows, self.memory.returned)
 
     def close(self) -> None:
         """Forget the buffers."""
-        self.rows, self.calls, self.recorded = [], None, None
-        if self.graph:
-            self.graph.forget()
+        self.calls = None
 
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Call the launcher once for each of `calls` sets, from `first` on."""
@@ -87,32 +81,6 @@ class Library:
         # The words lie in the candidate's memory and may hold anything, so the index is checked here.
         if code and self.asked is not None and self.asked[0] == code and self.asked[1] < len(ALLOCATE):
             reply["asked"] = {"by": ALLOCATE[self.asked[1]], "bytes": self.asked[2]}
-        return reply
-
-    def capture(self, calls: int) -> Reply:
-        """Record the first calls as a graph, to be replayed; only a GPU's memory has a driver."""
-        if self.graph is None:
-            from .cuda_graphs import Graph
-
-            self.graph = Graph(self.memory.driver)
-        if self.recorded is None:
-            rows = [[*row[: -len(self.memory.trailing())], self.graph.stream] for row in self.rows]
-            self.recorded = Calls(self.loop, self.launch, rows)
-        reply: Reply = self.graph.record(self.recorded.make, calls)
-        return reply
-
-    def replay(self, calls: int) -> Reply:
-        """Launch the recorded calls; where fewer are asked for, record those first."""
-        if calls < len(self.rows):
-            reply = self.capture(calls)
-            if "nodes" not in reply:
-                return reply
-        reply = self.graph.replay()
-        if calls < len(self.rows):
-            # The replayed graph must have ended before the next capture replaces it.
-            self.memory.finish()
-            again = self.capture(len(self.rows))
-            return again if "nodes" not in again else reply
         return reply
 
     def notes(self) -> List[str]:

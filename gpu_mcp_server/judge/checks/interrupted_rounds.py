@@ -163,7 +163,7 @@ class Interruption:
         """
         player, waits_s = self.rounds.candidate, self._waits_s(buffers)
         changed, shown = exchange.calls[:0], exchange.calls[:0]
-        more = dict(self.rounds.more, copied=True) if buffers.copied else self.rounds.more
+        more: Dict[str, Any] = {"copied": True} if buffers.copied else {}
         exchange.hide()
         with self._running():
             player.tell("go", calls=buffers.sets, **more)
@@ -346,13 +346,12 @@ class Interruption:
         player, rounds = self.rounds.candidate, self.rounds
         with self._running():
             begin = time.perf_counter()
-            player.tell("go", calls=calls, **rounds.more)
+            player.tell("go", calls=calls)
             player.thaw()
             reply = player.hear(rounds.timeout_s)
             elapsed = time.perf_counter() - begin
             player.freeze()
-        if not rounds.more:
-            self.sharing.short.append(Short(calls, buffers.sets, elapsed - rounds.costs["candidate"].low_s))
+        self.sharing.short.append(Short(calls, buffers.sets, elapsed - rounds.costs["candidate"].low_s))
         touched = np.flatnonzero(self._touched(buffers)[calls:])
         if touched.size:
             raise cheat(

@@ -117,9 +117,8 @@ class Separation:
         self.apart_s, self.found = [], Found()
 
     def possible(self, buffers: Buffers) -> bool:
-        """Say whether there is something between calls, and whether they are made in the plain way."""
-        # One call has no neighbour, and a recorded graph offers no place between its calls.
-        return buffers.sets > 1 and not self.rounds.more and not self.rounds.device.stops_calls
+        """Say whether there is something between calls."""
+        return buffers.sets > 1 and not self.rounds.device.stops_calls
 
     def after(self, buffers: Buffers, played: int) -> None:
         """Play what is due behind a round.

@@ -88,9 +88,7 @@ class Shape:
         self.rounds.forgives = InDouble(task, self.rounds, self.rounds.notes).excuse
         self.elsewhere = Elsewhere(task, (self.inputs, self.outputs), self.rounds, well, robustness)
         self.warm: Optional[Series] = None
-        self.graph: Optional[Series] = None
         self.gated: Optional[GatedSeries] = None
-        self.events_us: List[float] = []
         self.shortest_s = costs["candidate"].shortest_s
         self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * self.shortest_s, LONGEST_S))
         self.least_s, self.gap_s = self.round_s, LONGEST_S
@@ -105,7 +103,7 @@ class Shape:
         """The round that showed how many calls make one; it is as good as the others."""
         self.worst_abs = self.worst_rel = self.reference_call_s = self.call_s = 0.0
         self.sets = 1
-        self.few = bool(task.get("gated")) and task.get("cache") in (None, "cold") and task.get("calls_as") != "graph"
+        self.few = bool(task.get("gated")) and task.get("cache") in (None, "cold")
         """Whether a slow reference makes rounds of few calls: gates give the times, or may."""
 
     def judge(self, progress: Progress) -> Dict[str, Any]:
@@ -127,10 +125,6 @@ class Shape:
                     buffers = self._grow(buffers, progress)
                 if not untimed and wanted != "warm":
                     self._measure(buffers, progress)
-                    if not self._is_gated():
-                        self._advice(buffers)
-                    if self.task.get("calls_as") == "graph":
-                        self._graph(buffers, progress)
                 self.rounds.close(buffers)
                 if wanted != "cold" and not untimed:
                     self._warm(progress)
@@ -262,7 +256,7 @@ class Shape:
         if not self.times.is_too_short(series) and not self.device.stops_calls and not advisory:
             shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
             series.doubt = series.sharing.doubt(whole_s, shorten, again, self._empty_s) or series.doubt
-            if buffers.sets > 1 and not self.rounds.more:
+            if buffers.sets > 1:
                 alone, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
                 apart = self.separation.doubt(buffers, whole_s / buffers.sets)
                 series.doubt = alone or apart or series.doubt
@@ -292,17 +286,6 @@ class Shape:
         self.warm = self._series(buffers, progress, None)
         self.rounds.close(buffers)
         self.sets = kept
-
-    def _graph(self, buffers: Buffers, progress: Progress) -> None:
-        """Play rounds in which one graph replays the calls, without a launch for each."""
-        why = self.rounds.capture(buffers) if self.device.kind == "cuda" else "this is a processor"
-        if why:
-            self.notes["not timed as a graph: %s" % why] = None
-            return
-        self.rounds.more = {"graph": True}
-        self._play(buffers)
-        self.graph = self._series(buffers, progress, None)
-        self.rounds.more = {}
 
     def _gate(self, progress: Progress) -> Buffers:
         """Time the calls on the GPU alone, which ungated rounds need not do then; return the buffers that are open."""
@@ -335,17 +318,6 @@ class Shape:
     def _is_gated(self) -> bool:
         """Say whether the shape's times are those on the GPU alone."""
         return self.gated is not None and self.gated.is_basis(self.task["framework"])
-
-    def _advice(self, buffers: Buffers) -> None:
-        """Ask for what events inside the candidate's process say, in rounds of their own that are not timed."""
-        if self.device.kind != "cuda":
-            return
-        self.rounds.more = {"events": True}
-        for _ in range(ADVICE_ROUNDS):
-            self._play(buffers)
-            if self.rounds.told_us is not None:
-                self.events_us.append(self.rounds.told_us / buffers.sets)
-        self.rounds.more = {}
 
     def _touched(self) -> int:
         """Return bytes of one call's inputs and outputs."""
@@ -380,10 +352,6 @@ class Shape:
             result["cache"] = self.times.cache_text(self._touched() * self.sets)
             if self.device.kind == "cuda" and self.device.own_check:
                 result["unconfirmable"] = result.get("unconfirmable") or LATE_UNSEEN
-        if verdict == "correct" and self.events_us:
-            result["events_us"] = min(self.events_us)
-        if verdict == "correct" and self.graph and self.graph.played:
-            self.times.add_graph(self.graph, result)
         if verdict == "correct" and self.warm and self.warm.played:
             self.times.add_warm(self.warm, result)
         doubts = self.device.remarks()

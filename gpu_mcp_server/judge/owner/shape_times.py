@@ -171,13 +171,6 @@ class ShapeTimes:
         # The interval's low end decides: a time must be clear of the clock's cost with confidence.
         return median_interval(series.samples_us()[0])[1] < self.shortest_s * 1e6 / series.sets
 
-    def add_graph(self, graph: Series, result: Dict[str, Any]) -> None:
-        """Add the times of calls that were replayed as one graph."""
-        samples_us, _ = graph.samples_us()
-        result["graph_samples"] = {"candidate_us": samples_us, **graph.evidence()}
-        if not self.has_no_time(graph, "as a graph: "):
-            result["graph"] = timing(samples_us, graph.sets)
-
     def add_warm(self, warm: Series, result: Dict[str, Any]) -> None:
         """Add the times of rounds whose data fits the cache."""
         candidate, reference = warm.samples_us()

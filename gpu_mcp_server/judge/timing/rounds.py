@@ -22,7 +22,7 @@ from .clock_overhead import Cost
 from .machine_state import State, Watch
 from .run_delay import While
 from .time_accounting import Ledger
-from .timed_pass import own_clock_s, reported_us, timed_pass
+from .timed_pass import own_clock_s, timed_pass
 
 LATE_S = 0.05
 LATE_AT_MOST_S = 5.0
@@ -75,12 +75,10 @@ class Rounds:
         self.calls_checked = 0
         self.notes: Dict[str, None] = {}
         self.more: Dict[str, Any] = {}
-        """What `go` says to the candidate besides the number of calls: to replay them as a graph, to record events."""
+        """What `go` says to the candidate besides the number of calls: to copy behind them."""
         self.took_s = 0.0
         """The candidate's time in the last round, by the owner's clock: interruptions come by it, so that one whose own
         clock says less could have them all at a round's begin."""
-        self.told_us: Optional[float] = None
-        """What the candidate's own events said of the last round, if it was asked."""
         self.peak_bytes = 0
         """The most memory that the reference ever had, as it says itself."""
         self.watch: Optional[Watch] = None
@@ -149,15 +147,6 @@ class Rounds:
             player.freeze()
         buffers.close()
 
-    def capture(self, buffers: Buffers) -> str:
-        """Have the candidate record its calls as a graph; return why it could not."""
-        self.candidate.thaw()
-        reply = self.candidate.ask("capture", OPEN_S, calls=buffers.sets)
-        self.candidate.freeze()
-        if reply.get("code"):
-            return "the launcher returned %s while it was recorded" % str(reply["code"])[:20]
-        return str(reply.get("error") or "")[:300]
-
     def _note(self, reply: Dict[str, Any]) -> None:
         notes: Any = reply.get("notes")
         if isinstance(notes, list):
@@ -221,7 +210,6 @@ class Rounds:
         if self.watch:
             with self.ledger.part("state"):
                 state = self.watch.after()
-        self.told_us = reported_us(reply.get("events_us"))
         with self.ledger.part("check"):
             check = buffers.check()
             if self.picks is not None:

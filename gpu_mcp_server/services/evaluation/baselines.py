@@ -24,7 +24,7 @@ from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 
-FORMAT = 1
+FORMAT = 2
 PURPOSE = "baseline"
 KEY = "baseline_key"
 """In an attempt's evidence: under which key torch.compile's times are kept, once they are."""

@@ -286,7 +286,6 @@ def _task(
         "pool": candidate is not None and candidate.kind == "model" and "pool.so" in candidate.code,
         "seed": secrets.token_hex(32),
         "cache": timing.cache,
-        "calls_as": timing.mode,
         "gated": device == "cuda",
         "half_width": timing.half_width or effort.half_width,
         "budget_s": effort.budget_s,
@@ -341,7 +340,7 @@ def shape_verdicts(verdict: Mapping[str, Any]) -> list[ShapeVerdict]:
     found: list[ShapeVerdict] = []
     for shape in verdict.get("shapes", []):
         fields = {k: v for k, v in shape.items() if k in ShapeVerdict.model_fields and v is not None}
-        for side in ("candidate", "reference", "warm", "graph"):
+        for side in ("candidate", "reference", "warm"):
             timing = fields.get(side)
             if timing:
                 fields[side] = Timing(**{k: v for k, v in timing.items() if k in Timing.model_fields})
