@@ -189,6 +189,16 @@ def test_the_bytecode_that_goes_along_is_what_python_runs(tmp_path: Path):
         assert f"{tree}/{PACKAGE}/{_bytecode_path(path)} matches" in done.stderr
 
 
+def test_a_role_that_was_not_made_ahead_imports_before_it_is_asked_and_lives_without_what_is_missing(tmp_path: Path):
+    tree = laid(tmp_path / "tree", judge_files())
+    show = f"print('{PACKAGE}.programs.program_runs' in sys.modules, gc.isenabled())"
+
+    play = f"try:\n    main(['candidate'])\nfinally:\n    {show}"
+    done = ran(f"{role_source('no_such_module', 'programs.program_runs')}\n{play}", tree, tmp_path / "work")
+    assert done.stdout == "True True\n"
+    assert "no LINK_OWNER" in done.stderr
+
+
 def test_bytecode_is_not_sent_to_another_python():
     assert not [path for path in judge_files("3.8.20") if path.endswith(".pyc")]
 
