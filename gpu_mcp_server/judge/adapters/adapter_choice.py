@@ -1,5 +1,8 @@
 """Chooses the adapter that a task names, and puts it around the problem's file."""
 
+import importlib.util
+import os
+import sys
 from typing import Any, Dict
 
 from .case_module import CaseModule, install_modules, read_files
@@ -22,6 +25,18 @@ def prepare_files(task: Dict[str, Any]) -> None:
         if any("cuda" in text for text in files.values()) or task["adapter"].get("cuda"):
             pretend_cuda()
     install_modules(files)
+
+
+def load_file(path: str, name: str) -> Any:
+    """Run a Python file and return its module; raises what it raises."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("%s cannot be read" % os.path.basename(path))
+    module = importlib.util.module_from_spec(spec)
+    # Registered before it runs: dataclasses and pickling look their own module up in sys.modules.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def adapted_module(module: Any, task: Dict[str, Any]) -> Any:

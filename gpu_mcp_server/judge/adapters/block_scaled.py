@@ -8,9 +8,10 @@ e4m3 (NVFP4), of 32 elements e8m0 (MXFP4).
 import importlib
 from typing import Any, Dict
 
+from .aiter_definitions import fours_as_floats
+
 torch: Any = importlib.import_module("torch")
 
-FOURS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 ROWS, SCALES = 128, 4
 BLOCKS = {"torch.float8_e4m3fn": 16, "torch.float8_e8m0fnu": 32}
 """Elements that a scale of a type is of."""
@@ -35,9 +36,7 @@ def scaled_product(left: Any, right: Any, left_scales: Any, right_scales: Any, k
 
 def _scaled(fours: Any, scales: Any) -> Any:
     """Return the numbers of a matrix [rows, bytes] as float32, each times the scale of its block."""
-    block, codes = BLOCKS[str(scales.dtype)], fours.contiguous().view(torch.uint8).int()
-    halves = torch.stack([codes & 15, codes >> 4], dim=-1).reshape(codes.shape[0], -1)
-    values = torch.tensor([*FOURS, *(-each for each in FOURS)])[halves]
+    block, values = BLOCKS[str(scales.dtype)], fours_as_floats(fours)
     count, groups = values.shape[0], values.shape[1] // block
     tall, wide = -(-count // ROWS), -(-groups // SCALES)
     tiles = scales.reshape(tall, wide, 32, ROWS // 32, SCALES).float().transpose(2, 3).reshape(tall, wide, ROWS, SCALES)

@@ -11,6 +11,7 @@ import inspect
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
 
+from ..numerics.array_copies import has_same_bytes
 from .aiter_definitions import NOTE, is_stand_in
 from .case_module import CaseModule, verdict_of
 
@@ -202,7 +203,7 @@ class GpuModeTask(CaseModule):
         used = [_copy(each) for each in parts.leaves]
         found = self.module.ref_kernel(parts.build(used))
         answers = [each.detach().clone() for each in Parts(found).leaves]
-        written = [i for i, (one, other) in enumerate(zip(used, before)) if not _same(one, other)]
+        written = [i for i, (one, other) in enumerate(zip(used, before)) if not has_same_bytes(one, other)]
         like = [_form(each) for each in answers]
         places = [i for i, each in enumerate(before) if i in written or _form(each) in like]
         scratch = [i for i in places if self._is_scratch(parts, before, i, answers)]
@@ -220,7 +221,7 @@ class GpuModeTask(CaseModule):
             leaves = [_copy(each) for each in before]
             leaves[place].fill_(filler)
             found = Parts(self.module.ref_kernel(parts.build(leaves))).leaves
-            if not all(_same(one, other) for one, other in zip(found, answers)):
+            if not all(has_same_bytes(one, other) for one, other in zip(found, answers)):
                 return False
         return True
 
@@ -313,10 +314,3 @@ def _copy(tensor: Any) -> Any:
     made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     made.copy_(tensor)
     return made
-
-
-def _same(one: Any, other: Any) -> bool:
-    if tuple(one.shape) != tuple(other.shape) or one.dtype != other.dtype:
-        return False
-    plain = [each.detach().contiguous().view(-1).view(torch.uint8) for each in (one, other)]
-    return bool(torch.equal(plain[0], plain[1]))

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from ..channel.packet_link import Link, LinkClosed
+from ..channel.packet_link import Link
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
 
@@ -106,11 +106,7 @@ class Candidate:
             "go": self.go,
             "finish": self.finish,
         }
-        while True:
-            try:
-                message, descriptors = self.link.receive_with_descriptors(None)
-            except LinkClosed:
-                return
+        for message, descriptors in self.link.requests():
             reply = verbs[message["do"]](message, descriptors)
             reply["seq"] = message["seq"]
             self.link.send(reply)
@@ -242,9 +238,6 @@ def write_by_lines() -> None:
 def main() -> int:
     """Serve the owner."""
     link = Link.from_environment("owner")
-    if link is None:
-        print("no LINK_OWNER in the environment", file=sys.stderr)
-        return 2
     malloc_tuning.keep()
     write_by_lines()
     Candidate(link).serve()

@@ -3,10 +3,11 @@
 import os
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
-from ..adapters.adapter_choice import adapted_module
+from ..adapters.adapter_choice import adapted_module, load_file
 from ..folders import WORK
+from ..numerics.input_views import with_constants
 from .model_weights import compared_weights
-from .python_file import PythonFile, Reply, load_file, words
+from .python_file import PythonFile, Reply, words
 from .torch_mempool import HERE, Pool, layout_of
 
 PROBLEM = os.path.join(WORK, "problem.py")
@@ -204,18 +205,11 @@ class ModelFile(PythonFile):
         with self.pool.use():
             return super().run(calls)
 
-    def arguments(self, tensors: Sequence[Any]) -> List[Any]:
-        """Return the arguments of a call: tensors in order, constants at their positions."""
-        found = list(tensors)
-        for position in sorted(self.constants, key=int):
-            found.insert(int(position), self.constants[position])
-        return found
-
     def answer(self, inputs: Sequence[Any]) -> Any:
         """Call the model; where the problem declares backward, have torch differentiate it as well."""
         forward = int(self.task.get("backward") or 0)
         if not forward:
-            return self.model(*self.arguments(inputs))
+            return self.model(*with_constants(inputs, self.constants))
         from ..numerics.autograd import with_gradients
 
         kinds = [spec["dtype"] for spec in self.task["inputs"][:forward]]

@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
+from ..numerics.array_copies import has_same_bytes
 from ..numerics.input_views import lay_views
 from .launcher_call import LauncherCall
 from .python_file import PythonFile, Reply
@@ -78,18 +79,13 @@ class LauncherFile(PythonFile):
         self._launch(tuple(inputs), self.outputs[number])
         if self.interpreted:
             for at, (given, used) in enumerate(zip(self.memories[number], copies)):
-                if not self._alike(given, used):
+                if not has_same_bytes(given, used):
                     name = next(view.item.name for view in self.views if view.memory == at)
                     # On a GPU such a write faults; the interpreter works on copies and would let it pass.
                     raise ValueError("writes to input %s: inputs are read-only" % name)
 
     def _launch(self, inputs: Tuple[Any, ...], outputs: Sequence[Any]) -> None:
         self.returned = self.by.launch(self.torch, inputs, outputs, self.dims)
-
-    def _alike(self, one: Any, other: Any) -> bool:
-        """Say whether two tensors have the same bytes."""
-        ours, theirs = (each.contiguous().reshape(-1).view(self.torch.uint8) for each in (one, other))
-        return bool(self.torch.equal(ours, theirs))
 
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on; tell of a value that a launcher returned instead of writing it."""

@@ -1,13 +1,11 @@
 """Provides the base of Python candidates: torch over the owner's memory, private caches, errors in words."""
 
 import importlib
-import importlib.util
 import os
-import sys
 import traceback
 from typing import Any, Dict, List, Tuple
 
-from ..adapters.adapter_choice import prepare_files
+from ..adapters.adapter_choice import load_file, prepare_files
 from ..folders import WORK
 from ..memory.torch_views import tensors_at
 from ..numerics.input_views import View, input_memories, input_views, lay_views
@@ -52,18 +50,6 @@ def words(error: BaseException) -> str:
     first = "%s: %s%s" % (type(error).__name__, lines[0][:300] if lines else "", at)
     more = "\n".join(lines[1:])
     return first if not more else first + "\n" + more[-ERROR_CHARACTERS:]
-
-
-def load_file(path: str, name: str) -> Any:
-    """Run a Python file and return its module; raises what it raises."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError("%s cannot be read" % os.path.basename(path))
-    module = importlib.util.module_from_spec(spec)
-    # Registered before it runs: dataclasses and pickling look their own module up in sys.modules.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 class PythonFile:

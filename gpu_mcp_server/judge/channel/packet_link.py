@@ -7,7 +7,7 @@ import select
 import socket
 import time
 import zlib
-from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, Generator, List, Optional, Sequence, Tuple, cast
 
 MAX_PACKET_BYTES = 64 << 10
 PACKED_FROM_BYTES = 16 << 10
@@ -59,10 +59,16 @@ class Link:
         """Whether to wait without sleeping: a core that has to be woken answers a tenth of a millisecond later."""
 
     @classmethod
-    def from_environment(cls, other: str) -> Optional["Link"]:
-        """Return the link to role `other`, `None` if this job has no such role."""
-        number = os.environ.get("LINK_" + other.upper())
-        return cls(socket.socket(fileno=int(number))) if number else None
+    def from_environment(cls, other: str) -> "Link":
+        """Return the link to role `other` of this job.
+
+        Raises:
+            LinkClosed: If it has none.
+        """
+        variable = "LINK_" + other.upper()
+        if variable not in os.environ:
+            raise LinkClosed("no %s in the environment" % variable)
+        return cls(socket.socket(fileno=int(os.environ[variable])))
 
     def send(self, message: Dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send one message.
@@ -97,6 +103,15 @@ class Link:
     def receive_with_descriptors(self, timeout_s: Optional[float]) -> Tuple[Dict[str, Any], List[int]]:
         """Return the next message and its descriptors; raises as `receive` does."""
         return self._receive(timeout_s, MAX_DESCRIPTORS)
+
+    def requests(self) -> Generator[Tuple[Dict[str, Any], List[int]], None, None]:
+        """Yield messages and their descriptors until the other end is gone."""
+        while True:
+            try:
+                found = self.receive_with_descriptors(None)
+            except LinkClosed:
+                return
+            yield found
 
     def _wait(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + min(timeout_s, SPIN_S) if self.spins else 0.0

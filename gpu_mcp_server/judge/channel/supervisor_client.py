@@ -23,21 +23,8 @@ LATE = {
     "prepare": "did not end its first call",
     "go": "did not return from its calls",
     "run": "did not exit",
-    "capture": "did not return from the calls that were recorded",
 }
 """What a player whose time is up was doing, for a kernel's author."""
-
-
-def link_to(role: str) -> Link:
-    """Return the owner's line to another role of its job.
-
-    Raises:
-        JudgeFailed: If the job has none.
-    """
-    link = Link.from_environment(role)
-    if link is None:
-        raise JudgeFailed("no link to the %s in the environment" % role)
-    return link
 
 
 class Supervisor:

@@ -8,12 +8,12 @@ from ..catch_log import CATCHES
 from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, available
 from ..devices.device import Buffers
-from ..devices.memory_cpu import Region
 from ..numerics.compare import numbers
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import Array
 from ..timing.rounds import Rounds
 from ..verdicts import incorrect
+from .fp64_check import InDouble
 
 ELEMENTS = 1 << 22
 """Of all outputs of a call that are looked at; of more, one in so many, and the more seldom."""
@@ -48,22 +48,14 @@ class Strict:
         call = self.well.word() % buffers.sets
         # A drawn offset: with a fixed one, a candidate could be exact at every step-th element alone.
         places = [np.arange(self.well.word() % min(step, item.count), item.count, step) for item in buffers.outputs]
-        memory = Region(8 * sum(map(len, places)), writable_by_others=True)
-        try:
-            rounds.reference.thaw()
-            some = [[int(each[0]), step] for each in places]
-            reply = rounds.reference.ask("oracle", 6 * rounds.timeout_s, [memory.fd], call=call, some=some)
-            if reply.get("error"):
-                rounds.notes["precision in timed rounds: %s" % str(reply["error"]).splitlines()[-1][:120]] = None
-                return
-            # The reference and not the owner computes it: the problem's code never runs in the owner's process.
-            truth = np.split(memory.bytes.view(np.float64), np.cumsum([len(each) for each in places])[:-1])
-            with CATCHES.during("timed, strict precision"), CATCHES.check():
-                for number, exact in enumerate(truth):
-                    self._compare(buffers, call, number, places[number], exact)
-        finally:
-            rounds.reference.freeze()
-            memory.close()
+        picked: Dict[str, Array] = {str(number): each for number, each in enumerate(places)}
+        exact = InDouble(self.task, rounds, rounds.notes).read(buffers, "oracle", sum(map(len, places)), call, picked)
+        if exact is None:
+            return
+        truth = np.split(exact, np.cumsum([len(each) for each in places])[:-1])
+        with CATCHES.during("timed, strict precision"), CATCHES.check():
+            for number, some in enumerate(truth):
+                self._compare(buffers, call, number, places[number], some)
 
     def _compare(self, buffers: Buffers, call: int, number: int, places: Array, exact: Array) -> None:
         item = buffers.outputs[number]

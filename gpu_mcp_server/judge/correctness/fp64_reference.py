@@ -122,13 +122,11 @@ def whole(result: Any) -> Array:
     return np.ascontiguousarray(found.astype(np.int64)).ravel()
 
 
-def doubles(result: Any, first: int = 0, step: int = 1) -> Array:
-    """Return every `step`-th element from `first` on of a result of either framework as doubles."""
+def doubles(result: Any) -> Array:
+    """Return a result of either framework as flat doubles."""
     if hasattr(result, "detach"):
-        # Selection comes before the copy: only the wanted elements cross the bus as doubles.
-        result = result.detach().reshape(-1)[first::step].double().cpu().numpy()
-        first, step = 0, 1
-    return np.ascontiguousarray(np.ravel(result)[first::step], dtype=np.float64)
+        result = result.detach().double().cpu().numpy()
+    return np.ascontiguousarray(np.ravel(result), dtype=np.float64)
 
 
 def doubles_at(result: Any, at: Array) -> Array:

@@ -3,39 +3,16 @@
 import ctypes
 from typing import Any, Dict, List, Sequence, Tuple
 
-from ..numerics.tensors import ITEM_BYTES, Tensor
+from ..numerics.tensors import ITEM_BYTES, STORED, Tensor
 
-TYPE_STRINGS = {
-    "float16": "<f2",
-    "bfloat16": "<i2",
-    "float32": "<f4",
-    "float64": "<f8",
-    "int8": "|i1",
-    "uint8": "|u1",
-    "int32": "<i4",
-    "int64": "<i8",
-    "bool": "|b1",
-    "float8_e4m3fn": "|u1",
-    "float8_e5m2": "|u1",
-    "float4_e2m1fn_x2": "|u1",
-    "int16": "<i2",
-    "uint16": "<u2",
-    "uint32": "<u4",
-    "complex64": "<c8",
-    "float8_e4m3fnuz": "|u1",
-    "float8_e5m2fnuz": "|u1",
-    "float8_e8m0fnu": "|u1",
-}
-VIEWED = (
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float4_e2m1fn_x2",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-)
+VIEWED = ("bfloat16", *(name for name in STORED if name.startswith(("float8", "float4"))))
 """Types that torch takes over as whole numbers of their size."""
+
+
+def type_string(dtype: str) -> str:
+    """Return a type as arrays' interfaces name it, by what torch takes over."""
+    stored = {"bfloat16": "i2", "bool": "b1"}.get(dtype, STORED[dtype])
+    return ("|" if stored.endswith("1") else "<") + stored
 
 
 class Window:
@@ -44,7 +21,7 @@ class Window:
     def __init__(self, address: int, item: Tensor) -> None:
         self.__cuda_array_interface__ = {
             "shape": item.shape,
-            "typestr": TYPE_STRINGS[item.dtype],
+            "typestr": type_string(item.dtype),
             # Torch refuses interfaces that are marked read-only; the mapping itself protects the inputs.
             "data": (address, False),
             "version": 3,

@@ -8,7 +8,7 @@ import numpy as np
 from .element_loops import ELEMENTS
 from .error_location import index_of, misplaced, whereabouts
 from .small_floats import FLOAT4, FLOAT8, bfloat16_values, float4_values, float8_values
-from .tensors import FLOATS, Array, Tensor
+from .tensors import FLOATS, STORED, Array, Tensor
 
 CHUNK = 1 << 16
 """Elements compared at a time: in the cache for every step, and long enough steps for threads to run side by side."""
@@ -19,27 +19,7 @@ SAFELY = 1 - 1e-5
 LARGE = 1 << 24
 """Elements of a tensor from which only samples of it are looked at outside the check itself."""
 
-STORAGE: Dict[str, Any] = {
-    "float16": np.float16,
-    "bfloat16": np.uint16,
-    "float32": np.float32,
-    "float64": np.float64,
-    "int8": np.int8,
-    "uint8": np.uint8,
-    "int32": np.int32,
-    "int64": np.int64,
-    "bool": np.uint8,
-    "float8_e4m3fn": np.uint8,
-    "float8_e5m2": np.uint8,
-    "float4_e2m1fn_x2": np.uint8,
-    "int16": np.int16,
-    "uint16": np.uint16,
-    "uint32": np.uint32,
-    "complex64": np.complex64,
-    "float8_e4m3fnuz": np.uint8,
-    "float8_e5m2fnuz": np.uint8,
-    "float8_e8m0fnu": np.uint8,
-}
+STORAGE: Dict[str, Any] = {name: np.dtype(stored).type for name, stored in STORED.items()}
 SAMPLES = 1 << 16
 """Elements that are kept of an output too large to be kept as a whole."""
 

@@ -86,6 +86,14 @@ def described_layouts(task: Dict[str, Any]) -> str:
     return "; ".join(said)
 
 
+def with_constants(values: Sequence[Any], constants: Dict[str, Any]) -> List[Any]:
+    """Return the arguments of a call: tensors in order, with the constants at their positions."""
+    arguments = list(values)
+    for position in sorted(constants, key=int):
+        arguments.insert(int(position), constants[position])
+    return arguments
+
+
 def lay_views(torch: Any, memories: Sequence[Any], views: Sequence[View]) -> Tuple[Any, ...]:
     """Return the inputs of a call as tensors over its memories."""
     found: List[Any] = []

@@ -1,5 +1,6 @@
 """Tensors of a task at one shape, and where they lie in a buffer. Standard library only: the candidate needs it."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
@@ -10,28 +11,15 @@ if TYPE_CHECKING:
 else:
     Array = Any
 
-ITEM_BYTES = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "bool": 1,
-    "float4_e2m1fn_x2": 1,
-    "int16": 2,
-    "uint16": 2,
-    "uint32": 4,
-    "complex64": 8,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-}
-"""The first eight as numbered in kernels.cu. By torch's names; of fours an element is a byte of two."""
+STORED = {
+    "float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int8": "i1", "uint8": "u1", "int32": "i4",
+    "int64": "i8", "float8_e4m3fn": "u1", "float8_e5m2": "u1", "bool": "u1", "float4_e2m1fn_x2": "u1", "int16": "i2",
+    "uint16": "u2", "uint32": "u4", "complex64": "c8", "float8_e4m3fnuz": "u1", "float8_e5m2fnuz": "u1",
+    "float8_e8m0fnu": "u1",
+}  # fmt: skip
+"""Types by torch's names, and as what NumPy stores an element: kind and bytes. The first eight are in the order of
+kernels.cu. Of fours an element is a byte of two."""
+ITEM_BYTES = {name: int(stored[1:]) for name, stored in STORED.items()}
 MADE = ("made", "weights")
 """Distributions of inputs that the problem's own code makes, anew for each call or once."""
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
@@ -57,10 +45,7 @@ class Tensor:
     @property
     def count(self) -> int:
         """Elements."""
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

@@ -4,7 +4,8 @@ import contextlib
 import time
 from typing import Any, Dict, Generator, Set
 
-from ..channel.supervisor_client import Player, Supervisor, link_to
+from ..channel.packet_link import Link
+from ..channel.supervisor_client import Player, Supervisor
 from ..devices.device import Device
 from ..timing.clock_overhead import NO_COST, Cost, rehearsed_costs
 from ..timing.rounds import OPEN_S, named
@@ -61,7 +62,7 @@ class Players:
     def __init__(self, task: Dict[str, Any], torch_seed: int) -> None:
         self.task = task
         self.torch_seed = torch_seed
-        self.supervisor = Supervisor(link_to("supervisor"))
+        self.supervisor = Supervisor(Link.from_environment("supervisor"))
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
         self.steps: Dict[str, float] = {}
@@ -70,7 +71,7 @@ class Players:
 
     def invite(self, role: str) -> Player:
         """Let a player start; it imports what it needs while the owner goes on."""
-        player = Player(role, link_to(role), self.supervisor)
+        player = Player(role, Link.from_environment(role), self.supervisor)
         player.device = self.task["device"]
         if role == "candidate":
             player.prepare_s = float(self.task.get("prepare_s") or 0)

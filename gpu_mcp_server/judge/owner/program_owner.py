@@ -15,7 +15,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..channel.supervisor_client import Player, Supervisor, link_to
+from ..channel.packet_link import Link
+from ..channel.supervisor_client import Player, Supervisor
 from ..evidence import VERSION, harness_hash, say
 from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean, half_width, median, speedup, timing
@@ -48,7 +49,7 @@ class ProgramOwner:
         self.task, self.ledger = task, ledger
         self.well = Well(task["seed"])
         self.commitment = hashlib.sha256(task["seed"].encode()).hexdigest()
-        self.supervisor = Supervisor(link_to("supervisor"))
+        self.supervisor = Supervisor(Link.from_environment("supervisor"))
         self.tier = str(task.get("tier") or "performance")
         self.versions: Dict[str, str] = {}
         self.notes: Dict[str, None] = {}
@@ -63,7 +64,7 @@ class ProgramOwner:
         self.reference = Runs(task, self._welcome(self._invited("reference")))
 
     def _invited(self, role: str) -> Player:
-        player = Player(role, link_to(role), self.supervisor)
+        player = Player(role, Link.from_environment(role), self.supervisor)
         player.tell("hello", file_bytes=self.task["file_bytes"])
         return player
 

@@ -112,13 +112,18 @@ class Registration:
             self.notes["a case is left out, as an answer without work is right there: %s" % reason[:200]] = None
         return ""
 
-    def _shape(self, dims: Dict[str, int]) -> str:
-        self.dims = dims
+    def _open(self, dims: Dict[str, int]) -> Buffers:
         inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
         buffers = self.device.buffers(inputs, outputs, 1)
         fields, descriptors = buffers.describe("reference")
         order = [dims[name] for name in symbols(self.task)]
         named(self.reference.ask("open", OPEN_S, descriptors, dims=order, named_dims=dims, **fields), "start")
+        return buffers
+
+    def _shape(self, dims: Dict[str, int]) -> str:
+        self.dims = dims
+        buffers = self._open(dims)
+        inputs, outputs = buffers.inputs, buffers.outputs
         times: List[float] = []
         first: List[Array] = []
         reason = ""
@@ -249,11 +254,7 @@ class Registration:
             # Hidden shapes only yield a note, so registration does not wait long for them.
             if time.monotonic() - begin > HIDDEN_S:
                 break
-            inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
-            buffers = self.device.buffers(inputs, outputs, 1)
-            fields, descriptors = buffers.describe("reference")
-            order = [dims[name] for name in symbols(self.task)]
-            named(self.reference.ask("open", OPEN_S, descriptors, dims=order, named_dims=dims, **fields), "start")
+            buffers = self._open(dims)
             self._draw(buffers)
             tried += 1
             try:

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from ..channel.packet_link import Link, LinkClosed
+from ..channel.packet_link import Link
 from ..folders import WORK
 
 Reply = Dict[str, Any]
@@ -95,11 +95,7 @@ class ProgramPlayer:
             "left": self.left,
             "clean": self.clean,
         }
-        while True:
-            try:
-                message, descriptors = self.link.receive_with_descriptors(None)
-            except LinkClosed:
-                return
+        for message, descriptors in self.link.requests():
             try:
                 reply, files = verbs[message["do"]](message, descriptors)
             except OSError as error:
@@ -204,9 +200,5 @@ class ProgramPlayer:
 
 def main() -> int:
     """Serve the owner."""
-    link = Link.from_environment("owner")
-    if link is None:
-        print("no LINK_OWNER in the environment", file=sys.stderr)
-        return 2
-    ProgramPlayer(link).serve()
+    ProgramPlayer(Link.from_environment("owner")).serve()
     return 0

@@ -11,7 +11,7 @@ from ..numerics.compare import STORAGE
 from ..numerics.small_floats import SHORT, short_bits
 from ..numerics.tensors import Array, Tensor
 from ..timing.busy_wait import spin
-from .bad_result import BadResult
+from .bad_result import BadResult, check_shape
 
 NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
 """What the reference's function gets and returns; to the owner a bool is a byte, 0 or 1."""
@@ -91,7 +91,7 @@ class NumpyArrays:
     def converted(self, item: Tensor, result: Any) -> Array:
         """Return a result in the declared dtype, or say why it cannot be one."""
         got = np.asarray(result)
-        self.check_shape(item, got.shape)
+        check_shape(item, got.shape)
         stored = NATIVE[item.dtype]
         if item.dtype in SHORT:
             return got if got.dtype == stored else short_bits(got, item.dtype)
@@ -102,11 +102,6 @@ class NumpyArrays:
                 None
             )
         return got
-
-    def check_shape(self, item: Tensor, shape: Sequence[int]) -> None:
-        """Refuse another shape than the declared one."""
-        if tuple(shape) != item.shape:
-            raise BadResult("output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape)))
 
     def answers(self, call: int) -> Tuple[Any, ...]:
         """Return what a call's answers are, as the framework sees them."""

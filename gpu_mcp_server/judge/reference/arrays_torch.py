@@ -8,7 +8,7 @@ import numpy as np
 from ..memory.torch_views import VIEWED
 from ..numerics.tensors import FLOATS, Array, Tensor
 from .arrays_numpy import NumpyArrays
-from .bad_result import BadResult
+from .bad_result import BadResult, check_shape
 
 torch: Any = importlib.import_module("torch")
 """Untyped on purpose: the machine that checks types need not have it."""
@@ -42,7 +42,7 @@ class TorchArrays(NumpyArrays):
 def accepted(arrays: Any, item: Tensor, result: Any) -> Any:
     """Return a result as a plain tensor of the declared shape, noting a conversion."""
     got = torch.as_tensor(result).detach()
-    arrays.check_shape(item, tuple(got.shape))
+    check_shape(item, got.shape)
     name = str(got.dtype).replace("torch.", "")
     if name != item.dtype:
         if got.is_complex() or (got.is_floating_point() and item.dtype not in FLOATS):

@@ -93,21 +93,14 @@ def _size(case: Dict[str, Any]) -> float:
     """Return what grows with a case: the product of its numbers, those of a workload's axes alone."""
     values: Dict[str, Any] = case.get("axes") if isinstance(case.get("axes"), dict) else case  # type: ignore[assignment]
     sizes = [v for name, v in values.items() if name != "seed" and isinstance(v, (int, float)) and v > 1]
-    return math.prod(sizes) if hasattr(math, "prod") else float(len(sizes))
+    return math.prod(sizes)
 
 
 def _bytes(one: Described) -> int:
     from ..numerics.tensors import ITEM_BYTES
 
     given = [*one["inputs"], *one["outputs"]]
-    return sum(ITEM_BYTES[spec["dtype"]] * _product(spec["shape"]) for spec in given)
-
-
-def _product(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
+    return sum(ITEM_BYTES[spec["dtype"]] * math.prod(spec["shape"]) for spec in given)
 
 
 def _join(module: Any, facts: Dict[str, Any], found: Dict[int, Described], total: int) -> Described:

@@ -4,8 +4,8 @@ import os
 import time
 from typing import Any, Dict, List, Sequence
 
+from ..numerics.array_copies import own_copy
 from ..numerics.tensors import FLOATS, tensors
-from .array_copies import own_copy
 from .bad_result import BadResult
 
 Reply = Dict[str, Any]
@@ -56,7 +56,7 @@ class DoublePrecision:
         return {"ran_s": time.perf_counter() - begin}
 
     def answer_fp64(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Answer a call's inputs once more in double precision, into a memory file: all of it, `some`, or `picked`."""
+        """Answer a call's inputs once more in double precision, into a memory file: all of it, or `picked`."""
         from ..correctness import fp64_reference
 
         begin = time.perf_counter()
@@ -73,8 +73,7 @@ class DoublePrecision:
             exact = [fp64_reference.doubles_at(found[number], at) for number, at in picked.items()]
             fp64_reference.write(descriptors[0], exact)
             return {"ran_s": ran_s}
-        some = message.get("some") or [[0, 1]] * len(found)
-        fp64_reference.write(descriptors[0], [fp64_reference.doubles(result, *of) for result, of in zip(found, some)])
+        fp64_reference.write(descriptors[0], [fp64_reference.doubles(result) for result in found])
         return {"ran_s": ran_s}
 
     def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:

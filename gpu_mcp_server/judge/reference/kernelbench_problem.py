@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Sequence, Tuple, cast
 
 from ..adapters.adapter_choice import adapted_module
 from ..memory.torch_views import tensors_at
-from ..numerics.input_views import input_memories, layouts_at, owners_of
+from ..numerics.input_views import input_memories, layouts_at, owners_of, with_constants
 from ..numerics.tensors import ITEM_BYTES
 from .described_cases import EmptyTensor, joined_cases
 from .input_layouts import layouts_of, memory_of
@@ -57,14 +57,6 @@ def unique(names: Sequence[str], taken: Sequence[str] = ()) -> List[str]:
 def as_tuple(found: Any) -> Tuple[Any, ...]:
     """Return a model's results as a tuple."""
     return tuple(cast("Sequence[Any]", found)) if isinstance(found, (tuple, list)) else (found,)
-
-
-def with_constants(values: Sequence[Any], constants: Dict[str, Any]) -> List[Any]:
-    """Return the arguments of a call: tensors in order, with the constants at their positions."""
-    arguments = list(values)
-    for position in sorted(constants, key=int):
-        arguments.insert(int(position), constants[position])
-    return arguments
 
 
 class ModuleProblem:

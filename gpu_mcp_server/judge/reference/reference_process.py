@@ -1,7 +1,6 @@
 """The reference's process: a problem's Python function computes what is expected, and is the baseline of the clock."""
 
 import importlib
-import importlib.util
 import os
 import sys
 import time
@@ -9,14 +8,14 @@ import traceback
 import warnings
 from typing import Any, Callable, Dict, List, Optional, Sequence, cast
 
-from ..adapters.adapter_choice import prepare_files
-from ..channel.packet_link import Link, LinkClosed
+from ..adapters.adapter_choice import load_file, prepare_files
+from ..channel.packet_link import Link
 from ..folders import WORK
 from ..memory import malloc_tuning
+from ..numerics.array_copies import has_same_bytes, own_copy
 from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import Tensor, tensors
 from .answer_check import AnswerCheck
-from .array_copies import has_same_bytes, own_copy
 from .bad_result import BadResult
 from .double_precision import DoublePrecision
 
@@ -96,11 +95,7 @@ class Reference:
             "make": self.make,
             "check": AnswerCheck(self).check_answer,
         }
-        while True:
-            try:
-                message, descriptors = self.link.receive_with_descriptors(None)
-            except LinkClosed:
-                return
+        for message, descriptors in self.link.requests():
             try:
                 reply = verbs[message["do"]](message, descriptors)
             except BadResult as error:
@@ -128,12 +123,7 @@ class Reference:
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Run the problem's source and find its function."""
         prepare_files(self.task)
-        spec = importlib.util.spec_from_file_location("problem_reference", SOURCE)
-        if spec is None or spec.loader is None:
-            return {"error": "reference.py cannot be read"}
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["problem_reference"] = module
-        spec.loader.exec_module(module)
+        module = load_file(SOURCE, "problem_reference")
         if self.task.get("problem") == "module":
             return self._load_module(module, message)
         self.entry = getattr(module, self.task["entry"], None)
@@ -327,24 +317,10 @@ class Reference:
         return found
 
 
-def hasten() -> None:
-    """Import what will be needed before the owner says so; it is still starting itself."""
-    try:
-        with open(SOURCE, encoding="utf-8", errors="replace") as file:
-            framework = "torch" if "import torch" in file.read() else "numpy"
-        importlib.import_module(framework)
-    except (OSError, ImportError):
-        return
-
-
 def main() -> int:
     """Serve the owner."""
     warnings.simplefilter("ignore")
     link = Link.from_environment("owner")
-    if link is None:
-        print("no LINK_OWNER in the environment", file=sys.stderr)
-        return 2
     malloc_tuning.keep()
-    hasten()
     Reference(link).serve()
     return 0

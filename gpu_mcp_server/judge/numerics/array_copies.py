@@ -10,8 +10,9 @@ def own_copy(array: Any) -> Any:
 
 
 def has_same_bytes(one: Any, other: Any) -> bool:
-    """Say whether two arrays of either framework are the same to the bit."""
+    """Say whether two arrays of either framework are the same to the bit, in shape and type too."""
     if not hasattr(one, "clone"):
         return bool(one.tobytes() == other.tobytes())
     torch: Any = importlib.import_module("torch")
-    return bool(torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (one, other))))
+    flat = (each.detach().contiguous().view(-1).view(torch.uint8) for each in (one, other))
+    return one.shape == other.shape and one.dtype == other.dtype and bool(torch.equal(*flat))
