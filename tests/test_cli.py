@@ -382,11 +382,12 @@ def test_doctor_says_how_well_the_times_of_a_host_can_be_confirmed(times: str, s
 
 def test_doctor_warns_of_a_judge_python_that_another_stands_in_for():
     told = {"host": "a", "reachable": True, "devices": ["cpu"]}
-    states = [
-        next(c.state for c in host_checks([{**told, "judge": judge}]) if c.name == "host a judge")
+    fit, other = [
+        next(c for c in host_checks([{**told, "judge": judge}]) if c.name == "host a judge")
         for judge in ("Python 3.11 at /b (judge_python of this host)", "Python 3.11 at /b (instead of judge_python /a)")
     ]
-    assert states == ["ok", "warn"]
+    assert [fit.state, other.state] == ["ok", "warn"]
+    assert other.todo.startswith("gpu-mcp-server hosts set a --with numpy; ")
 
 
 def test_doctor_says_what_to_do_about_a_host():

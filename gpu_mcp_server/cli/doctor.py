@@ -117,7 +117,8 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         else:
             checks.append(Check(f"{name} compilers", "ok", found))
         judge, devices = host.get("judge"), ", ".join(host.get("devices", []))
-        todo = f"gpu-mcp-server hosts set {name} --with numpy; or set judge_python of it to a Python that has it"
+        set_it = f"gpu-mcp-server hosts set {host['host']}"
+        todo = f"{set_it} --with numpy; or {set_it} judge_python=PATH names a Python that has it"
         checks.append(
             Check(f"{name} judge", "ok", f"{judge}; judges {devices}")
             if judge and devices and "(instead of " not in judge
@@ -198,7 +199,8 @@ async def _judges(hosts: list[str]) -> list[Check]:
                 continue
             if found is None:
                 continue
-            todo = "set judge_python, or `roots` for folders that it needs"
+            set_it = f"gpu-mcp-server hosts set {host}"
+            todo = f"{set_it} 'roots=[\"FOLDER\"]' shows a folder that it needs; or {set_it} judge_python=PATH"
             fit = found.numpy is not None
             checks.append(Check(name, "ok" if fit else "fail", found.text(), "" if fit else todo))
             checks += await _capabilities(lab, host)

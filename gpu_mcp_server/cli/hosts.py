@@ -131,9 +131,12 @@ def _keep_valid(path: Path, before: str, text: str) -> None:
     write_private(path, text)
     try:
         load_settings()
-    except ConfigError:
+    except ConfigError as error:
         write_private(path, before)
-        raise
+        said = str(error.args[0])
+        hint = "The settings stay as they were."
+        hint += " A list is written as JSON: 'roots=[\"/opt/tools\"]'." if "valid list" in said else ""
+        raise ConfigError(said, hint=hint) from error
 
 
 def _checked(name: str, path: Path, before: str, *, as_json: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +12,12 @@ import anyio
 
 logger = logging.getLogger(__name__)
 
+QUEUE = "queue: "
+"""Begins a place in the queue, behind the candidate's name where several wait."""
+QUEUE_S = 5.0
+"""Least time between two places in the queue: expected waits and holders change each second."""
+_COUNTED = re.compile(r", about \d+ s|\bfor \d+ s\b")
+"""Parts of a place in the queue that only count seconds."""
 HEARTBEAT_S = 10.0
 """Longest silence of a running tool.
 
@@ -36,10 +43,19 @@ class Progress:
         self._started = clock()
         self._last = 0.0
         self._message = ""
+        self._places: dict[str, tuple[str, float]] = {}
+        """Of each who waits, the place that was reported last, and when."""
 
     async def __call__(self, message: str) -> None:
-        """Report `message`."""
+        """Report `message`; a place in the queue where it is another, and not more often than every QUEUE_S."""
         self._message = message
+        who, queue, place = message.partition(QUEUE)
+        if queue:
+            place, now = _COUNTED.sub("", place), self._clock()
+            known, at = self._places.get(who, ("", -QUEUE_S))
+            if place == known or now - at < QUEUE_S:
+                return
+            self._places[who] = place, now
         await self._send(message)
 
     async def beat(self) -> None:

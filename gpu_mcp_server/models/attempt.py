@@ -111,13 +111,22 @@ class Attempt(Model):
             if extra:
                 text += f"\n{extra}"
         if self.evidence:
-            told = {*HASHES, "robust", "timed_at", "unconfirmable"}
-            text += "\nevidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if k not in told)
+            told = {*HASHES, "robust", "timed_at", "unconfirmable", "speedup_range"}
+            text += "\nevidence: " + ", ".join(
+                f"{k} {_short(v)}" for k, v in self.evidence.items() if k not in told and v != []
+            )
         text += f"\n{self.source}" if self.source else ""
         return join_lines([text])
 
     def _trust_text(self) -> str:
         return f"{self.trust}" + (f", confirmation {self.confirmation}" if self.confirmation else "")
+
+
+def _short(value: Any) -> str:
+    """Return a piece of evidence as text, numbers with four digits; the data has all of them."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"[{', '.join(map(_short, value))}]" if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 class AttemptList(ResultModel):
@@ -142,7 +151,7 @@ class AttemptList(ResultModel):
             return f"no attempts ({self.view}); {where}{untimed}"
         lines = [f"{self.view}:", *(a.line_text() for a in self.attempts)]
         if self.left_out:
-            lines.append(f"({self.left_out} more)")
+            lines.append(f"({self.left_out} more: problem_id, device or another view narrow the list)")
         if len(self.devices) > 1:
             lines.append("devices with attempts: " + "; ".join(self.devices))
         return "\n".join(lines)

@@ -140,7 +140,8 @@ class ShapeVerdict(Model):
 
     def line_text(self, said: Collection[str] = ()) -> str:
         """Say it on one line, without reasons and remarks that are in `said` but for their numbers."""
-        dims = "x".join(str(v) for v in self.dims.values()) or "the only shape"
+        named = [f"{name}={size}" for name, size in self.dims.items()]
+        dims = named[0] if len(named) == 1 else "x".join(map(str, self.dims.values())) or "the only shape"
         text = f"{dims}: {self.verdict}"
         if self.candidate:
             text += f", {self.candidate.text('95 % ')}" + (" on the GPU alone" if self.basis == "device" else "")

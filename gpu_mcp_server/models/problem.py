@@ -219,6 +219,10 @@ DEGENERATE = {
 """What every verdict on such a problem says."""
 
 
+REGISTERED = {"new": "new", "already": "registered before"}
+"""What its registration was, in words."""
+
+
 class ProblemInfo(ResultModel):
     """A problem as an agent sees it."""
 
@@ -269,7 +273,8 @@ class ProblemInfo(ResultModel):
         """Say what a candidate must define; `whole` with all that holds for it besides."""
         return join_lines(
             [
-                f"problem {self.problem_id} {self.name}" + (f" ({self.registered})" if self.registered else ""),
+                f"problem {self.problem_id} {self.name}"
+                + (f" ({REGISTERED[self.registered]})" if self.registered else ""),
                 *([self.description] if self.description else []),
                 *self._candidate(),
                 *(self.rules if whole else []),

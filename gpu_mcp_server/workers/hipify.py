@@ -6,11 +6,14 @@ PyTorch's is taken as a package of its own, so that torch itself is not imported
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any, Dict, List
 
 OUT = "converted"
+LAUNCH = re.compile(r"(?<=[;{})])(?=(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*(?:<[^<>;(){}]*>)?\s*<<<)")
+"""A launch's kernel right behind the end of something: torch 2.13 takes all back to the last space for its name."""
 
 
 def by_program(program: str, kind: str, files: Dict[str, str], include: List[str]) -> int:
@@ -28,11 +31,21 @@ def by_program(program: str, kind: str, files: Dict[str, str], include: List[str
     return failed
 
 
+def separate_launches(text: str) -> str:
+    """Return a source with a space before the kernel of each launch that stands right behind `;`, `{`, `}` or `)`."""
+    return LAUNCH.sub(" ", text)
+
+
 def by_torch(utils: str, files: Dict[str, str]) -> int:
     """Convert all at once; returns 0, as it reports nothing."""
     sys.path.insert(0, utils)
     converter: Any = importlib.import_module("hipify.hipify_python")
     here = os.getcwd()
+    for file in files:
+        with open(file, "r+", encoding="utf-8", errors="surrogateescape") as source:
+            text = separate_launches(source.read())
+            source.seek(0)
+            source.write(text)
     sys.stdout = sys.stderr
     done = converter.hipify(
         project_directory=here,

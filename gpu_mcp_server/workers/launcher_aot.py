@@ -293,6 +293,8 @@ def arguments_of(name: str, function: Any, request: Dict[str, Any]) -> List[Any]
 
 def line_of(error: BaseException, path: str) -> int:
     """Return the line of the file at which an error arose; 1 where it arose elsewhere."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno or 1
     return ([1] + [f.lineno or 1 for f in traceback.extract_tb(error.__traceback__) if f.filename == path])[-1]
 
 

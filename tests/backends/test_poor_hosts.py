@@ -141,6 +141,10 @@ async def test_a_host_with_a_gpu_and_without_cuda_says_what_to_install(sshd: Ssh
         probe = await lab.hosts.probe("box")
     bare = probe.model_copy(update={"nvcc": None, "gpus": [{"uuid": "GPU-a"}], "cuda_without_nvcc": ""})
     assert "no nvcc is found; install it, or set `cuda` of this host" in (missing_pieces("box", bare) or "")
+    weak = probe.model_copy(update={"level": "namespaces"})
+    assert "no job runs here: this server's min_level is full, the sandbox namespaces" in (
+        missing_pieces("box", weak, least="full") or ""
+    )
     broken = probe.model_copy(update={"why_no_gpu": "Driver/library version mismatch"})
     assert "cannot be asked: Driver/library version mismatch; `nvidia-smi` must work there" in (
         missing_pieces("box", broken) or ""

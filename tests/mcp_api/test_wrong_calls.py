@@ -52,7 +52,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("register_problem", problem(trials={"constraints": ["n % 4"]}), ["'n % 4' cannot be read", "symbol % integer"]),
     ("register_problem", {"name": "x"}, ["inputs is missing", "rtol is missing", "For example shapes: [{"]),
     ("import_problem", {}, ["`path` (a file or folder", "`text`"]),
-    ("import_problem", {"text": "junk"}, ["no problem file that is known", "problem.toml", "KernelBench"]),
+    ("import_problem", {"text": "junk"}, ["no problem file of a known format", "problem.toml", "KernelBench"]),
     ("evaluate_kernel", {"problem_id": "p-9", "source": "x", "language": "c"}, ["'p-9'", "list_problems", "register_problem"]),
     ("evaluate_kernels", {"problem_id": "p-9"}, ["'p-9'", "list_problems"]),
     ("list_attempts", {"view": "ancestors"}, ["needs an attempt_id", "Give the attempt"]),

@@ -194,7 +194,7 @@ async def evaluate_kernel(
 ) -> Evaluation:
     """Compile and judge a candidate: correct, incorrect or cheat; time; speed-up.
 
-    Kinds: resource gpu-mcp://docs/candidates; launcher: list_problems.
+    Kinds: read_doc gpu-mcp://docs/candidates; launcher: list_problems.
     """
     given = await sources.resolve(source, path, workspace_id, language)
     return await evaluator.evaluate(

@@ -211,7 +211,10 @@ def _judge_python(answers: VersionCache, wishes: Dict[str, Any]) -> Optional[Dic
         if wishes.get("judge_named") and path == paths[0]:
             if about and about["numpy"]:
                 return found[0]
-            ignored = "instead of judge_python %s, which %s; " % (path, "has no NumPy" if about else "does not start")
+            ignored = "instead of judge_python %s, which %s; " % (
+                path,
+                "has no NumPy" if about else _why_not_started(path),
+            )
     usable = [about for about in found if about["numpy"] and can_jobs_reach(about["path"])]
     usable = usable or [about for about in found if about["numpy"]]
     best = next((about for about in usable if about["torch"]), usable[0] if usable else None)
@@ -220,6 +223,13 @@ def _judge_python(answers: VersionCache, wishes: Dict[str, Any]) -> Optional[Dic
     has = "with torch" if best["torch"] else "with NumPy; none has torch"
     best["why"] = "%s%s, the first of %d %s" % (ignored, best["why"], len(found), has)
     return best
+
+
+def _why_not_started(path: str) -> str:
+    """Return why this account starts no program of that path, as far as can be told."""
+    if os.access(path, os.X_OK):
+        return "does not start"
+    return "this account may not start" if os.path.lexists(path) else "does not exist"
 
 
 def _found_pythons() -> List[Tuple[str, str]]:

@@ -138,7 +138,7 @@ def torch_python(source: CandidateSource, probe: HostProbe, host: str) -> Python
     python = next((p for p in probe.toolchains.pythons if p.path == judge), None)
     if python is None or not python.torch:
         hint = packages_hint(host, "torch")
-        raise ToolMissing("torch, which the source includes,", host, hint=f"{judge or 'No Python'} has none; {hint}")
+        raise ToolMissing("torch, which the source includes,", host, hint=f"{judge or 'No Python'} has none. {hint}")
     if python.torch_build is None:
         hint = "apt-get install python3-dev, or a Python with its headers as judge_python."
         raise ToolMissing(f"Python.h of {python.path}, which torch's headers include,", host, hint=hint)

@@ -5,7 +5,15 @@ import json
 import time
 from typing import cast
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NoFreeGpu, NotFound, ToolMissing
+from gpu_mcp_server.errors import (
+    BadRequest,
+    GpuMcpError,
+    HostUnavailable,
+    NoFreeGpu,
+    NotFound,
+    SandboxTooWeak,
+    ToolMissing,
+)
 from gpu_mcp_server.models.attempt import Attempt, AuditResult, OldVerdicts, RedoneVerdicts
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
@@ -81,7 +89,7 @@ class Auditor:
         except BaseException as error:
             if not is_left_running():
                 gone = isinstance(error, asyncio.CancelledError)
-                counted = not gone and not isinstance(error, (HostUnavailable, NoFreeGpu))
+                counted = not gone and not isinstance(error, (HostUnavailable, NoFreeGpu, SandboxTooWeak))
                 await self._confirmations.release(attempt.attempt_id, "" if gone else str(error), counted=counted)
             raise
         return await self._outcomes.settle(attempt, again, time.monotonic() - began)

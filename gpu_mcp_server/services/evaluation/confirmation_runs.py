@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
+from gpu_mcp_server.hostd.protocol import LEVELS
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.runtime.current_user import acting_as, as_server
 from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
@@ -41,6 +42,8 @@ YIELD_S = 2.0
 """Between two looks at the queue of a host on which a run is made."""
 FAILED_S = 600.0
 """After an error, until the next try."""
+GAVE_WAY_S = 30.0
+"""After a run gave way to a host's queue, until the next try: each try is a job and a row of the record."""
 IN_ALLOCATION_S = 10.0
 """Of a first look's job. A run takes about three times as long, and more would not fit an allocation's idle end."""
 _log = structlog.get_logger()
@@ -68,8 +71,10 @@ class ConfirmationRuns:
         verdicts: Verdicts,
         use: HostUse,
         server: ServerLiveness,
+        least: str,
     ) -> None:
-        self._db, self._runner, self._table = db, runner, table
+        """Take what runs are made with; `least` is the weakest sandbox level that this server accepts."""
+        self._db, self._runner, self._table, self._least = db, runner, table, least
         self._experience, self._confirmations = experience, confirmations
         self._auditor, self._outcomes, self._verdicts = auditor, outcomes, verdicts
         self._use, self._server = use, server
@@ -77,7 +82,7 @@ class ConfirmationRuns:
         self._running: dict[str, _Run] = {}
         self._tidying: set[asyncio.Task[None]] = set()
         self._not_before: dict[str, float] = {}
-        """Of attempts whose run ended by an error, on the monotonic clock."""
+        """Of attempts whose run ended by an error, gave way or cannot be made here, on the monotonic clock."""
         self._worker: asyncio.Task[None] | None = None
         confirmations.on_owed = self._owed.set
         use.on_begin = self.give_way
@@ -132,7 +137,25 @@ class ConfirmationRuns:
         if self._runner.hosts.kind(host) in BATCH_KINDS and not await self._fits_allocation(owed):
             return LOOK_S
         waits = [self._not_before.get(owed.attempt_id, 0.0) - time.monotonic(), QUIET_S - self._use.idle_s(host)]
-        return max(*waits, await self._confirmations.rest_s(host, REST))
+        wait_s = max(*waits, await self._confirmations.rest_s(host, REST))
+        return wait_s if wait_s > 0 else await self._refused_s(owed)
+
+    async def _refused_s(self, owed: Confirmation) -> float:
+        """Return for how long its host takes no run, 0 where it does; a reason that will stay is noted in the row.
+
+        A try would be a job, and after some tries the run would count as failed, which another server can make.
+        """
+        try:
+            level = (await self._runner.probe(owed.host)).level
+            if LEVELS.index(level) >= LEVELS.index(self._least):
+                crowded = owed.waited_s() < PATIENT_S and await self._others_wait(owed.host, None)
+                return LOOK_S if crowded else 0.0
+            why = f"host {owed.host} gives sandbox level {level}, and this server's min_level is {self._least}"
+        except GpuMcpError as error:
+            why = str(error)
+        await self._confirmations.note(owed.attempt_id, why)
+        self._not_before[owed.attempt_id] = time.monotonic() + FAILED_S
+        return FAILED_S
 
     async def _fits_allocation(self, owed: Confirmation) -> bool:
         """Say whether there is an allocation, and a run short enough for its idle end."""
@@ -202,13 +225,23 @@ class ConfirmationRuns:
         while True:
             await asyncio.sleep(YIELD_S)
             run = self._running.get(owed.host)
+            own = None if run is None else run.call.job_id
             try:
-                found, _ = await self._runner.hosts.call(owed.host, "gpus")
+                if own is None or not await self._others_wait(owed.host, own):
+                    continue  # until the submit is answered, the waiting job may be the run's own
             except GpuMcpError:
                 continue
-            own = None if run is None else run.call.job_id
-            if own is not None and any(e["job"] != own for e in found["pool"]["broker"].get("waiting", [])):
-                self.give_way(owed.host)  # until the submit is answered, the waiting job may be the run's own
+            self._not_before[owed.attempt_id] = time.monotonic() + GAVE_WAY_S
+            self.give_way(owed.host)
+
+    async def _others_wait(self, host: str, own: str | None) -> bool:
+        """Return whether jobs other than an own one wait in a host's queue.
+
+        Raises:
+            GpuMcpError: If the host does not answer.
+        """
+        found, _ = await self._runner.hosts.call(host, "gpus")
+        return any(e["job"] != own for e in found["pool"]["broker"].get("waiting", []))
 
     async def _user(self, attempt_id: str) -> User:
         owner = await owner_of(self._db, attempt_id)

@@ -23,6 +23,7 @@ from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.evaluation.trial_judge import FurtherRuns, TrialJudge
 from gpu_mcp_server.services.evaluation.trial_records import TrialRecords
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
+from gpu_mcp_server.services.hosts.host_connections import min_level
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.services.profiles.memory_checker import Checker
 from gpu_mcp_server.services.records.confirmations import Confirmations
@@ -76,7 +77,17 @@ class EvaluationServices:
         outcomes = ConfirmationOutcomes(experience, artifacts, confirmations, jobs.table, kept)
         auditor = Auditor(evaluator, experience, artifacts, confirmations, outcomes, server)
         runs = ConfirmationRuns(
-            db, runner, jobs.table, experience, confirmations, auditor, outcomes, verdicts, use, server
+            db,
+            runner,
+            jobs.table,
+            experience,
+            confirmations,
+            auditor,
+            outcomes,
+            verdicts,
+            use,
+            server,
+            min_level(settings),
         )
         return cls(
             Registry(settings, runner, problems, experience, verdicts, programs, compiler, artifacts, baselines),

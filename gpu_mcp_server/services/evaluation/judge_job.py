@@ -200,12 +200,12 @@ def _python(
         raise ToolMissing(
             "torch",
             host,
-            hint=f"{python.path} has none; {packages_hint(host, 'torch')} Or write the reference in NumPy.",
+            hint=f"{python.path} has none. {packages_hint(host, 'torch')} Or write the reference in NumPy.",
         )
     if candidate is not None and candidate.kind != "library" and not python.torch:
-        raise ToolMissing("torch", host, hint=f"{python.path} has none; {packages_hint(host, 'torch')}")
+        raise ToolMissing("torch", host, hint=f"{python.path} has none. {packages_hint(host, 'torch')}")
     if candidate is not None and "triton" in candidate.imports.needed and not python.triton:
-        raise ToolMissing("Triton", host, hint=f"{python.path} has none; {packages_hint(host, 'triton')}")
+        raise ToolMissing("Triton", host, hint=f"{python.path} has none. {packages_hint(host, 'triton')}")
     if device == "cpu" and problem.outputs and shape_bytes(problem, largest(problem)) > MAX_SHAPE_BYTES:
         raise LimitExceeded(
             f"The problem's tensors take more than {MAX_SHAPE_BYTES >> 30} GiB, too much for the processor.",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
+from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import DEGENERATE, Problem
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
@@ -51,6 +52,8 @@ STREAM_BYTES = 65536
 """Of the candidate's stdout and of its stderr, as much as a host keeps (`OTHER_ROLES_KEEP`)."""
 PRINTED_CHARS = 1200
 """Of what it wrote, that an answer shows."""
+SHORT_S = 0.5
+"""A wait for a turn that is not worth a word."""
 
 
 class Verdicts:
@@ -193,7 +196,7 @@ class Verdicts:
             weaker_because=done.record.weaker_because or None,
             evidence={k: evidence[k] for k in SHOWN_EVIDENCE if k in evidence} | _extensions(row),
             evidence_artifact_id=await self._artifacts.put(whole, name="verdict.json", media_type="application/json"),
-            seconds={"compile": row.context["compile_s"], "judge": done.record.wall_s or 0.0},
+            seconds={"compile": row.context["compile_s"], **_queue(done.record), "judge": done.record.wall_s or 0.0},
             note="; ".join(filter(None, [verdict.get("note"), done.record.note])) or None,
         )
 
@@ -240,6 +243,12 @@ class Verdicts:
         if found is None or leader is None or leader.exit_code != 0:
             return None
         return parse_verdict(await self._jobs.fetch(done.host, found.sha256))
+
+
+def _queue(record: JobRecord) -> dict[str, float]:
+    """Return the seconds that a job waited for its turn; nothing where it waited for none."""
+    waited_s = (record.started_at or record.submitted_at) - record.submitted_at
+    return {"queue": waited_s} if waited_s >= SHORT_S else {}
 
 
 def kept_intervals(evaluation: Evaluation) -> dict[str, Any]:

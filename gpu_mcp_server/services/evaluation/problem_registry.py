@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gpu_mcp_server.errors import JobBroken, ProblemRefused, ToolMissing
+from gpu_mcp_server.errors import HostError, JobBroken, ProblemRefused
 from gpu_mcp_server.models.build import JudgedKind
 from gpu_mcp_server.models.evaluation import format_range
 from gpu_mcp_server.models.problem import ImportOverrides, Problem, ProblemInfo, ProblemList, TensorSpec
@@ -18,7 +18,6 @@ from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.hosts.judge_environments import packages_hint
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.problems import reference_source
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
@@ -259,7 +258,7 @@ def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     return ProblemRefused(reason, hint=f"{how}: {'; or '.join(ways)}; or correct the problem", degenerate=True)
 
 
-def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken | ToolMissing:
+def _not_tried(done: FinishedJob) -> ProblemRefused | HostError:
     """Say why a problem was not tried, and whose turn it is."""
     how = f"The problem could not be tried: {describe_end(done)}."
     match done.record.status:
@@ -270,8 +269,11 @@ def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken | ToolMissing:
         case "cancelled" | "caller_lost":
             return JobBroken(how, hint="Nothing is wrong with the problem: register it again.")
         case _ if "No module named 'numpy'" in how:
-            hint = packages_hint(done.host, "numpy")
-            return ToolMissing("NumPy, which the judge needs,", done.host, hint=hint)
+            return HostError(
+                f"The judge's Python on host {done.host!r} finds no NumPy inside the sandbox.",
+                hint="A folder of its packages is not shown there: `gpu-mcp-server hosts set "
+                f"{done.host} 'roots=[\"FOLDER\"]'` shows it, and `gpu-mcp-server doctor` tries it.",
+            )
         case _:
             return JobBroken(
                 how,

@@ -62,7 +62,7 @@ def pip_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def packages_hint(host: str, packages: str) -> str:
     """Return what a person can do on a host whose judge lacks packages."""
-    return f"a person can run `gpu-mcp-server hosts set {host} --with {packages}`, or set judge_python of the host."
+    return f"A person can run `gpu-mcp-server hosts set {host} --with {packages}`, or set judge_python of the host."
 
 
 async def make_judge_environment(hosts: Hosts, host: str, packages: Sequence[str]) -> JudgeEnvironment:

@@ -131,7 +131,7 @@ def candidate_rules(problem: Problem) -> list[str]:
         "tensors come in, write into the outputs. ModelNew: return new tensors.",
         *([] if problem.fixed_shapes else ["Hidden shapes are tried too: ones, primes, odd sizes, larger ones."]),
         "Next: evaluate_kernel with this problem_id, source and language (c, cpp, cuda, triton, launcher, python). "
-        "Examples: resource gpu-mcp://docs/candidates.",
+        "Examples: read_doc gpu-mcp://docs/candidates.",
     ]
 
 

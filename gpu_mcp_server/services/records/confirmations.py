@@ -116,10 +116,16 @@ class Confirmations:
         """Begin an owed run, or take over one whose server `was` another; False if somebody else was first."""
         state, mine = ("owed", "1") if was is None else ("running", "server = ?")
         return await self._db.execute(
-            "UPDATE confirmations SET state = 'running', started_at = coalesce(?, started_at), server = ?, host = ? "  # noqa: S608
-            f"WHERE attempt_id = ? AND state = ? AND {mine}",
-            (_now() if was is None else None, server, host, attempt_id, state, *([was] if was is not None else [])),
+            "UPDATE confirmations SET state = 'running', said = '', server = ?, host = ?, "  # noqa: S608
+            f"started_at = coalesce(?, started_at) WHERE attempt_id = ? AND state = ? AND {mine}",
+            (server, host, _now() if was is None else None, attempt_id, state, *([was] if was is not None else [])),
         ) == 1  # fmt: skip
+
+    async def note(self, attempt_id: str, said: str) -> None:
+        """Note why an owed run is not made for now."""
+        await self._db.execute(
+            "UPDATE confirmations SET said = ? WHERE attempt_id = ? AND state = 'owed'", (said[:500], attempt_id)
+        )
 
     async def release(
         self, attempt_id: str, said: str = "", *, counted: bool = False, seconds: float | None = None

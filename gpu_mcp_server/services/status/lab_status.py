@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError
-from gpu_mcp_server.hostd.protocol import BOXED
+from gpu_mcp_server.hostd.protocol import BOXED, LEVELS
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import QueueEntry, ReservationInfo
 from gpu_mcp_server.runtime.current_user import current_user
@@ -27,8 +27,9 @@ LAST_TIMES = 20
 class StatusService:
     """The status of the laboratory."""
 
-    def __init__(self, hosts: Hosts, capabilities: Capabilities, db: Database) -> None:
-        self._hosts, self._capabilities, self._db = hosts, capabilities, db
+    def __init__(self, hosts: Hosts, capabilities: Capabilities, db: Database, least: str) -> None:
+        """Take what status is read from; `least` is the weakest sandbox level that this server accepts."""
+        self._hosts, self._capabilities, self._db, self._least = hosts, capabilities, db, least
         self._trials: dict[str, asyncio.Task[list[Capability]]] = {}
 
     async def close(self) -> None:
@@ -93,7 +94,7 @@ class StatusService:
             host=name,
             kind=kind,
             reachable=True,
-            problem=missing_pieces(name, probe, now["left_out"], now["locks"]["fault"]),
+            problem=missing_pieces(name, probe, now["left_out"], now["locks"]["fault"], self._least),
             locks_note=now["locks"]["note"] or None,
             level=probe.level,
             weaker_because=probe.weaker_because or None,
@@ -172,7 +173,9 @@ def _judge(probe: HostProbe) -> str | None:
     return f"{', '.join(parts)} at {probe.judge.path}{why}"
 
 
-def missing_pieces(name: str, probe: HostProbe, left_out: Sequence[str] = (), locks: str = "") -> str | None:
+def missing_pieces(
+    name: str, probe: HostProbe, left_out: Sequence[str] = (), locks: str = "", least: str = BOXED[0]
+) -> str | None:
     """Return what a host lacks, each with what to do about it.
 
     Args:
@@ -180,10 +183,13 @@ def missing_pieces(name: str, probe: HostProbe, left_out: Sequence[str] = (), lo
         probe: What it has.
         left_out: GPUs that cannot be used, each with the reason.
         locks: Why nobody may lock its GPUs.
+        least: The weakest sandbox level that the server accepts.
     """
     troubles: list[str] = [f"no job gets its GPUs: {locks}"] if locks else []
     if probe.level not in BOXED:
         troubles.append(f"sandbox is only {probe.level}. {probe.hint}")
+    elif LEVELS.index(probe.level) < LEVELS.index(least):
+        troubles.append(f"no job runs here: this server's min_level is {least}, the sandbox {probe.level}")
     if probe.noexec:
         troubles.append(f"{probe.state} is mounted noexec: programs built there cannot run; set state_dir of this host")
     if not probe.judge or not probe.judge.numpy:

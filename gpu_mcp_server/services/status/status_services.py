@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpu_mcp_server.services.hosts.host_connections import Hosts
+from gpu_mcp_server.services.hosts.host_connections import Hosts, min_level
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.services.status.capabilities import Capabilities
 from gpu_mcp_server.services.status.dashboard_queries import DashboardQueries
@@ -26,4 +26,9 @@ class StatusServices:
         """Return them over the same hosts, jobs and store."""
         capabilities = Capabilities(settings, jobs.runner, store.db)
         overview = DashboardQueries(store.db, jobs.table, jobs.runner, store.experience)
-        return cls(StatusService(hosts, capabilities, store.db), capabilities, overview, Listings(store.db, overview))
+        return cls(
+            StatusService(hosts, capabilities, store.db, min_level(settings)),
+            capabilities,
+            overview,
+            Listings(store.db, overview),
+        )

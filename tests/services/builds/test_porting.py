@@ -10,6 +10,7 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.services.builds.porting import converter_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains.porting import findings, hip_name, remaining_cuda_names
+from gpu_mcp_server.workers.hipify import separate_launches
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
@@ -113,6 +114,12 @@ async def test_a_host_without_a_converter_says_how_to_get_one_and_sycl_gets_its_
             assert result.converter is None and "nothing was converted" in result.summary() and result.findings
         with pytest.raises(BadRequest, match="0 C or CUDA sources"):
             await lab.builds.porter.port({"read.me": "words"})
+
+
+def test_a_launch_right_behind_a_statement_gets_the_space_that_torchs_converter_looks_for():
+    assert separate_launches("int main(){k<<<1, 2>>>(p);ns::k<T, 3> <<<1, 2>>>(p); a<b;x;}") == (
+        "int main(){ k<<<1, 2>>>(p); ns::k<T, 3> <<<1, 2>>>(p); a<b;x;}"
+    )
 
 
 async def test_a_folder_is_converted_compiled_and_what_needs_a_hand_is_named(lab: Lab):

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd.protocol import LEVELS, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation import confirmation_outcomes, confirmation_runs, judge_files
+from gpu_mcp_server.services.evaluation.confirmation_runs import ConfirmationRuns
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.records.confirmations import Confirmation
@@ -45,6 +48,7 @@ SLOW = RIGHT.replace("#include <stdint.h>", "#include <stdint.h>\n#include <unis
 )
 UNTIMED = TimingOptions(tier="smoke")
 PATIENCE_S = 300.0
+OTHERS_WAIT = ConfirmationRuns._others_wait
 
 
 async def register(lab: Lab, size: str = "1000") -> str:
@@ -89,10 +93,15 @@ async def job_of(lab: Lab, attempt_id: str) -> str:
         return job_id
 
 
+async def nobody_waits(_: ConfirmationRuns, host: str, own: str | None) -> bool:
+    return False
+
+
 @pytest.fixture
 async def quick(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
-    """A laboratory whose confirmation runs do not wait for a quiet moment."""
+    """A laboratory whose confirmation runs wait for no quiet moment, and for no other test's job in the host's queue."""
     monkeypatch.setattr(confirmation_runs, "QUIET_S", 0.0)
+    monkeypatch.setattr(ConfirmationRuns, "_others_wait", nobody_waits)
     monkeypatch.setattr(confirmation_runs, "REST", 0.0)
     async with laboratory() as lab:
         yield lab
@@ -108,7 +117,6 @@ def believing_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         (tree / name).write_text(text)
     monkeypatch.setattr(judge_files, "JUDGE", tree)
     monkeypatch.setattr(confirmation_outcomes, "SLOWER", 1e-3)  # the machine may be busier in the second run
-    monkeypatch.setattr(confirmation_runs, "PATIENT_S", 0.0)  # it gives way to no other test's job in the host's queue
     forget_judge()
     yield
     forget_judge()
@@ -120,10 +128,7 @@ def forget_judge() -> None:
         kept.cache_clear()
 
 
-async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_owes_a_run(
-    quick: Lab, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(confirmation_runs, "PATIENT_S", 0.0)  # it gives way to no other test's job in the host's queue
+async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_owes_a_run(quick: Lab):
     problem = await register(quick)
     next_best = await recorded(quick, problem, SLOW, 50.0)
     cheat = await recorded(quick, problem, WRONG, 900.0)
@@ -215,6 +220,52 @@ async def test_a_run_that_ends_before_it_has_a_job_is_owed_again(monkeypatch: py
                 await asyncio.sleep(0.01)
 
 
+async def test_no_run_is_tried_while_other_jobs_wait_for_a_turn_on_its_host(
+    quick: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ConfirmationRuns, "_others_wait", OTHERS_WAIT)
+    attempt = await recorded(quick, await register(quick), RIGHT, 7.0)
+    runner = quick.jobs.runner
+    turn, states = GpuRequest(mode="exclusive", wait_s=PATIENCE_S), ("running", "queued")
+    jobs: list[str] = []
+    for state in states:  # the second waits for the first
+        spec = JobSpec(
+            id=new_job_id(),
+            purpose="check",
+            processes=(ProcessSpec(argv=("sleep", str(PATIENCE_S))),),
+            gpus=turn,
+            limits=Limits(wall_s=PATIENCE_S),
+        )
+        await runner.submit(spec, host="local", blobs={})
+        jobs.append(spec.id)
+        async with asyncio.timeout(PATIENCE_S):
+            while (seen := await runner.poll(spec.id, "local")).record.state != state or not (
+                state == "running" or seen.record.note
+            ):
+                await asyncio.sleep(0.05)
+    await quick.evaluation.confirmations.owe_best(attempt.attempt_id)
+    owed = await until(quick, attempt.attempt_id, lambda c: True)
+    assert await quick.evaluation.runs._refused_s(owed) == confirmation_runs.LOOK_S
+    assert await quick.evaluation.confirmations.job_of(attempt.attempt_id, None) is None
+    for job_id in jobs:
+        await runner.cancel(job_id, "local")
+
+
+async def test_a_server_that_wants_a_stronger_sandbox_leaves_a_run_owed_and_says_why(
+    quick: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(confirmation_runs, "LEVELS", (*LEVELS, "stronger"))
+    monkeypatch.setattr(quick.evaluation.runs, "_least", "stronger")
+    attempt = await recorded(quick, await register(quick), RIGHT, 7.0)
+    await quick.evaluation.confirmations.owe_best(attempt.attempt_id)
+    found = await until(quick, attempt.attempt_id, lambda c: bool(c.said))
+    assert (found.state, found.tries) == ("owed", 0)
+    listed = await quick.evaluation.listing.list_attempts("best", attempt.attempt_id)
+    assert "confirmation owed (host local gives sandbox level " in listed.summary()
+    assert "this server's min_level is stronger" in listed.summary()
+    assert await quick.evaluation.confirmations.job_of(attempt.attempt_id, None) is None
+
+
 async def _second_job(lab: Lab, attempt_id: str, first: str) -> str:
     async with asyncio.timeout(PATIENCE_S):
         while (found := await lab.evaluation.confirmations.job_of(attempt_id, None)) in (None, first):
@@ -237,8 +288,7 @@ async def test_an_audit_whose_client_goes_is_made_by_the_server(quick: Lab):
     assert (await until(quick, cheat.attempt_id, lambda c: c.state == "void")).why == "audit"
 
 
-async def test_a_run_goes_on_when_its_host_side_is_killed(quick: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(confirmation_runs, "PATIENT_S", 0.0)  # it gives way to no other test's job in the host's queue
+async def test_a_run_goes_on_when_its_host_side_is_killed(quick: Lab):
     slow = await recorded(quick, await register(quick), SLOW, 50.0)
     await quick.evaluation.confirmations.owe_best(slow.attempt_id)
     job_id = await job_of(quick, slow.attempt_id)

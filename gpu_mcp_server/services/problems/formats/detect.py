@@ -104,8 +104,9 @@ async def read_problem(source: ProblemSource) -> Problem:
     if known is None:
         titles = ", ".join(each.TITLE for each in known_formats())
         why = "; ".join(each for each in (kernelbench.lacks(source), problem_toml.why_not_toml(source)) if each)
+        file = repr(source.name) if source.name else "The text"
         raise BadRequest(
-            f"This is no problem file that is known here{f': {why}' if why else ''}.",
+            f"{file} is no problem file of a known format{f': {why}' if why else ''}.",
             hint=f"Known are: {titles}. Or use register_problem.",
         )
     only_accepts = ImportOverrides(accept_degenerate=source.wish.accept_degenerate)
