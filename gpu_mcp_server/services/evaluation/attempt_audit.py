@@ -30,6 +30,8 @@ from gpu_mcp_server.store.artifacts import Artifacts
 
 WAIT_S = 3600.0
 """For one run, its turn included."""
+OF_THE_HOST = (HostUnavailable, NoFreeGpu, SandboxTooWeak)
+"""Errors that say nothing of a run: it is owed again, and no try is counted."""
 
 
 class Auditor:
@@ -89,7 +91,7 @@ class Auditor:
         except BaseException as error:
             if not is_left_running():
                 gone = isinstance(error, asyncio.CancelledError)
-                counted = not gone and not isinstance(error, (HostUnavailable, NoFreeGpu, SandboxTooWeak))
+                counted = not gone and not isinstance(error, OF_THE_HOST)
                 await self._confirmations.release(attempt.attempt_id, "" if gone else str(error), counted=counted)
             raise
         return await self._outcomes.settle(attempt, again, time.monotonic() - began)

@@ -15,7 +15,7 @@ from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.hostd.protocol import LEVELS
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.runtime.current_user import acting_as, as_server
-from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
+from gpu_mcp_server.services.evaluation.attempt_audit import OF_THE_HOST, Auditor
 from gpu_mcp_server.services.evaluation.confirmation_outcomes import ConfirmationOutcomes
 from gpu_mcp_server.services.evaluation.host_use import HostUse
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
@@ -273,8 +273,7 @@ class ConfirmationRuns:
                 await self._runner.end_quietly(job_id, one.host)
             raise
         except GpuMcpError as error:
-            await self._confirmations.release(
-                one.attempt_id, "" if job_id is None else str(error), counted=bool(job_id)
-            )
+            counted = job_id is not None and not isinstance(error, OF_THE_HOST)
+            await self._confirmations.release(one.attempt_id, "" if job_id is None else str(error), counted=counted)
             return
         await self._outcomes.settle(await self._experience.get(one.attempt_id), evaluation, done.record.wall_s or 0.0)
