@@ -329,7 +329,7 @@ class Evaluation(ResultModel):
             lines.append(f"all samples: read_artifact {self.evidence_artifact_id}")
         if self.seconds:
             lines.append("seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in self.seconds.items()))
-        if self.note:
+        if self.note and self.note not in lines:
             lines.append(f"note: {self.note}")
         return join_lines(lines)
 
