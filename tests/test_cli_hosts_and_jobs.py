@@ -81,6 +81,8 @@ def test_a_refused_change_leaves_the_settings_as_they_were(run: Run, closed_port
     assert run("hosts", "set", "box", "port=none").returncode == 2
     assert run("hosts", "set", "box", "prot=22").returncode == 2
     assert run("hosts", "set", "box", "port").returncode == 2
+    told = " ".join(run("hosts", "set", "box", "roots=/opt/tools").stderr.split())
+    assert told.endswith("""The settings stay as they were. A list is written as JSON: 'roots=["/opt/tools"]'.""")
     assert "There is no host 'bix'" in run("hosts", "set", "bix", "port=22").stderr
     assert run("hosts", "add", "box", f"127.0.0.1:{closed_port}", "--replace").returncode == 1
     assert file.read_text() == before

@@ -3,10 +3,12 @@
 import re
 from typing import Any
 
+from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.attempt import Attempt, AttemptList
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Timing
 from gpu_mcp_server.models.profile import ProfileResult
+from gpu_mcp_server.services.evaluation.judge_results import _queue
 
 OF: Any = {"attempt_id": "a-1", "problem_id": "p-1", "problem_hash": "0", "language": "c", "host": "local"}
 EVIDENCE = {"seed_commitment": "3f" * 32, "harness_sha256": "a0" * 32, "memory": "memfd, inputs sealed"}
@@ -59,7 +61,7 @@ def test_another_shape_s_own_failure_is_said_too():
         status="judged", verdict="incorrect", reason="n=1: a", declared="x", shapes=shapes, **OF
     ).summary()
 
-    assert "2: incorrect; b" in text and "1: incorrect" not in text
+    assert "\nn=2: incorrect; b" in text and "1: incorrect" not in text
 
 
 def test_the_first_error_of_a_compiler_is_said_once():
@@ -68,6 +70,22 @@ def test_the_first_error_of_a_compiler_is_said_once():
 
     assert text.splitlines()[:2] == ["status: compile_failed", found.line_text()]
     assert text.count("'retrn' undeclared") == 1
+
+
+def test_a_note_that_a_line_says_already_is_not_said_again():
+    note = "tier smoke: not timed"
+    assert Evaluation(status="judged", verdict="correct", tier="smoke", note=note, **OF).summary().count(note) == 1
+
+
+def test_a_wait_for_a_turn_is_a_number_of_its_own():
+    waited, at_once = (JobRecord("j-1", "finished", submitted_at=5.0, started_at=at) for at in (140.0, 5.1))
+    assert (_queue(waited), _queue(at_once)) == ({"queue": 135.0}, {})
+
+
+def test_one_attempt_s_evidence_has_short_numbers_and_nothing_empty():
+    evidence = {"median_range_us": [188.4063037, 388.86233], "resources": [], "speedup_range": [0.636396, 2.096478]}
+    row = Attempt(attempt_id="a-1", kind="evaluate", created_at="", status="judged", evidence=evidence)
+    assert row.line_text().endswith("evidence: median_range_us [188.4, 388.9]")
 
 
 def test_words_have_no_hashes_and_data_has():
