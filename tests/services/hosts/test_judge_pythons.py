@@ -62,7 +62,9 @@ def test_what_the_settings_name_is_taken_without_torch(answers: VersionCache, tm
 def test_what_the_settings_name_in_vain_is_said(answers: VersionCache, tmp_path: Path):
     bare = fake_python(tmp_path / "a", numpy=None, torch=None)
     plain = fake_python(tmp_path / "b", numpy="2.0", torch=None)
-    for named, fault in ((bare, "has no NumPy"), (str(tmp_path / "gone"), "does not start")):
+    (closed := tmp_path / "closed").touch(0o600)
+    faults = {bare: "has no NumPy", str(tmp_path / "gone"): "does not exist", str(closed): "this account may not start"}
+    for named, fault in faults.items():
         found = chosen(answers, {named: "judge_python of this host", plain: "other"}, named=True)
         assert found["path"] == plain
         assert found["why"].startswith(f"instead of judge_python {named}, which {fault}; other, the first of ")
