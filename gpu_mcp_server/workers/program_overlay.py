@@ -231,16 +231,14 @@ def replaced_kernel(overlay: Overlay, kernel: Any) -> Any:
 def replaced_class(overlay: Overlay, kind: Any) -> Any:
     """Return a class of modules whose forward the kernel answers for, where they are built as the judged one."""
     forward, records = kind.forward, overlay.records
+    judged = records.plain_part(overlay.plan["module"])
     alike: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 
     def is_alike(module: Any) -> bool:
         state = tuple(part.training for part in module.modules())
         if alike.get(module, (None,))[0] != state:
             try:
-                alike[module] = (
-                    state,
-                    records.plain_part(records.describe_module(module, None)) == overlay.plan["module"],
-                )
+                alike[module] = state, records.describe_module(module, None) == judged
             except records.NotRecordable:
                 alike[module] = state, False
         return bool(alike[module][1])
@@ -249,6 +247,7 @@ def replaced_class(overlay: Overlay, kind: Any) -> Any:
     def instead(self: Any, *args: Any, **kwargs: Any) -> Any:
         original = functools.partial(forward, self)
         if type(self) is not kind or not is_alike(self):
+            overlay.passed_on += 1
             return original(*args, **kwargs)
         return overlay.answer(original, args, kwargs, self)
 

@@ -126,14 +126,20 @@ class AlternatingRuns:
     def run_pairs(self) -> None:
         """Warm both sides up, then time them by turns: before, after, after, before."""
         for side in ("before", "after"):
+            self._announce("first run", side)
             if self.run(side) is None:
                 return
         for number in range(1, self.plan["pairs"] + 1):
             for side in ("before", "after") if number % 2 else ("after", "before"):
+                self._announce("pair %d of %d" % (number, self.plan["pairs"]), side)
                 took = self.run(side)
                 if took is None:
                     return
                 self.about[side + "_s"].append(took)
+
+    @staticmethod
+    def _announce(place: str, side: str) -> None:
+        print("%s, %s the kernel" % (place, "with" if side == "after" else "without"), flush=True)
 
     def write_record(self) -> None:
         """Write down what was seen, in a folder that no run has touched."""

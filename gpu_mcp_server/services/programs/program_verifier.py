@@ -219,6 +219,19 @@ def _measured(ended: FinishedToolJob, options: VerifyOptions, names: Sequence[st
     return found if ended.status == "ok" else found | {"output": ended.output}
 
 
+def why_unused(passed_on: int) -> str:
+    """Return why a run's time says nothing of a kernel, by the calls that went to the program's own code."""
+    if passed_on:
+        return (
+            f"the kernel never ran: all {passed_on} calls of a run have other types, sizes, steps or values than it was "
+            "judged at, or modules of other attributes (training mode is one): capture with the command that you measure"
+        )
+    return (
+        "the kernel never ran, and the program never called what it replaces: another script or part of it ran than "
+        "was captured, or the interpreter reads no PYTHONPATH"
+    )
+
+
 def measured_runs(
     status: str, record: Mapping[str, Any], names: Sequence[str], options: VerifyOptions
 ) -> dict[str, Any]:
@@ -257,7 +270,7 @@ def measured_runs(
         "compared": compared.wrong or compared.unsteady or compared.said,
     }  # fmt: skip
     if not calls:
-        return found | {"status": "unused", "notes": ["the kernel never ran in the program: its time says nothing"]}
+        return found | {"status": "unused", "notes": [why_unused(max(each.passed_on for each in about.counts))]}
     if compared.unsteady:
         return found | {"notes": [UNSTEADY]}
     if compared.wrong:

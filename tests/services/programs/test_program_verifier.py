@@ -57,7 +57,9 @@ async def test_other_numbers_an_unused_kernel_and_a_failing_program_are_no_gain(
     assert wrong.status == "wrong" and wrong.speedup is None
     assert "stdout, run 1: number 2 is 0.5 before and 0.51 after" in wrong.summary()
     unused = await verify(lab, PRINTS.format(after="0.5"), overlay="")
-    assert unused.status == "unused" and "the kernel never ran" in unused.summary()
+    assert unused.status == "unused" and "never called what it replaces" in unused.summary()
+    passed = await verify(lab, PRINTS.format(after="0.5"), overlay=COUNTING.replace('"calls": 3', '"calls": 0'))
+    assert passed.status == "unused" and "all 1 calls of a run have other types" in passed.summary()
     fails = await verify(lab, "raise SystemError('plums')\n")
     assert fails.status == "failed" and "the program as it was ended with 1" in fails.summary()
     assert "plums" in fails.summary()
