@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.cli import serving_options
-from gpu_mcp_server.cli.app import PANELS, app
+from gpu_mcp_server.cli.app import AFTER_INTERRUPT, PANELS, app
 from gpu_mcp_server.cli.clients import CLIENTS, snippets
 from gpu_mcp_server.cli.doctor import host_checks, local_checks
 from gpu_mcp_server.cli.host_arguments import parsed_target
@@ -341,12 +341,19 @@ def test_interrupting_a_call_cancels_its_job(sandboxed: Run, environment: dict[s
         if "started" in line:
             break
     process.send_signal(signal.SIGINT)
-    process.communicate()
+    _, said = process.communicate()
     (job,) = json.loads(sandboxed("jobs", "--json").stdout)["jobs"]
     seen = json.loads(sandboxed("call", "job_status", "--args", json.dumps({"job_id": job["job_id"]}), "--json").stdout)
 
     assert process.returncode == 130
     assert (seen["state"], seen["status"]) == ("finished", "cancelled")
+    assert said.startswith("interrupted: The call's job was ended, too; what had its verdict is kept:")
+
+
+def test_what_ctrl_c_leaves_is_said_of_known_commands():
+    members = [member for listed in PANELS.values() for member in listed]
+    names = {member[0] if isinstance(member, tuple) else str(getattr(member, "__name__", "")) for member in members}
+    assert set(AFTER_INTERRUPT) <= names | {"run"}
 
 
 def test_doctor_says_one_line_a_check_and_fails_with_wrong_settings(run: Run):

@@ -34,7 +34,7 @@ from gpu_mcp_server.cli import (
     token,
     user,
 )
-from gpu_mcp_server.cli.output import Json, fail
+from gpu_mcp_server.cli.output import Json, fail, note
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 
 OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel", "implementations")
@@ -45,9 +45,36 @@ REMOTE = (
 )  # fmt: skip
 """Commands that act on the team's server after `login`, unless --local says otherwise; all others on this machine."""
 
+BEGINS_ANEW = "The same command begins anew."
+AFTER_INTERRUPT = {
+    "compare": "The kernels with a result above are compared, and every judgement is kept: `gpu-mcp-server history`. "
+    "The same command judges all anew; a BASE nearer to HEAD leaves fewer kernels.",
+    "recipe": "Finished steps are kept. `gpu-mcp-server recipe list` names the run, `gpu-mcp-server recipe resume RUN` "
+    "continues it; a series (repeat, compare, suite) goes on by the same command.",
+    "nccl": "The files that you gave are as they were. `nccl run` keeps finished steps: the same command goes on.",
+    "selftest": f"Nothing failed by that. {BEGINS_ANEW}",
+    "demo": f"Verdicts until then are kept: `gpu-mcp-server history`. {BEGINS_ANEW}",
+    "run": "The program was ended, too; its workspace is kept. With --detach a program goes on alone.",
+    "call": "The call's job was ended, too; what had its verdict is kept: `gpu-mcp-server history`.",
+    "logs": "The job goes on: the same command follows it again.",
+    "jobs": "", "status": "", "serve": "", "connect": "",
+}  # fmt: skip
+"""What Ctrl-C leaves, and how to go on, by command; of those with no sentence it is the usual end."""
+
 
 class CommandPanels(TyperGroup):
-    """Shows commands in groups, each with the whole first line of what it does."""
+    """Shows commands in groups, each with the whole first line of what it does, and says what Ctrl-C leaves."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C and SIGTERM end it with a sentence and exit code 130."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            command = str(ctx.invoked_subcommand or "serve")
+            if left := AFTER_INTERRUPT.get(command, BEGINS_ANEW):
+                begin = "\n" if sys.stderr.isatty() else ""  # the terminal wrote ^C
+                note(f"{begin}interrupted: {left}")
+            raise typer.Exit(130) from None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section a group."""
@@ -159,5 +186,3 @@ def run() -> None:
         app()
     except GpuMcpError as error:
         sys.exit(fail(str(error), as_json="--json" in sys.argv, code=2).exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
