@@ -17,7 +17,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from typing import Any, Dict, List, Optional
 
@@ -187,7 +186,3 @@ def main(arguments: List[str]) -> None:
         runs.run_pairs()
     finally:
         runs.write_record()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

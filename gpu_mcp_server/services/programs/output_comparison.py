@@ -98,7 +98,8 @@ def compare_outputs(
         if not numbers and not binary:
             said.append(f"{name}: {'no numbers' if first.strip() else 'empty'}, which shows nothing")
         else:
-            said.append(f"{name}: the same bytes" if same else f"{name}: {numbers} numbers agree")
+            agree = "number agrees" if numbers == 1 else "numbers agree"
+            said.append(f"{name}: the same bytes" if same else f"{name}: {numbers} {agree}")
     return OutputComparison(said="; ".join(said), empty=empty)
 
 

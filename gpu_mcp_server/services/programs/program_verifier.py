@@ -223,8 +223,9 @@ def why_unused(passed_on: int) -> str:
     """Return why a run's time says nothing of a kernel, by the calls that went to the program's own code."""
     if passed_on:
         return (
-            f"the kernel never ran: all {passed_on} calls of a run have other types, sizes, steps or values than it was "
-            "judged at, or modules of other attributes (training mode is one): capture with the command that you measure"
+            f"the kernel never ran: all {passed_on} calls of a run have other types, sizes, steps or values than it "
+            "was judged at, or modules of other attributes (training mode is one): capture with the command that you "
+            "measure"
         )
     return (
         "the kernel never ran, and the program never called what it replaces: another script or part of it ran than "

@@ -50,6 +50,8 @@ async def test_a_measured_program_has_an_interval_its_kernel_s_count_and_equal_n
     assert 0 < low <= middle <= high and found.pairs == 6
     assert (found.kernel_calls, found.passed_on) == (3, 1)
     assert found.compared == "stdout: 2 numbers agree" and "of the whole" in found.summary()
+    runs = (await lab.commands.status(found.job_id or "")).stdout.splitlines()
+    assert len(runs) == 2 + 2 * 6 and runs[:3:2] == ["first run, without the kernel", "pair 1 of 6, without the kernel"]
 
 
 async def test_other_numbers_an_unused_kernel_and_a_failing_program_are_no_gain(lab: Lab):
