@@ -1,14 +1,16 @@
 """`implementations` and `compare`: known candidates that come with a problem, and those that a change touches."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, announce, print_result
+from gpu_mcp_server.cli.output import Json, announce, print_result, withdraw
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.comparison import KernelChanges
+from gpu_mcp_server.text_safety import escape_controls
 
 
 def implementations(
@@ -41,6 +43,11 @@ def implementations(
     print_result(answer.data, answer.text, as_json=as_json)
 
 
+def one_line(text: str) -> str:
+    """Return a text that holds names of files as one line: in GitHub's log a line of its own could be a command."""
+    return escape_controls(" ".join(text.split()))
+
+
 def compare(
     base: Annotated[str, typer.Argument(help="Folder or git revision before the change.")],
     head: Annotated[str, typer.Argument(help="Folder or git revision with the change.")] = ".",
@@ -58,12 +65,18 @@ def compare(
 
         line = in_process_client.ProgressLine()
 
-        async def report_progress(message: str) -> None:
-            await line(0.0, None, message)
+        async def tell(message: str) -> None:
+            withdraw()
+            line.end()
+            typer.echo(one_line(message), err=True)
+
+        async def detail(message: str) -> None:
+            if sys.stderr.isatty() or "queue: " in message:  # in a log a line for each step is enough
+                await line(0.0, None, one_line(message))
 
         async with in_process_client.laboratory() as lab:
             try:
-                return await compare_kernels(lab, base, head, tell=report_progress, turns=turns, host=host)
+                return await compare_kernels(lab, base, head, tell=tell, detail=detail, turns=turns, host=host)
             finally:
                 line.end()
 

@@ -111,7 +111,7 @@ ChangeStatus = Literal["slower", "wrong", "refused", "faster", "same", "unknown"
 is not. new: correct, and there is nothing to compare it with."""
 FAILING: tuple[ChangeStatus, ...] = ("slower", "wrong", "refused")
 """Statuses with which `compare` ends with exit code 1."""
-_MARKS = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]()#+!|~>@"} | {"<": "&lt;", "\n": " "})
+_MARKS = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]()#+!|~>@$"} | {"<": "&lt;", "&": "&amp;", "\n": " "})
 
 
 class KernelChange(Model):
@@ -137,10 +137,20 @@ class KernelChange(Model):
     head_attempts: list[str] = []
     note: str = ""
 
+    def _speed_text(self) -> str:
+        speed = "-" if self.speed is None else f"{self.speed:.3f}"
+        return speed + (
+            f" ({self.low:.3f} to {self.high:.3f})" if self.low is not None and self.high is not None else ""
+        )
+
+    def line_text(self) -> str:
+        """Return status, speed and note on a line, for a person who waits for the table."""
+        speed = f", {self._speed_text()} times as fast as before" if self.speed is not None else ""
+        return f"{self.status}{speed}" + (f"; {' '.join(self.note.split())[:160]}" if self.note else "")
+
     def row_text(self) -> str:
         """Return a row of a Markdown table; texts of the change's author cannot format it."""
-        speed = "-" if self.speed is None else f"{self.speed:.3f}"
-        speed += f" ({self.low:.3f} to {self.high:.3f})" if self.low is not None and self.high is not None else ""
+        speed = self._speed_text()
         times = [format_time(us / 1e6) if us is not None else "-" for us in (self.base_us, self.head_us)]
         evidence = ", ".join(filter(None, (*self.base_attempts[:1], *self.head_attempts[:1]))) or "-"
         cells = [_plain(self.name), f"**{self.status}**", speed, *times, evidence, _plain(self.note)]

@@ -22,6 +22,7 @@ from gpu_mcp_server.recipes.run.paired_statistics import T99, mean_of_difference
 from gpu_mcp_server.recipes.run.run_context import Tell
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.time_format import format_time
 
 TURNS = 8
 """Pairs of judgements of a kernel, if the caller names no other number."""
@@ -62,7 +63,14 @@ class Turns:
 
 
 async def compare_kernels(
-    lab: Lab, base: str, head: str, *, tell: Tell, turns: int = TURNS, host: str | None = None
+    lab: Lab,
+    base: str,
+    head: str,
+    *,
+    tell: Tell,
+    detail: Tell | None = None,
+    turns: int = TURNS,
+    host: str | None = None,
 ) -> KernelChanges:
     """Judge the kernels that differ between two trees, by turns.
 
@@ -70,7 +78,8 @@ async def compare_kernels(
         lab: Where they are judged.
         base: Folder, or revision of the git repository of the working folder.
         head: Likewise; the tree with the change.
-        tell: Hears about progress.
+        tell: Hears of each step, before it begins, and of each kernel's result.
+        detail: Hears what a step does meanwhile: compiling, waiting for a GPU, rounds.
         turns: Judgements of each side of a kernel.
         host: Where; the default host if absent.
 
@@ -87,14 +96,19 @@ async def compare_kernels(
             f"The change touches {len(touched)} kernels; the limit is {MOST_KERNELS}.", hint="Compare smaller changes."
         )
     rows = [KernelChange(name=f"{at}:*", status="refused", note=one.refused) for at, one in new.items() if one.refused]
+    where = lab.hosts.choose(host)
+    most = sum(turns * (1 if one.base is None else 2) for one in touched)
+    await tell(f"{len(touched)} kernels are touched: up to {most} judgements on {where}")
     for number, kernel in enumerate(touched, 1):
-        await tell(f"{kernel.name}: {number} of {len(touched)}")
-        rows.append(await _KernelJudging(lab, kernel, turns, host, tell).compare())
+        place = f"{number}/{len(touched)} {kernel.name}"
+        row = await _KernelJudging(lab, kernel, turns, host, _Steps(place, tell, detail)).compare()
+        await tell(f"{place}: {row.line_text()}")
+        rows.append(row)
     rows += [KernelChange(name=name, status="removed") for name in removed_kernels(old, new)]
     kernels = sum(len(one.kernels()) for one in new.values())
     return KernelChanges(
         base=base, head=head, rows=rows, untouched=kernels - len(touched), turns=turns,
-        host=lab.hosts.choose(host), seconds=time.monotonic() - began,
+        host=where, seconds=time.monotonic() - began,
     )  # fmt: skip
 
 
@@ -124,17 +138,44 @@ def removed_kernels(old: Mapping[str, TreeProblem], new: Mapping[str, TreeProble
     return [f"{at}:{name}" for at, name in gone if at not in new or name not in readable[at].kernels()]
 
 
+@dataclass
+class _Steps:
+    """Says what is done to one kernel, and what the step before gave."""
+
+    kernel: str
+    tell: Tell
+    detail: Tell | None
+    _step: str = ""
+    _before: str = ""
+
+    async def begin(self, step: str) -> None:
+        """Say that a step begins."""
+        self._step = f"{self.kernel}: {step}"
+        await self.tell(f"{self._step}{self._before}")
+
+    def end(self, found: Evaluation, seconds: float) -> None:
+        """Keep a judgement for the next step's line."""
+        time = f", {format_time(time_of(found) / 1e6)}" if _basis(found) else ""
+        self._before = f" (before: {found.verdict or found.status}{time}, judged in {seconds:.0f} s)"
+
+    async def report(self, message: str) -> None:
+        """Say what the step does now."""
+        if self.detail is not None:
+            await self.detail(f"{self._step}: {message}")
+
+
 class _KernelJudging:
     """Judges both sides of one kernel by turns."""
 
-    def __init__(self, lab: Lab, kernel: TouchedKernel, turns: int, host: str | None, tell: Tell) -> None:
-        self._lab, self._kernel, self._turns, self._host, self._tell = lab, kernel, turns, host, tell
+    def __init__(self, lab: Lab, kernel: TouchedKernel, turns: int, host: str | None, steps: _Steps) -> None:
+        self._lab, self._kernel, self._turns, self._host, self._steps = lab, kernel, turns, host, steps
         self._judged = Turns()
 
     async def compare(self) -> KernelChange:
         """Return what the turns say; a kernel that cannot be judged is told, and the others go on."""
         try:
             problem = self._kernel.problem.model_copy(update={"implementations": {}})  # those kept stay as they are
+            await self._steps.begin("running the problem's reference")
             info = await self._lab.evaluation.registry.keep(problem, host=self._host)
             return await self._by_turns(info.problem_id)
         except GpuMcpError as error:
@@ -147,8 +188,10 @@ class _KernelJudging:
                 implementation = self._kernel.base if side == "base" else self._kernel.head
                 if implementation is None:
                     continue
-                await self._tell(f"{self._kernel.name}: turn {turn + 1} of {self._turns}, {side}")
+                await self._steps.begin(f"turn {turn + 1} of {self._turns}, {side}")
+                began = time.monotonic()
                 found = await self._judge(problem_id, implementation, f"compare: {self._kernel.name}, {side}")
+                self._steps.end(found, time.monotonic() - began)
                 getattr(self._judged, side).append(found)
             last = self._judged.head[-1]
             if (failed := failure_of(last)) is not None:
@@ -169,7 +212,7 @@ class _KernelJudging:
         # A verdict of kind `confirm` stands in no ranking and owes no confirmation run.
         return await self._lab.evaluation.evaluator.evaluate(
             problem_id, source, host=self._host, flags=implementation.flags, entry=implementation.entry,
-            timing=TIMING, note=note[:200], wait_s=WAIT_S, kind="confirm",
+            timing=TIMING, note=note[:200], wait_s=WAIT_S, kind="confirm", progress=self._steps.report,
         )  # fmt: skip
 
     def _decided(self) -> KernelChange:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.cli.implementations import one_line
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.comparison import KernelChange, KernelChanges
 from gpu_mcp_server.models.evaluation import Evaluation
-from gpu_mcp_server.recipes.headless_runs import silent
 from gpu_mcp_server.recipes.kernel_comparison import compare_kernels, decide, failure_of, touched_kernels
 from gpu_mcp_server.recipes.kernel_revisions import TreeProblem, open_tree, read_tree
 from tests.laboratory import laboratory
@@ -109,8 +109,17 @@ async def test_kernels_that_a_change_touches_are_judged_against_those_before(
     repository(tmp_path)
     (tmp_path / "a" / "slower.c").write_text("not what the revision has")
     monkeypatch.chdir(tmp_path)
+    told: list[str] = []
+    details: list[str] = []
+
+    async def tell(message: str) -> None:
+        told.append(message)
+
+    async def detail(message: str) -> None:
+        details.append(message)
+
     async with laboratory() as lab:
-        found = await compare_kernels(lab, "HEAD~1", "HEAD", tell=silent, turns=3)
+        found = await compare_kernels(lab, "HEAD~1", "HEAD", tell=tell, detail=detail, turns=3)
         attempts = await lab.store.experience.list("best")
 
     rows = {row.name: row for row in found.rows}
@@ -124,6 +133,10 @@ async def test_kernels_that_a_change_touches_are_judged_against_those_before(
     assert (rows["c:added"].status, rows["c:added"].base_attempts, rows["a:gone"].status) == ("new", [], "removed")
     assert rows["b:*"].status == "refused" and "problem.toml" in rows["b:*"].note
     assert found.fails() and not attempts.attempts  # no ranking holds a turn
+    assert told[0] == "3 kernels are touched: up to 15 judgements on local"
+    assert told[2] == "1/3 a:slower: turn 1 of 3, base"
+    assert told[3].startswith("1/3 a:slower: turn 1 of 3, head (before: correct, ")
+    assert "2/3 a:wrong: " + rows["a:wrong"].line_text() in told and "compiling" in "".join(details)
 
 
 async def test_a_tree_that_is_none_is_said(tmp_path: Path):
@@ -167,3 +180,4 @@ def test_what_the_change_s_author_wrote_formats_no_table():
     (line,) = [line for line in text.splitlines() if "wrong**" in line]
     assert r"a:\*x\* \| y" in line and r"\[see\]\(https" in line and "<img" not in line and r"\@team" in line
     assert "`b'c`" in text
+    assert one_line("a:x\n::add-mask::y\x1b[2J").startswith("a:x ::add-mask::y") and "\x1b" not in one_line("\x1b[2J")
