@@ -12,6 +12,10 @@ UNDONE = ("no hot spots: ", "no problem was made of ", "not verified: ")
 """First words of reports without a result."""
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 class CaptureOptions(Model):
     """Options of capture_problem: the calls to record, and tolerances of the problem."""
 
@@ -61,9 +65,13 @@ class CaptureReport(ResultModel):
                 f"still running on {self.host}, job {self.job_id}; job_status with wait_s waits and makes the problem"
             )
         calls = sum(s.calls for s in self.sets)
-        lines = [f"captured {self.target}: {calls} calls, {len(self.sets)} cases" if self.problem else ""]
+        lines = [
+            f"captured {self.target}: {_counted(calls, 'call')}, {_counted(len(self.sets), 'case')}"
+            if self.problem
+            else ""
+        ]
         lines[0] = lines[0] or f"{UNDONE[1]}{self.target}: {self.status}"
-        lines += [f"  {s.calls} calls: {', '.join(s.inputs)}" for s in self.sets]
+        lines += [f"  {_counted(s.calls, 'call')}: {', '.join(s.inputs)}" for s in self.sets]
         if self.replayable:
             names = ", ".join(self.replayable)
             lines.append(f"replayable: {names} cannot be varied, so times at this problem are never confirmed")
@@ -97,7 +105,7 @@ class ApplyReport(ResultModel):
         """Return how to run the copy with the kernel, and without it."""
         lines = [
             f"workspace {self.workspace_id}: a copy of {self.of} in which {self.attempt_id} answers {self.replaces} at "
-            f"{self.cases} sets of inputs",
+            f"{_counted(self.cases, 'set')} of inputs",
             "run it with PYTHONPATH=speedup_overlay before the command; without that, the program is as before",
             f"changed: {', '.join(self.files)}",
             f"patch: read_artifact {self.patch}",

@@ -33,6 +33,8 @@ TYPES = {
     "bool": ("bool", 1),
 }
 """Source: torch 2.13's names in a trace's "Input type", and bytes of an element."""
+COMPILING = "torch.compile: compiling"
+"""Row of hotspot_trace for the compiler of torch.compile."""
 _TENSOR = re.compile(r"([\w: ]{1,40})\[(\d{1,12}(?:, \d{1,12}){0,15})\]")
 Name = Annotated[str, Field(max_length=400), AfterValidator(lambda text: " ".join(escape_controls(text).split()))]
 """Of operators, kernels, modules, inputs: on one line."""
@@ -86,6 +88,11 @@ class RecordedProgram(BaseModel):
     kernels: list[RecordedRow] = Field(max_length=300)
 
     @property
+    def compiling_us(self) -> float:
+        """Return the host's time in torch.compile's compiler, on all threads."""
+        return sum(row.self_us for row in self.operators if row.name == COMPILING)
+
+    @property
     def on_gpu(self) -> bool:
         """Return whether a GPU did anything."""
         return self.device_busy_us > 0
@@ -112,16 +119,17 @@ def rank_hotspots(found: RecordedProgram, spec: DeviceSpec | None) -> tuple[list
     """Return the operators that take longest, and those that are left out.
 
     On a GPU an operator's time is that of the kernels that it launched, and kernels that no operator launched stand
-    beside them; on a processor it is its own.
+    beside them; on a processor it is its own. What torch.compile's compiler does is none: no kernel replaces it.
     """
     wall_us = found.wall_s * 1e6
+    operators = [r for r in found.operators if r.name != COMPILING]
     rows: list[tuple[RecordedRow, float]]
     kernels: list[tuple[RecordedRow, float]] = []
     if found.on_gpu:
-        rows = [(r, r.device_us) for r in found.operators if r.device_us > 0]
+        rows = [(r, r.device_us) for r in operators if r.device_us > 0]
         kernels = [(r, r.unowned_us) for r in found.kernels if r.unowned_us > 0]
     else:
-        rows = [(r, r.self_us) for r in found.operators if r.self_us > 0]
+        rows = [(r, r.self_us) for r in operators if r.self_us > 0]
     spots = [_hotspot(r, us, found, spec) for r, us in rows]
     spots += [
         Hotspot(

@@ -17,10 +17,14 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+Arguments = Tuple[Any, ...]
+Named = Dict[str, Any]
 SAMPLED = 65536
 """Values of an answer that are looked at."""
 SEEN = 400
 """Names of operators or modules that are remembered, to say which there were."""
+BUILDS = 4
+"""Ways in which modules of one path are built, training and evaluation among them, whose calls are recorded."""
 
 
 class CallRecorder:
@@ -32,7 +36,7 @@ class CallRecorder:
         self.writer = self.records.SampleWriter(plan["sample_bytes"], plan["each_bytes"])
         self.sets: Dict[Any, Dict[str, Any]] = {}
         self.seen: Dict[str, int] = {}
-        self.module: Optional[Dict[str, Any]] = None
+        self.modules: List[Named] = []
         self.others = self.graphs = self.compiled = self.differing = 0
         self.wrong = self.overload = ""
         self.device = "cpu"
@@ -52,7 +56,7 @@ class CallRecorder:
         if name in self.seen or len(self.seen) < SEEN:
             self.seen[name] = self.seen.get(name, 0) + 1
 
-    def take(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], names: List[str]) -> Optional[Dict[str, Any]]:
+    def take(self, args: Arguments, kwargs: Named, names: List[str], build: int = 0) -> Optional[Named]:
         """Count a call that is about to be made; return its set where it is the first of it."""
         with self._lock:
             if not self._began:
@@ -71,7 +75,7 @@ class CallRecorder:
                 return None
             if any(type(t).__name__ == "FakeTensor" for t in skeleton.tensors):
                 return None
-            key = (json.dumps(tree), self.records.key_of(skeleton.tensors, skeleton.leaves))
+            key = (build, json.dumps(tree), self.records.key_of(skeleton.tensors, skeleton.leaves))
             if key in self.sets:
                 self.sets[key]["calls"] += 1
                 return None
@@ -79,6 +83,7 @@ class CallRecorder:
                 self.others += 1
                 return None
             self.sets[key] = one = self._new_set(tree, skeleton, names)
+            one["module"] = build
             return one
 
     def _new_set(self, tree: Any, skeleton: Any, names: List[str]) -> Dict[str, Any]:
@@ -96,8 +101,12 @@ class CallRecorder:
         one["bytes"] = sum(t.numel() * t.element_size() for t in skeleton.tensors)
         return one
 
-    def count_calls(self, function: Any, names: List[str]) -> Any:
+    def hook_function(self, function: Any) -> Any:
         """Return a function that counts its calls, and sees whether one writes to its inputs."""
+        if isinstance(function, type):
+            self.wrong = "it is a class: name its modules by their path, as find_hotspots shows them"
+            return function
+        names = parameters_of(function)
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -105,9 +114,9 @@ class CallRecorder:
 
         return counted
 
-    def watch(self, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], names: List[str]) -> Any:
+    def watch(self, function: Any, args: Arguments, kwargs: Named, names: List[str], build: int = 0) -> Any:
         """Make a call and see whether it writes to its inputs."""
-        one = self.take(args, kwargs, names)
+        one = self.take(args, kwargs, names, build)
         if one is None:
             return function(*args, **kwargs)
         given = self.records.tensors_in([list(args), kwargs])
@@ -136,13 +145,13 @@ class CallRecorder:
         one["answers"] = min((size for size in sizes if size > 0), default=None)
 
     def _time_is_up(self, *_: Any) -> None:
-        self.end()
+        self.end(True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
-    def end(self) -> None:
-        """Write what was seen; in a forked worker nothing."""
+    def end(self, cut: bool = False) -> None:
+        """Write what was seen, and whether the program was cut off; in a forked worker nothing."""
         if os.getpid() != self._process:
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -153,10 +162,10 @@ class CallRecorder:
             if path.startswith(here) and path.endswith(".py") and ".gpu-mcp" not in path:
                 loaded[name] = path[len(here) :]
         found = {
-            "kind": self.plan["kind"], "sets": list(self.sets.values()), "seen": self.seen, "module": self.module,
+            "kind": self.plan["kind"], "sets": list(self.sets.values()), "seen": self.seen, "modules": self.modules,
             "others": self.others, "graphs": self.graphs, "compiled": self.compiled, "differing": self.differing,
             "wrong": self.wrong, "overload": self.overload, "device": self.device, "loaded": loaded,
-            "written": self.written, "pure": self.pure, "forks": self.forks,
+            "written": self.written, "pure": self.pure, "forks": self.forks, "cut": cut,
             "torch": str(self.torch.__version__), "python": sys.executable,
         }  # fmt: skip
         with open(os.path.join(self.folder, "inputs.safetensors"), "wb") as file:
@@ -318,27 +327,30 @@ def record_module(recorder: CallRecorder) -> None:
         path = path_of(self)
         if wanted.fullmatch(path) is None and wanted.fullmatch(path.partition(".")[2]) is None:
             return call(self, *args, **kwargs)
-        if not is_alike(recorder, self):
+        build = find_build(recorder, self)
+        if build is None:
             return call(self, *args, **kwargs)
-        names = parameters_of(self.forward)
-        return recorder.watch(functools.partial(call, self), args, kwargs, names)
+        return recorder.watch(functools.partial(call, self), args, kwargs, parameters_of(self.forward), build)
 
     kind.__call__ = counted
 
 
-def is_alike(recorder: CallRecorder, module: Any) -> bool:
-    """Say whether a module is built as the first one that was found, which is described now where it is this one."""
-    records = recorder.records
+def find_build(recorder: CallRecorder, module: Any) -> Optional[int]:
+    """Return which of the recorded builds a module is of; a new one is described now. None where it has no place."""
+    records, known = recorder.records, recorder.modules
     try:
-        if recorder.module is None:
-            recorder.module = records.describe_module(module, recorder.writer)
-            return True
-        alike = bool(records.describe_module(module, None) == records.plain_part(recorder.module))
+        own = records.describe_module(module, None)
+        for at, build in enumerate(known):
+            if records.plain_part(build) == own:
+                return at
+        if len(known) == BUILDS:
+            recorder.differing += 1
+            return None
+        known.append(records.describe_module(module, recorder.writer, "%d." % len(known) if known else ""))
     except records.NotRecordable as error:
         recorder.wrong = str(error)
-        return False
-    recorder.differing += not alike
-    return alike
+        return None
+    return len(known) - 1
 
 
 def run_program(plan: Dict[str, Any], rest: List[str]) -> None:
@@ -362,18 +374,15 @@ def main(arguments: List[str]) -> None:
         sys.exit(3)
     recorder = CallRecorder(torch, plan, folder)
 
-    def as_it_is(each: Any) -> Any:
-        return each
-
     def leave_as_it_is(model: Any = None, *_: Any, **__: Any) -> Any:
-        recorder.compiled += 1
-        return as_it_is if model is None else model
+        recorder.compiled += model is not None
+        return leave_as_it_is if model is None else model
 
     torch.compile = leave_as_it_is
     if plan["kind"] == "operator":
         record_operator(recorder)
     elif plan["kind"] == "function":
-        wrap_named(recorder, lambda function: recorder.count_calls(function, parameters_of(function)))
+        wrap_named(recorder, recorder.hook_function)
     elif plan["kind"] == "launch":
         if not torch.cuda.is_available():
             os.environ.setdefault("TRITON_INTERPRET", "1")

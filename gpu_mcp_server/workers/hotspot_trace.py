@@ -23,6 +23,8 @@ MARK = "gpu-mcp module: "
 MOST_EVENTS, MOST_ROWS, MOST_SHAPES, MOST_KERNELS = 2000000, 200, 8, 8
 AGAIN_S = 0.05
 """Until the next try to begin, after one in the middle of an import."""
+COMPILER, COMPILING = " (dynamo_timed)", "torch.compile: compiling"
+"""End of the names of the compiler's own parts, and the row that their time and all inside of them goes to."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -287,16 +289,16 @@ def add_thread(
     """Add one thread's operators, which nest; return when its outermost ones ran."""
     listed.sort(key=lambda e: (float(e["ts"]), -float(e["dur"])))
     outermost: List[Tuple[float, float]] = []
-    stack: List[List[Any]] = []  # [end, event, time of children, module around it]
+    stack: List[List[Any]] = []  # [end, event, time of children, module around it, compiling]
 
     def close(top: List[Any]) -> None:
-        _, event, inner, module = top
+        _, event, inner, module, compiling = top
         name = str(event.get("name"))
         own = max(0.0, float(event["dur"]) - inner)
         if name.startswith(MARK):
             modules.setdefault(name[len(MARK) :], OperatorSums()).add(float(event["dur"]))
             return
-        args = args_of(event)
+        name, args = COMPILING if compiling else name, args_of(event)
         rows.setdefault(name, OperatorSums()).add(own, part_of(args))
         if module and not on_gpu:
             add_to(rows[name].modules, module, own)
@@ -315,7 +317,8 @@ def add_thread(
                 around[2] += float(event["dur"])
             else:
                 outermost.append((start, end))
-        stack.append([end, event, 0.0, module])
+        compiling = str(event.get("name")).endswith(COMPILER) or bool(stack and stack[-1][4])
+        stack.append([end, event, 0.0, module, compiling])
     while stack:
         close(stack.pop())
     return outermost

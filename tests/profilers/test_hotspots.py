@@ -89,6 +89,22 @@ def test_operators_of_a_gpu_that_is_mostly_idle_are_listed_until_they_are_most_o
     assert lines[-2:] == ["  0.1%  100.0%  Net: 1 calls", "  0.1%  100.0%  Net.norm: 1 calls"]
 
 
+def test_a_compiled_program_s_kernels_are_named_by_their_operators_and_its_compiler_is_no_hot_spot():
+    def triton(start: float, number: int, inside: str) -> list[dict[str, Any]]:
+        return [
+            event("cpu_op", inside, start, 40.0),
+            event("cpu_op", "triton_poi_fused_add_relu_0", start + 5, 10.0, **{"External id": number}),
+            event("kernel", "triton_poi_fused_add_relu_0", start + 20, 90.0, **{"External id": number}),
+        ]
+
+    compiling = [event("cpu_op", "entire_frame_compile (dynamo_timed)", 0, 300.0)]
+    events = [*compiling, *triton(10, 1, "benchmark_all_configs (dynamo_timed)")]
+    found = recorded([*events, *triton(400, 2, "Torch-Compiled Region: 0/0")], compiled=1)
+    (spot,) = rank_hotspots(found, None)[0]
+    assert (spot.name, spot.calls, spot.total_us) == ("triton_poi_fused_add_relu_0", 1, 90.0)
+    assert found.compiling_us == 300.0, "with the calls inside of it, by which the compiler tries kernels"
+
+
 def test_on_a_processor_an_operators_own_time_counts_and_threads_are_not_added_up_in_the_rest():
     nested = [
         event("cpu_op", "aten::linear", 0, 100.0),

@@ -23,7 +23,7 @@ from gpu_mcp_server.services.jobs.gpu_needs import ATTACHED_S, DETACHED_S, GpuNe
 from gpu_mcp_server.services.jobs.gpu_scheduler import GpuScheduler
 from gpu_mcp_server.services.jobs.job_runner import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
-from gpu_mcp_server.services.jobs.output_text import head_and_tail, plain_stdout, safe_text
+from gpu_mcp_server.services.jobs.output_text import head_and_tail, plain_stdout, safe_text, shown_lines
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
@@ -393,7 +393,7 @@ def last_line_to(progress: Progress | None) -> OnOutput | None:
         return None
 
     async def report_output(name: str, fresh: bytes) -> None:
-        last = safe_text(fresh[-400:]).strip().rpartition("\n")[2]
-        await progress(f"{name}: {last[:160]}")
+        if said := shown_lines(safe_text(fresh[-400:])):
+            await progress(f"{name}: {said[-1][:160]}")
 
     return report_output

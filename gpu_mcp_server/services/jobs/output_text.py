@@ -47,3 +47,12 @@ def progress_lines(data: bytes) -> list[str]:
         if isinstance(text, str):
             said.append(text[:200])
     return said
+
+
+PROFILER_MARKS = ("USDT:", "STAGE:")
+"""Beginnings of lines that torch's profiler writes to stderr at its start and end. Source: torch 2.13."""
+
+
+def shown_lines(text: str) -> list[str]:
+    """Return the lines of an output that a person is shown: no empty ones, none that torch's profiler added."""
+    return [line for line in text.splitlines() if line.strip() and not line.startswith(PROFILER_MARKS)]

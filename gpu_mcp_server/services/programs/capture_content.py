@@ -70,6 +70,8 @@ class RecordedSet(BaseModel):
     answer: dict[str, Any] | None = None
     """Around the tensors of an answer; none where it holds values of other kinds."""
     answer_leaves: list[bool | int | float | str | None] = Field(default=[], max_length=2000)
+    module: Count = 0
+    """Number of the module's build, where calls of a module are recorded."""
     why: Text = ""
     """Reason that excludes it from the cases."""
 
@@ -87,11 +89,14 @@ class CallRecording(BaseModel):
 
     sets: list[RecordedSet] = Field(max_length=64)
     seen: dict[Text, Count] = Field(max_length=500)
-    module: dict[str, Any] | None = None
+    modules: list[dict[str, Any]] = Field(default=[], max_length=8)
+    """Of a module: its builds, as the judge makes it again; training mode and evaluation are two."""
     others: Count
     graphs: Count
     compiled: Count
     forks: Count = 0
+    cut: bool = False
+    """Whether the program was ended at record_s."""
     differing: Count
     wrong: Text
     overload: Text
@@ -102,6 +107,12 @@ class CallRecording(BaseModel):
     """Of these, arguments whose values before the launch do not count."""
     loaded: dict[Text, Text] = Field(max_length=20_000)
     torch: Text
+
+    @model_validator(mode="after")
+    def _has_its_modules(self) -> "CallRecording":
+        if any(s.module >= max(1, len(self.modules)) for s in self.sets):
+            raise ValueError("a set of inputs names a module that is not there")
+        return self
 
 
 class NoTorch(BaseModel):
@@ -132,23 +143,40 @@ def chosen_sets(found: CallRecording, most: int) -> tuple[list[RecordedSet], lis
 
     Those whose arguments have one form are alike; the form with the most data is taken, of it the sets with the most.
     """
-    notes = [f"{s.calls} calls are left out: {s.why}" for s in found.sets if s.why][:6]
+    sets = [s if s.why or s.tensors else s.model_copy(update={"why": "it takes no tensor"}) for s in found.sets]
+    notes = [f"{s.calls} calls are left out: {s.why}" for s in sets if s.why][:6]
     weights: dict[str, int] = {}
     forms: dict[str, list[RecordedSet]] = {}
-    for one in found.sets:
+    for one in sets:
         if not one.why:
-            form = json.dumps([one.skeleton, one.names, [(t.dtype, t.order()) for t in one.tensors], len(one.leaves)])
+            order = [(t.dtype, t.order()) for t in one.tensors]
+            form = json.dumps([one.module, one.skeleton, one.names, order, len(one.leaves)])
             forms.setdefault(form, []).append(one)
             weights[form] = weights.get(form, 0) + one.calls * (one.bytes + 1)
     if not forms:
         return [], notes
     best = max(forms, key=lambda form: weights[form])
-    other = sum(s.calls for form, listed in forms.items() if form != best for s in listed)
+    build = forms[best][0].module
+    others = [s for form, listed in forms.items() if form != best for s in listed]
+    for at in sorted({s.module for s in others} - {build}):
+        calls = sum(s.calls for s in others if s.module == at)
+        notes.append(f"{calls} calls of {told_build(found.modules, at, build)} are left out: they have less data")
+    other = sum(s.calls for s in others if s.module == build)
     notes += [f"{other} calls have arguments of another form and are left out"] if other else []
     ranked = sorted(forms[best], key=lambda s: -s.calls * (s.bytes + 1))
     left = sum(s.calls for s in ranked[most:])
     notes += [f"{left} calls with less data are left out: options.sets is {most}"] if left else []
     return ranked[:most], notes
+
+
+def told_build(modules: Sequence[Mapping[str, Any]], at: int, taken: int) -> str:
+    """Return in words how a module's build differs from the one whose calls are taken."""
+    one, other = (json.dumps(modules[n], sort_keys=True) for n in (at, taken))
+    for mode, word in (("true", "training"), ("false", "evaluation")):
+        said = f'"training": {{"value": {mode}}}'
+        if said in one and said not in other:
+            return f"modules in {word} mode"
+    return "modules built otherwise"
 
 
 def captured_problem(
@@ -181,7 +209,7 @@ def captured_problem(
         "skeleton": sets[0].skeleton,
         "names": sets[0].names,
         "passed": passed,
-        "module": found.module if kind == "module" else None,
+        "module": found.modules[sets[0].module] if kind == "module" else None,
         **({"written": found.written, "pure": found.pure} if kind == "launch" else {}),
         "sets": [_set_record(s) for s in sets],
     }
@@ -189,7 +217,7 @@ def captured_problem(
     constants = [v for at, v in enumerate(sets[0].leaves) if at not in passed]
     said += f"; values beside the tensors, in order: {constants}" if constants else ""
     problem = suite_problem(
-        target, reference_text(target, kind, found), kind="captured",
+        target, reference_text(target, kind, found, sets[0].module), kind="captured",
         cases=[{"recorded": {"at": at, "calls": s.calls}} for at, s in enumerate(sets)],
         wish=ImportOverrides(rtol=options.rtol, atol=options.atol), atol=usual_atol(sets),
         files={**files, "capture.json": json.dumps(record), "inputs.safetensors": base64.b64encode(samples).decode()},
@@ -211,7 +239,7 @@ def usual_atol(sets: Sequence[RecordedSet]) -> float | None:
     return (1e-2 if wide else 1e-4) * min(1.0, *sizes) if sizes else None
 
 
-def reference_text(target: str, kind: Target, found: CallRecording) -> str:
+def reference_text(target: str, kind: Target, found: CallRecording, build: int = 0) -> str:
     """Return the problem's file, which imports the target by its name in torch or in the program."""
     if kind == "operator":
         return (
@@ -219,7 +247,7 @@ def reference_text(target: str, kind: Target, found: CallRecording) -> str:
             f"def call(*args, **kwargs):\n    return torch.ops.{found.overload}(*args, **kwargs)\n"
         )
     called = target.removesuffix(GRID).replace("__main__:", f"{MAIN}:")
-    name = str((found.module or {}).get("class")) if kind == "module" else called
+    name = str(found.modules[build].get("class")) if kind == "module" else called
     if kind == "launch" and found.device == "cpu":
         return (
             f'"""{target} of a program; its own code lies beside this file, and Triton interprets it."""\n\n'

@@ -18,11 +18,15 @@ from gpu_mcp_server.profilers.hotspots import (
 )
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.hosts.device_specs import spec_of
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
+from gpu_mcp_server.services.jobs.command_checks import NOT_FOUND
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.jobs.output_text import shown_lines
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
 from gpu_mcp_server.services.profiles.profile_targets import PYTHON, Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
+from gpu_mcp_server.time_format import format_duration
 
 PURPOSE = "hotspots"
 FOLDER = f"{OURS}/hotspots"
@@ -32,8 +36,12 @@ NO_NETWORK = re.compile(
     r"|Network is unreachable|couldn't connect to|Max retries exceeded"
 )
 """Source: messages of glibc's getaddrinfo, of errno ENETUNREACH, of huggingface_hub and of requests."""
+NOT_THERE = re.compile(r"^(\S*python\S*): No such file or directory$", re.MULTILINE)
+"""Line of run_profiler.py about a command that cannot be started."""
 VALUED, PROGRAM, CUT = "WX", "mc", "EI"
 """Letters of options: with a value, naming the program to run, ignoring PYTHONPATH."""
+COMPILING_SHARE = 0.01
+"""Least part of the recorded time that is worth a note."""
 SLOW_EVENTS = 200_000
 """Operators a second. Above, the profiler's own microseconds are a good part of each operator's time."""
 
@@ -83,7 +91,7 @@ class HotspotFinder:
             env={},
             tool=None,
             extra_files={f"{OURS}/{name}": (WORKERS / name).read_bytes() for name in modules},
-            context={"options": options.model_dump()},
+            context={"options": options.model_dump(), "torch_python": torch_python(target.probe)},
             gpus=min(1, len(target.probe.gpus)),
         )
         job_id, attempt_id = await self._tools.start(job, target)
@@ -112,8 +120,10 @@ class HotspotFinder:
         )
         if isinstance(found, RecordedProgram):
             report = report.model_copy(update=_ranked(found, HotspotOptions(**row.context["options"]), ended))
+            if not found.operators and ended.about.get("code"):
+                report = report.model_copy(update={"status": "failed", "output": "\n".join(shown_lines(ended.output))})
         else:
-            report = report.model_copy(update=_not_recorded(found, ended))
+            report = report.model_copy(update=_not_recorded(found, ended, row))
         evidence = {"hotspots": [[h.name, h.share] for h in report.hotspots[:5]], "profiler": report.profiler}
         reason = report.summary().partition("\n")[0][:300]
         await self._tools.experience.finish(
@@ -184,9 +194,13 @@ def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJ
     if code := ended.about.get("code"):
         notes.append(f"the program ended with {code}; times until then are shown. {last_words(ended)}")
     if found.wall_s >= options.record_s:
-        notes.append(f"the program was ended after record_s, {options.record_s:g} s; the rest was not run")
+        asked = f" ({found.steps} of {options.steps} steps were done: raise record_s)" if options.steps else ""
+        notes.append(f"the program was ended after record_s, {options.record_s:g} s; the rest was not run{asked}")
     elif options.steps and found.steps >= options.steps:
         notes.append(f"the program was ended after {found.steps} steps; the rest was not run")
+    if found.compiling_us >= COMPILING_SHARE * found.wall_s * 1e6:
+        took = format_duration(found.compiling_us / 1e6)
+        notes.append(f"torch.compile was compiling for {took} of it, in no row above: leave that out with warm_s")
     if found.compiled:
         notes.append("torch.compile was used: each compiled region counts as one operator; modules inside are unknown")
     if found.forks:
@@ -199,27 +213,50 @@ def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJ
         notes.append("the recording is longer than 2,000,000 events; the others are left out: lower record_s")
     if found.events > SLOW_EVENTS * found.wall_s:
         notes.append("operators are very short: the profiler's own time is part of theirs")
-    if not found.operators:
+    if not found.operators and not ended.about.get("code"):
         notes.append("no operator of torch ran in the recorded time: lower warm_s or raise record_s")
     return notes + without_network(ended)
 
 
-def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob) -> dict[str, Any]:
+def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob, row: JobRow) -> dict[str, Any]:
     if found is not None:
-        return {"status": "failed", "notes": [without_torch(found.python, found.missing)]}
+        return {
+            "status": "failed",
+            "notes": [without_torch(found.python, found.missing, row.context.get("torch_python"))],
+        }
     status = ended.status if ended.status != "ok" else "failed"
     notes = [n for n in (ended.done.record.note,) if n]
     if status == "timeout":
         notes.append("nothing was recorded before the limit: lower warm_s, or raise timeout_s")
-    return {"status": status, "notes": notes + without_network(ended), "output": ended.output}
+    notes += without_interpreter(ended) + without_network(ended)
+    return {"status": status, "notes": notes, "output": "\n".join(shown_lines(ended.output))}
 
 
-def without_torch(python: str, missing: str) -> str:
-    """Return advice for an interpreter without torch."""
+def without_interpreter(ended: FinishedToolJob) -> list[str]:
+    """Return advice for a command whose interpreter is not in the sandbox; nothing for any other."""
+    found = NOT_THERE.search(ended.output) if ended.about.get("code") == NOT_FOUND else None
+    if found is None:
+        return []
+    return [
+        f"there is no {found[1]} in the sandbox, which shows system folders, those of the host's judge_python and "
+        "`roots`: begin the command with judge_python's path, or set it to this one; `gpu-mcp-server doctor` says "
+        "whether it starts"
+    ]
+
+
+def without_torch(python: str, missing: str, known: str | None) -> str:
+    """Return advice for an interpreter without torch; `known` is the judge's interpreter, where that has it."""
+    if known:
+        return f"{python} cannot import torch ({missing}); the host's judge_python can: begin the command with {known}"
     return (
         f"{python} cannot import torch ({missing}): give the interpreter that has it as command's "
         "first word, and name it as judge_python of the host so that jobs may read its folder"
     )
+
+
+def torch_python(probe: HostProbe) -> str | None:
+    """Return the path of a host's judge_python, if that has torch."""
+    return probe.judge.path if probe.judge and probe.judge.torch else None
 
 
 def without_network(ended: FinishedToolJob) -> list[str]:
@@ -235,5 +272,5 @@ def without_network(ended: FinishedToolJob) -> list[str]:
 
 def last_words(ended: FinishedToolJob) -> str:
     """Return the last two lines that a program printed, of which errors come last."""
-    lines = [line for line in ended.output.strip().splitlines() if line.strip() and not line.startswith("USDT:")]
-    return "; ".join(lines[-2:])[:400]
+    lines = [line for line in shown_lines(ended.output) if line.strip(" ^~")]  # marks below a line of a traceback
+    return "; ".join(line.strip() for line in lines[-2:])[:400]

@@ -34,6 +34,8 @@ from gpu_mcp_server.services.programs.capture_content import (
 from gpu_mcp_server.services.programs.hotspot_finder import (
     last_words,
     split_command,
+    torch_python,
+    without_interpreter,
     without_network,
     without_torch,
 )
@@ -114,9 +116,12 @@ class ProblemCapture:
             env={},
             tool=None,
             extra_files={f"{OURS}/{path.name}": path.read_bytes() for path in modules},
-            context={"target": target, "kind": kind, "script": rest[0], "options": options.model_dump()},
+            context={
+                "target": target, "kind": kind, "script": rest[0], "options": options.model_dump(),
+                "torch_python": torch_python(run_at.probe),
+            },
             gpus=min(1, len(run_at.probe.gpus)),
-        )
+        )  # fmt: skip
         job_id, attempt_id = await self._tools.start(job, run_at)
         if progress is not None:
             await progress(f"program whose calls are recorded, job {job_id} on {run_at.host}")
@@ -141,7 +146,7 @@ class ProblemCapture:
         if isinstance(found, CallRecording):
             report = report.model_copy(update=await self._captured(found, ended, row))
         else:
-            report = report.model_copy(update=_not_recorded(found, ended))
+            report = report.model_copy(update=_not_recorded(found, ended, row))
         evidence = {"target": report.target, "problem": report.problem.problem_id if report.problem else None}
         await self._tools.experience.finish(
             row.attempt_id or "",
@@ -157,9 +162,17 @@ class ProblemCapture:
         kind: Target = row.context["kind"]
         sets, notes = chosen_sets(found, options.sets)
         notes += _notes(found, ended)
+        if found.cut:
+            notes.append(
+                f"the program was ended {options.record_s:g} s after the first call (record_s); calls until then"
+            )
         if not sets:
-            said = {"notes": [*notes, *_why_nothing(target, kind, found)], "output": ended.output}
+            unreached = ended.about.get("code") and kind in ("function", "launch") and not found.wrong
+            why = [] if unreached else _why_nothing(target, kind, found)
+            said = {"notes": [*notes, *why], "output": ended.output}
             return {"status": "failed" if ended.about.get("code") else "nothing", **said}
+        if kind == "module" and not found.modules:
+            return {"status": "failed", "notes": [*notes, "the record of calls describes no module"]}
         told = {
             "sets": [told_set(s) for s in sets],
             "replayable": replayable_inputs(sets),
@@ -254,7 +267,7 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
     if found.others:
         notes.append(f"{found.others} calls with further shapes or values were not recorded")
     if found.differing:
-        notes.append(f"{found.differing} calls of another overload, or of modules built otherwise, are left out")
+        notes.append(f"{found.differing} calls of another overload, or of modules of a fifth build, are left out")
     if found.compiled:
         notes.append("torch.compile was off in this run, so that calls could be recorded: compare with its own kernels")
     if found.forks:
@@ -272,6 +285,8 @@ def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
         return [f"{target} cannot be captured: {found.wrong}"]
     if found.sets:
         return []
+    if found.graphs:
+        return [f"every call of {target} went into a CUDA graph: run the program without graphs to capture it"]
     target = target.removesuffix(GRID)
     where = target.partition(":")[0]
     by_name = kind in ("function", "launch")
@@ -289,11 +304,15 @@ def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
     return [f"the program never ran {target}{ran}"]
 
 
-def _not_recorded(found: NoTorch | str, ended: FinishedToolJob) -> dict[str, Any]:
+def _not_recorded(found: NoTorch | str, ended: FinishedToolJob, row: JobRow) -> dict[str, Any]:
     if isinstance(found, NoTorch):
-        return {"status": "failed", "notes": [without_torch(found.python, found.missing)]}
+        return {
+            "status": "failed",
+            "notes": [without_torch(found.python, found.missing, row.context.get("torch_python"))],
+        }
     status = ended.status if ended.status != "ok" else "failed"
     notes = [n for n in (found, ended.done.record.note) if n]
     if status == "timeout":
         notes.append("the program was ended before a call was seen, or within options.record_s: raise timeout_s")
-    return {"status": status, "notes": notes + without_network(ended), "output": ended.output}
+    notes += without_interpreter(ended) + without_network(ended)
+    return {"status": status, "notes": notes, "output": ended.output}

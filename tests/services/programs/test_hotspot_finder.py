@@ -73,8 +73,9 @@ async def test_a_part_of_a_long_run_is_recorded_and_the_rest_is_not_run(lab: Lab
     endless = TRAIN.replace("range(local_part.STEPS)", "__import__('itertools').count()")
     steps = await find(lab, endless, steps=3)
     assert steps.steps == 3 and "ended after 3 steps" in steps.summary()
-    timed = await find(lab, endless, warm_s=0.5, record_s=1.0)
+    timed = await find(lab, endless, warm_s=0.5, record_s=1.0, steps=100_000)
     assert (timed.wall_s or 0) >= 1.0 and "ended after record_s, 1 s" in timed.summary()
+    assert " of 100000 steps were done: raise record_s" in timed.summary()
     module = await find(lab, TRAIN, command=[PYTHON, "-X", "utf8", "-m", "part"])
     assert module.status == "ok" and module.steps == 8, "modules beside it are found, as by the interpreter itself"
 
@@ -83,10 +84,15 @@ async def test_a_part_of_a_long_run_is_recorded_and_the_rest_is_not_run(lab: Lab
 async def test_what_went_wrong_is_said_and_what_was_seen_is_kept(lab: Lab):
     raises = await find(lab, TRAIN + "\nraise SystemError('out of plums')\n")
     assert raises.steps == 8 and "ended with 1" in raises.summary() and "out of plums" in raises.summary()
+    at_once = await find(lab, "import torch\nraise SystemError('no plums')\n")
+    assert at_once.status == "failed" and "no plums" in at_once.output and "warm_s" not in at_once.summary()
     silent = await find(lab, "print(1)\n")
     assert silent.status == "ok" and not silent.hotspots and "no operator of torch ran" in silent.summary()
-    forks = await find(lab, "import os\nif os.fork() == 0: os._exit(0)\nos.wait()\n" + TRAIN)
-    assert "1 child processes" in forks.summary()
+    loads = TRAIN + "import urllib.request\nfrom torch.utils.data import DataLoader\n"
+    loads += "print(sum(len(batch) for batch in DataLoader(range(8), num_workers=2)))\n"
+    forks = await find(lab, loads + "urllib.request.urlopen('http://example.org')\n")
+    assert forks.steps == 8 and "2 child processes (workers that load data) were not recorded" in forks.summary()
+    assert "wanted the network, and a job has none" in forks.summary()
     forged = "import os\nopen('.gpu-mcp/hotspots/recording.json', 'w').write('{\"operators\": 1}')\nos._exit(0)\n"
     assert (await find(lab, forged)).status == "failed"
 
@@ -94,7 +100,9 @@ async def test_what_went_wrong_is_said_and_what_was_seen_is_kept(lab: Lab):
 async def test_without_torch_the_interpreter_is_named(lab: Lab):
     found = await find(lab, TRAIN, command=["/usr/bin/python3", "-S", "program.py"])
     assert found.status == "failed" and "/usr/bin/python3 cannot import torch" in found.summary()
-    assert "judge_python" in found.summary()
+    assert "judge_python" in found.summary() and (not PYTHON or f"begin the command with {PYTHON}" in found.summary())
+    missing = await find(lab, TRAIN, command=["/no/such/python3", "program.py"])
+    assert missing.status == "failed" and "there is no /no/such/python3 in the sandbox" in missing.summary()
 
 
 def test_only_python_programs_are_taken():

@@ -119,11 +119,31 @@ async def test_calls_that_make_no_problem_are_explained(lab: Lab):
     assert "int64[300000] has 2400000 bytes" in ended.summary() and "plums" in ended.summary()
     writes = await capture(lab, "import torch\nx = torch.ones(3)\nx.add_(1)\n", "aten::add_")
     assert writes.status == "nothing" and "writes to its inputs" in writes.summary()
+    graphs = await capture(lab, IN_A_GRAPH, "aten::sum")
+    assert "1 calls were recorded into CUDA graphs" in graphs.summary() and "never ran" not in graphs.summary()
+    assert "every call of aten::sum went into a CUDA graph: run the program without" in graphs.summary()
+    a_class = await capture(lab, IMAGES, "__main__:ChannelNorm", "1", "16")
+    assert a_class.status == "nothing" and "it is a class: name its modules by their path" in a_class.summary()
+    before = await capture(lab, "import torch\nraise SystemError('plums')\ndef f(x):\n    return x\n", "__main__:f")
+    assert before.status == "failed" and "defines no f" not in before.summary() and "plums" in before.summary()
+    endless = "import torch\nwhile True:\n    torch.ones(3).sum()\n"
+    cut = await capture(lab, endless, "aten::sum", record_s=0.5)
+    assert cut.sets[0].calls > 1 and "ended 0.5 s after the first call" in cut.summary()
 
 
+IN_A_GRAPH = """
+import torch
+
+x = torch.ones(3)
+torch.cuda.is_available = torch.cuda.is_current_stream_capturing = lambda: True
+x.sum()
+torch.cuda.is_available = torch.cuda.is_current_stream_capturing = lambda: False
+"""
+"""As it is for the recorder where a stream is being captured."""
 FORKS = """
 import os, sys, urllib.request
 import torch
+from torch.utils.data import DataLoader
 
 
 @torch.compile
@@ -131,6 +151,15 @@ def doubled(x):
     return torch.mm(x, x)
 
 
+class Products(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, at):
+        return torch.mm(torch.ones(4, 4), torch.ones(4, 4))
+
+
+assert sum(batch.sum().item() for batch in DataLoader(Products(), num_workers=2)) == 4 * 64
 if os.fork() == 0:
     doubled(torch.ones(2, 2))
     sys.exit(0)
@@ -145,7 +174,7 @@ async def test_a_program_that_forks_compiles_and_wants_the_network_loses_nothing
     found = await capture(lab, FORKS, "aten::mm")
     assert [(s.calls, s.inputs) for s in found.sets] == [(1, ["self float32[3, 3]", "mat2 float32[3, 3]"])]
     said = found.summary()
-    assert "calls in 1 child processes" in said and "torch.compile was off in this run" in said
+    assert "calls in 3 child processes" in said and "torch.compile was off in this run" in said
     assert "wanted the network, and a job has none: put the files" in said
 
 

@@ -121,6 +121,11 @@ def test_sets_with_other_numbers_of_plain_values_are_not_alike():
     found = parse_calls(record(leaves=[1, 2]))
     assert isinstance(found, CallRecording) and [s.leaves for s in chosen_sets(found, 8)[0]] == [[1, 2]]
     assert parse_calls(b"") == ""
+    without = parse_calls(record(tensors=[], names=[]))
+    assert isinstance(without, CallRecording)
+    assert chosen_sets(without, 8) == ([], ["3 calls are left out: it takes no tensor"] * 2)
+    forged = parse_calls(record(module=1))
+    assert isinstance(forged, str) and "names a module that is not there" in forged
 
 
 async def test_a_module_is_read_once_and_reading_ends_at_the_limit(lab: Lab, monkeypatch: pytest.MonkeyPatch):
