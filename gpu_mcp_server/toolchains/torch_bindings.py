@@ -1,7 +1,8 @@
-"""Extensions of torch as single files: which functions a source binds, and the Python that calls one of them.
+"""Extensions of torch and tvm-ffi as single files: functions that a source binds, and the Python that calls one.
 
 Source: pybind11's documentation (`module_::def`), PyTorch's "Custom C++ and CUDA Operators" (TORCH_LIBRARY, schemas),
-torch/utils/cpp_extension.py of torch 2.13 (`_import_module_from_library`, TORCH_EXTENSION_NAME).
+torch/utils/cpp_extension.py of torch 2.13 (`_import_module_from_library`, TORCH_EXTENSION_NAME); apache-tvm-ffi 0.1.15
+(tvm/ffi/function.h, `load_module`).
 """
 
 import re
@@ -21,10 +22,17 @@ FOLDER = "extension"
 ENTRIES = ("launch", "forward", "run", "custom_kernel", "solve")
 """Names under which suites look for a kernel, in the order in which one is taken where none is asked for."""
 
+_HEAD = (
+    "import os",
+    "import torch",
+    f"folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), {FOLDER!r})",
+)
 _HEADERS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/", re.MULTILINE)
 _MODULE = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)\s*,")
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)\s*\{")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"\s*,\s*(?:&|TORCH_FN\s*\(\s*&?)?\s*((?:\w+\s*::\s*)*\w+|\[)")
+_TVM_HEADERS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]tvm/ffi/", re.MULTILINE)
+_EXPORTED = re.compile(r"\bTVM_FFI_DLL_EXPORT_TYPED_FUNC\s*\(\s*(\w+)\s*,\s*((?:\w+\s*::\s*)*\w+|\[)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)\)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
 MOST_MACROS, MOST_WRITTEN = 16, 1 << 17
 """Most macros that bind a function, of those that a source defines, and characters that a macro's uses may become: one
@@ -45,7 +53,7 @@ class BoundFunction:
 
     name: str
     place: str
-    """What reaches it in Python: `kernel_extension.NAME` or `torch.ops.NAMESPACE.NAME`."""
+    """What reaches it in Python: `extension.NAME` or `torch.ops.NAMESPACE.NAME`."""
     returns: bool
     """Whether it returns tensors; otherwise it writes into those that it is given."""
     parameters: int | None
@@ -63,6 +71,8 @@ class Binding:
     text: str
     """The Python file."""
     function: str
+    by: Literal["torch", "tvm_ffi"]
+    """Package that loads the library."""
 
 
 def needs_torch(source: str) -> bool:
@@ -76,10 +86,24 @@ def binds_torch(source: str) -> bool:
     return bool(_HEADERS.search(code) and (_MODULE.search(code) or _LIBRARY.search(code)))
 
 
+def binds_tvm(source: str) -> bool:
+    """Say whether a C++ or CUDA source exports functions of tvm-ffi."""
+    code = strip_comments(source)
+    return bool(_TVM_HEADERS.search(code) and _EXPORTED.search(code))
+
+
+def is_extension(source: str) -> bool:
+    """Say whether a source is called through Python, by torch or tvm-ffi."""
+    return binds_torch(source) or binds_tvm(source)
+
+
 def bound_functions(source: str) -> list[BoundFunction]:
-    """Return the functions that a source binds, by pybind11 first."""
+    """Return the functions that a source binds: by tvm-ffi, where torch binds none, else by pybind11 first."""
     code = strip_comments(source)
     found: dict[str, BoundFunction] = {}
+    exported = () if binds_torch(source) else islice(_EXPORTED.finditer(code), MOST_BOUND)
+    for name, function in (each.groups() for each in exported):
+        found[name] = BoundFunction(name, f"extension.{name}", *_shape_of(code, function))
     module = _MODULE.search(code)
     if module:
         for name, function in _bindings(_expanded(code, code[module.end() :])):
@@ -121,15 +145,16 @@ def binding_of(source: str, entry: str, inputs: int, outputs: int, dims: int) ->
     if chosen is None:
         raise BadRequest(
             f"The extension binds no function {entry!r}; it binds {', '.join(known) or 'none in plain words'}.",
-            hint='Name one as entry; it is bound by m.def("NAME", &function) or a schema.',
+            hint='Name one as entry; it is bound by m.def("NAME", &function), a schema, or '
+            "TVM_FFI_DLL_EXPORT_TYPED_FUNC.",
         )
     given = _given(chosen, inputs, outputs, dims)
-    module = _MODULE.search(strip_comments(source))
-    name = module[1] if module and module[1] != "TORCH_EXTENSION_NAME" else MODULE
-    if chosen.returns and given == inputs:
-        return Binding("model", name, _file(name, chosen.place, python=module is not None, returns=True), chosen.name)
-    text = _file(name, chosen.place, python=module is not None, returns=False, given=given, entry=entry)
-    return Binding("launcher", name, text, chosen.name)
+    returns = chosen.returns and given == inputs
+    by, name, load, call = _loading(source, chosen)
+    how = [f"def {entry}(*given):", f"    {chosen.place}(*given[:{given}])"]
+    model = ["class ModelNew(torch.nn.Module):", "    def forward(self, *inputs):", f"        return {call}"]
+    text = "\n".join([*_HEAD, *load, *(model if returns else how)]) + "\n"
+    return Binding("model" if returns else "launcher", name, text, chosen.name, by)
 
 
 def _given(chosen: BoundFunction, inputs: int, outputs: int, dims: int) -> int:
@@ -148,24 +173,19 @@ def _given(chosen: BoundFunction, inputs: int, outputs: int, dims: int) -> int:
     return chosen.parameters
 
 
-def _file(name: str, place: str, *, python: bool, returns: bool, given: int = 0, entry: str = "launch") -> str:
-    """Return the Python file that loads the library as torch does and calls the function."""
-    lines = [
-        "import os",
-        "import torch",
+def _loading(source: str, chosen: BoundFunction) -> tuple[Literal["torch", "tvm_ffi"], str, list[str], str]:
+    """Return the package that loads a library, the library's name, the lines that do it, and a call with results."""
+    call = f"{chosen.place}(*inputs)"
+    if not binds_torch(source):
+        load = ["import tvm_ffi", f'extension = tvm_ffi.load_module(os.path.join(folder, "{MODULE}.so"))']
+        return "tvm_ffi", MODULE, load, f"torch.from_dlpack({call})"
+    module = _MODULE.search(strip_comments(source))
+    name = module[1] if module and module[1] != "TORCH_EXTENSION_NAME" else MODULE
+    load = [
         "from torch.utils import cpp_extension",
-        f"folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), {FOLDER!r})",
-        f"extension = cpp_extension._import_module_from_library({name!r}, folder, {python})",
+        f"extension = cpp_extension._import_module_from_library({name!r}, folder, {module is not None})",
     ]
-    if returns:
-        lines += [
-            "class ModelNew(torch.nn.Module):",
-            "    def forward(self, *inputs):",
-            f"        return {place}(*inputs)",
-        ]
-    else:
-        lines += [f"def {entry}(*given):", f"    {place}(*given[:{given}])"]
-    return "\n".join(lines) + "\n"
+    return "torch", name, load, call
 
 
 def _bindings(body: str) -> list[tuple[str, str]]:

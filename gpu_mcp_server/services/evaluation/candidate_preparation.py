@@ -21,7 +21,7 @@ from gpu_mcp_server.services.jobs.gpu_needs import GpuNeed
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.flags import linked_libraries
-from gpu_mcp_server.toolchains.torch_bindings import FOLDER, Binding, binding_of, binds_torch, needs_torch
+from gpu_mcp_server.toolchains.torch_bindings import FOLDER, Binding, binding_of, binds_tvm, is_extension, needs_torch
 
 
 class CandidatePreparation:
@@ -105,18 +105,18 @@ class CandidatePreparation:
             return BuildState(built, BuiltCandidate("library", library, trial.entry, await coding))
         files = {f"{FOLDER}/{binding.module}.so": library}
         candidate = BuiltCandidate(kind, binding.text.encode(), trial.entry, await coding, files)
-        return BuildState(built, candidate, binding=f"torch, {binding.function}")
+        return BuildState(built, candidate, binding=f"{binding.by}, {binding.function}")
 
 
 def binding_for(problem: Problem, source: CandidateSource, entry: str) -> Binding | None:
-    """Return how a source that is an extension of torch is called; None for every other.
+    """Return how a source that is an extension of torch or tvm-ffi is called; None for every other.
 
     Raises:
         BadRequest: If it binds no function, or none that fits the problem.
     """
-    if source.language not in ("cpp", "cuda") or not needs_torch(source.text):
+    if source.language not in ("cpp", "cuda") or not (needs_torch(source.text) or binds_tvm(source.text)):
         return None
-    if not binds_torch(source.text):
+    if not is_extension(source.text):
         raise BadRequest(
             "The source includes torch's headers and binds no function that the judge could call.",
             hint='Add PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("NAME", &NAME); }, or a TORCH_LIBRARY.',

@@ -10,7 +10,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import DType, Problem, TensorSpec
 from gpu_mcp_server.toolchains.c_source import strip_comments
-from gpu_mcp_server.toolchains.torch_bindings import binds_torch
+from gpu_mcp_server.toolchains.torch_bindings import is_extension
 
 MOST_SHOWN = 60
 """Inputs of a launcher that is shown in full; a module with more weights is for a ModelNew."""
@@ -144,7 +144,7 @@ def signature_mismatch(problem: Problem, source: str, entry: str, language: str)
     facts = LANGUAGES.get(language)
     if facts is None or facts.launcher not in ("c", "cuda") or facts.device == "hip":
         return ""
-    if len(problem.inputs) > MOST_SHOWN or binds_torch(source):
+    if len(problem.inputs) > MOST_SHOWN or is_extension(source):
         return ""
     plain = strip_comments(source)
     found = {

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 
 import pytest
 from mcp import Client
@@ -12,7 +13,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.package_files import CANDIDATES, page
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.candidate_preparation import binding_for
-from gpu_mcp_server.toolchains.torch_bindings import MOST_BOUND, binding_of, binds_torch, bound_functions
+from gpu_mcp_server.toolchains.torch_bindings import MOST_BOUND, binding_of, binds_torch, bound_functions, is_extension
 from tests.laboratory import PROBLEM, Folder, called, client_of, laboratory, refused
 
 HEADER = "#include <torch/extension.h>\n"
@@ -55,6 +56,30 @@ def test_bound_functions_are_read_with_what_they_take_and_return():
     assert binding_of(several, "write", 1, 1, 1).module == "own_name"
 
 
+TVM = """#include <cmath>
+#include <tvm/ffi/tvm_ffi.h>
+namespace mine {
+void Fill(tvm::ffi::TensorView x, tvm::ffi::TensorView y, int64_t n) {
+    const float *from = static_cast<const float *>(x.data_ptr());
+    float *to = static_cast<float *>(y.data_ptr());
+    for (int64_t at = 0; at < n; at++) to[at] = 2 * std::tanh(from[at]) + 1;
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(fill, mine::Fill)
+}  // namespace mine
+"""
+
+
+def test_functions_that_tvm_ffi_exports_are_read_and_called_by_its_loader():
+    (fill,) = bound_functions(TVM)
+    assert (fill.name, fill.returns, fill.parameters) == ("fill", False, 3)
+    assert is_extension(TVM) and not binds_torch(TVM) and not is_extension(TVM.replace("#include <tvm", "// <tvm"))
+    writing = binding_of(TVM, "launch", 1, 1, 1)
+    assert (writing.kind, writing.by) == ("launcher", "tvm_ffi") and "extension.fill(*given[:3])" in writing.text
+    assert 'tvm_ffi.load_module(os.path.join(folder, "kernel_extension.so"))' in writing.text
+    lambdas = TVM.replace("mine::Fill", "[](tvm::ffi::Tensor x) { return x; }")
+    assert "torch.from_dlpack(extension.fill(*inputs))" in binding_of(lambdas, "fill", 1, 1, 1).text
+
+
 def test_functions_that_a_macro_binds_are_read():
     source = HEADER + (
         "#define TEXT(word) #word\n#define CHECK(t) if (!t.defined()) throw 1;\n"
@@ -83,6 +108,9 @@ def test_functions_that_a_macro_binds_are_read():
         ),
         pytest.param("\nT f(" * 100_000 + START + 'm.def("f", &f);}', id="parentheses that never close"),
         pytest.param("TORCH_LIBRARY(a, m) {" * 40_000, id="libraries that never end"),
+        pytest.param(
+            "#include <tvm/ffi/a.h>\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(a, b" * 40_000, id="exports that never end"
+        ),
         pytest.param('TORCH_LIBRARY(a, m) { m.def("f(' + ")->" * 200_000, id="a schema that never ends"),
     ],
 )
@@ -155,6 +183,21 @@ async def _documented(client: Client) -> None:
     given = {"problem_id": problem_id, "language": "cpp", "source": example}
     found = await called(client, "evaluate_kernel", **given)
     assert found["verdict"] == "correct", found
+
+
+@pytest.mark.timeout(600)
+async def test_an_extension_of_tvm_ffi_is_judged_on_the_processor(torch_python: str):
+    if subprocess.run([torch_python, "-c", "import tvm_ffi"], capture_output=True).returncode:
+        pytest.skip("no tvm-ffi beside torch: pip install apache-tvm-ffi")
+    with Folder() as folder:
+        async with client_of(folder) as client:
+            problem = {**PROBLEM, "shapes": [{"n": 4096}]}
+            problem_id = (await called(client, "register_problem", **problem))["problem_id"]
+            given = {"problem_id": problem_id, "language": "cpp", "timing": {"tier": "correctness"}}
+            found = await called(client, "evaluate_kernel", source=TVM, entry="fill", **given)
+            assert found["verdict"] == "correct" and found["evidence"]["binding"] == "tvm_ffi, fill", found
+            wrong = TVM.replace("+ 1;", "+ 1.5f;")
+            assert (await called(client, "evaluate_kernel", source=wrong, **given))["verdict"] == "incorrect"
 
 
 async def _judged(client: Client) -> None:
