@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, get_args
+from typing import Any
 
-from gpu_mcp_server.models.build import LANGUAGES, Language
+from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, Language
 
 OUTPUT = "kernel.so"
 """The library that every plan makes."""
 
-SUFFIXES: Mapping[str, str] = {name: PurePosixPath(LANGUAGES[name].source_name).suffix for name in get_args(Language)}
+SUFFIXES: Mapping[str, str] = {name: PurePosixPath(facts.source_name).suffix for name, facts in LANGUAGES.items()}
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def host_compiler_of(probe: Mapping[str, Any], language: Language = "cpp") -> To
     return next(iter(toolchains_of(probe, language)), None)
 
 
-def source_name(name: str, language: Language) -> str:
+def source_name(name: str, language: CandidateLanguage) -> str:
     """Return a file name with the suffix by which compilers know the language."""
     stem = name.rpartition("/")[2]
     known = (*LANGUAGES[language].suffixes, *((".cpp", ".cu") if language == "hip" else ()))

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import cast, get_args
 
-from gpu_mcp_server.errors import BadRequest, LimitExceeded
+from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
+from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, JudgedKind, Language
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.python_siblings import joined_python, siblings_of
 from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, ArchiveFile, Tree, pack, unpack
 from gpu_mcp_server.services.workspaces.local_files import collect, is_folder, read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
+from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.python_languages import imports_of
 
 MAX_SOURCE_BYTES = 1 << 20
@@ -50,11 +52,27 @@ class CandidateSource:
         return (self.text.encode(), "text/plain") if self.files is None else (pack(self.files), TREE_TYPE)
 
 
-def kept_source(data: bytes, media_type: str | None, language: CandidateLanguage) -> CandidateSource:
+def kept_source(
+    data: bytes, media_type: str | None, language: CandidateLanguage, name: str | None = None
+) -> CandidateSource:
     """Return the source whose `stored_form` these bytes are."""
     if media_type == TREE_TYPE:
         return CandidateSource("", "program", "project.tar", unpack(data))
-    return CandidateSource(data.decode(), language, NAMES[language])
+    return CandidateSource(data.decode(), language, name or NAMES[language])
+
+
+async def source_of_attempt(artifacts: Artifacts, attempt: Attempt) -> CandidateSource:
+    """Return an attempt's source under its file's name; the same content has the name under which it came first.
+
+    Raises:
+        NotFound: If its source is gone.
+    """
+    if not attempt.source_artifact_id:
+        raise NotFound("source of attempt", attempt.attempt_id, hint="list_attempts shows which have one.")
+    data = await artifacts.read(attempt.source_artifact_id)
+    kept = await artifacts.info(attempt.source_artifact_id)
+    language = cast("CandidateLanguage", attempt.language if attempt.language in NAMES else "c")
+    return kept_source(data, kept.media_type, language, kept.name)
 
 
 def compiled_language(source: CandidateSource) -> Language:

@@ -1,5 +1,6 @@
 """Shows the machine code of what was compiled, by kernel."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.errors import BadRequest, JobBroken, NotFound, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.build import KernelResources
+from gpu_mcp_server.models.build import LANGUAGES, KernelResources
 from gpu_mcp_server.models.inspection import CodeKernel, CodeListing
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.processor_code import Assembler
@@ -27,6 +28,10 @@ LISTING = "listing.txt"
 SHOWN_KERNELS = 8
 SHOWN_CHARACTERS = 4500
 WALL_S = 60.0
+CALLED = (
+    "A Python file compiles its kernels when it is called. compile_kernel of the same file, with triton for its "
+    "parameters, makes an attempt that inspect_code shows."
+)
 MISSING: dict[View, tuple[str, str]] = {
     "sass": ("cuobjdump and nvdisasm", "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm, or triton, there."),
     "ptx": ("cuobjdump", "pip install nvidia-cuda-cuobjdump, or triton, there; or compile by NVRTC, which keeps it."),
@@ -86,7 +91,7 @@ class Inspector:
         if attempt is not None and attempt.language in ("c", "cpp"):
             code = await self._assembler.assemble(attempt, host)
             listing = _Listing(code.text, code.compiler, code.artifact_id)
-            functions = parse(code.text, "asm")
+            functions = await asyncio.to_thread(parse, code.text, "asm")  # megabytes take a second
             shown = _shown(functions, kernel, first_line, max_lines, code.artifact_id, "asm", listing, [])
             return shown.model_copy(update={"vectorization": code.report})
         if view == "asm":
@@ -108,18 +113,21 @@ class Inspector:
         else:
             listing = await self._disassembled(data, chosen, host)
         resources = [] if text is not None else object_files.kernels_of(data)
-        return _shown(
-            parse(listing.text, chosen), kernel, first_line, max_lines, artifact_id, chosen, listing, resources
-        )
+        functions = await asyncio.to_thread(parse, listing.text, chosen)
+        return _shown(functions, kernel, first_line, max_lines, artifact_id, chosen, listing, resources)
 
     async def _subject(self, subject: str, view: View | None) -> str:
         if not subject.startswith("a-"):
             return subject
-        evidence = (await self._experience.get(subject)).evidence or {}
+        attempt = await self._experience.get(subject)
+        evidence = attempt.evidence or {}
         kept = evidence.get("listing_artifact_id") if view in ("ptx", "amdgcn") else None
         found = kept or evidence.get("artifact_id") or evidence.get("binary")
         if not found:
-            raise NotFound("binary of attempt", subject, hint="It did not compile, or was made by an older version.")
+            facts = LANGUAGES.get(attempt.language or "")
+            called = facts is not None and facts.launcher == "python" and attempt.kind != "compile"
+            hint = CALLED if called else "It did not compile, or an older version made it."
+            raise NotFound("binary of attempt", subject, hint=hint)
         return str(found)
 
     async def _disassembled(self, data: bytes, view: View, host: str | None) -> _Listing:

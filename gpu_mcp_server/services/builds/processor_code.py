@@ -7,7 +7,7 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.services.builds.build_plans import build_of
-from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
+from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -43,8 +43,7 @@ class Assembler:
             raise NotFound("source of attempt", attempt.attempt_id, hint="list_attempts shows which have one.")
         where = self._jobs.hosts.choose(host or attempt.host)
         probe = await self._jobs.probe(where)
-        text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
-        source = CandidateSource(text, attempt.language, NAMES[attempt.language])
+        source = await source_of_attempt(self._artifacts, attempt)
         chosen = str((attempt.versions or {}).get("compiler") or "").partition(" ")[0] or None
         flags = tuple(json.loads(attempt.flags or "[]"))
         build = build_of(source, probe, where, BuildOptions(flags=flags, compiler=chosen))
@@ -58,6 +57,6 @@ class Assembler:
             )
         logs = [made.listing_artifact_id, made.log_artifact_id]
         said = [(await self._artifacts.read(log)).decode("utf-8", "replace") for log in logs if log]
-        report = vectorization_report("\n".join(said), source.name)
+        report = vectorization_report("\n".join(said), next(iter(build.plan.files)))
         listing = (await self._artifacts.read(made.artifact_id)).decode("utf-8", "replace")
         return Assembly(listing, made.compiler, made.artifact_id, report)

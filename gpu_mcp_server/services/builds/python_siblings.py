@@ -1,6 +1,7 @@
 """Several Python files of a candidate as one: the file that is loaded brings the others along as texts."""
 
 import ast
+import re
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
@@ -11,6 +12,9 @@ from gpu_mcp_server.toolchains.python_languages import imports_of
 MOST_FILES = 64
 """Files that a candidate may bring along."""
 
+_BEGIN, _CALL = "def _install_siblings(", "_install_siblings("
+_PLACE = re.compile(r'\bcandidate\.py(:|",? line | line )(\d{1,9})')
+"""Place in the candidate, as the judge, gdb's stand-in and Python name a line of the candidate."""
 _INSTALL = """
 def _install_siblings(texts, first):
     import importlib.machinery, linecache, sys
@@ -41,7 +45,7 @@ def joined_python(files: Mapping[str, str], path: str, *, first: bool = True) ->
     if not others:
         return files[path]
     head = _INSTALL.replace("@MODULES@", repr(others)).replace("@FIRST@", repr(first))
-    futures, body = _without_futures(files[path])
+    futures, body = _without_futures(files[path])  # the lines behind the head are as many as the file's own
     used = sorted({each.module for text in others.values() for each in imports_of(text).languages()})
     never = "".join(f"\n    import {module}" for module in used)  # so that the judge sees what they are written in
     return f"{futures}{head}{body}" + (f"\n\nif False:{never}\n" if used else "")
@@ -102,6 +106,21 @@ def _imported(text: str, package: str) -> list[str]:
     return list(dict.fromkeys(".".join(each[:count]) for each in parts for count in range(1, len(each) + 1)))
 
 
+def with_own_places(words: str, source: str, name: str) -> str:
+    """Return words of the judge in which lines of `candidate.py` are those of the file that was sent.
+
+    Args:
+        words: Of an error, a stack or a traceback.
+        source: The candidate, as `joined_python` may have made it.
+        name: Of its file; words about one that is no Python file stay as they are.
+    """
+    if not name.endswith(".py"):
+        return words
+    head = source.find("\n" + _CALL)
+    ahead = source.count("\n", 0, head + 1) + 1 if source.find(_BEGIN) >= 0 <= head else 0
+    return _PLACE.sub(lambda at: f"{name}{at[1]}{max(1, int(at[2]) - ahead)}", words)
+
+
 def _module_name(name: str) -> str:
     return ".".join(PurePosixPath(name).with_suffix("").parts).removesuffix(".__init__")
 
@@ -110,4 +129,4 @@ def _without_futures(text: str) -> tuple[str, str]:
     """Return imports from the future, which must stand first, and the rest."""
     lines = text.splitlines()
     futures = [line for line in lines if line.startswith("from __future__ import")]
-    return "".join(f"{line}\n" for line in futures), "\n".join(line for line in lines if line not in futures)
+    return "".join(f"{line}\n" for line in futures), "\n".join("" if line in futures else line for line in lines)

@@ -15,9 +15,8 @@ from gpu_mcp_server.errors import (
     ToolMissing,
 )
 from gpu_mcp_server.models.attempt import Attempt, AuditResult, OldVerdicts, RedoneVerdicts
-from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
-from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource, kept_source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource, source_of_attempt
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.confirmation_outcomes import ConfirmationOutcomes
 from gpu_mcp_server.services.evaluation.evaluator import Evaluator
@@ -59,7 +58,7 @@ class Auditor:
             BadRequest: If it is no evaluation with a verdict.
         """
         attempt = await self._auditable(attempt_id)
-        source = await self._source(attempt)
+        source = await source_of_attempt(self._artifacts, attempt)
         await self._confirmations.begin(attempt_id, why, self._server.register(), attempt.host or "")
         return await self.confirm(attempt, source, progress=progress)
 
@@ -71,7 +70,7 @@ class Auditor:
         """
         try:
             attempt = await self._auditable(attempt_id)
-            source = await self._source(attempt)
+            source = await source_of_attempt(self._artifacts, attempt)
         except (NotFound, BadRequest) as error:
             await self._confirmations.finish(attempt_id, "failed", str(error), 0.0)
             raise
@@ -108,12 +107,6 @@ class Auditor:
                 f"Attempt {attempt_id} was recorded without its launcher and flags.", hint="Evaluate its source again."
             )
         return attempt
-
-    async def _source(self, attempt: Attempt) -> CandidateSource:
-        data = await self._artifacts.read(attempt.source_artifact_id or "")
-        kept = await self._artifacts.info(attempt.source_artifact_id or "")
-        language = cast("CandidateLanguage", attempt.language if attempt.language in NAMES else "c")
-        return kept_source(data, kept.media_type, language)
 
     async def _judged(
         self, attempt: Attempt, source: CandidateSource, progress: Progress | None, background: bool

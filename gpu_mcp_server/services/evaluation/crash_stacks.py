@@ -6,7 +6,7 @@ What a second run says is the candidate's own word, shortened and stripped: it s
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError
@@ -15,6 +15,7 @@ from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.package_files import WORKERS, worker_source
 from gpu_mcp_server.services.builds.build_plans import compiling_environment
 from gpu_mcp_server.services.builds.compiler import Compiler
+from gpu_mcp_server.services.builds.python_siblings import with_own_places
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.evaluation.judge_files import JUDGE
 from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest
@@ -24,6 +25,7 @@ from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER, dims_of, tensor_of
 from gpu_mcp_server.settings.server_settings import Settings
+from gpu_mcp_server.toolchains.base import source_name
 
 CRASHED = re.compile(r"\bcrashed with SIG(?:SEGV|BUS|ILL|FPE|ABRT|TRAP|SYS)\b")
 HUNG = re.compile(r"\b(?:was not loaded|did not end its first call|did not return from its calls)\b.{0,60}was killed")
@@ -90,7 +92,9 @@ class CrashStacks:
         found = stack_of(done.stdout)
         if found is None:
             return with_stack(evaluation, None, f"unknown: the second run ended with {done.record.status}")
-        return with_stack(evaluation, found, "unknown: a second run with other data did not end so")
+        name = source_name(trial.source.name, trial.language)
+        own = [with_own_places(line, trial.source.text, name) for line in found.lines]
+        return with_stack(evaluation, replace(found, lines=own), "unknown: a second run with other data did not end so")
 
     async def _spec(
         self, trial: JudgeRequest, ready: BuildState, dims: Mapping[str, int] | None, limit_s: float

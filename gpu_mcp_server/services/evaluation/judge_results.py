@@ -10,6 +10,8 @@ from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
 from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import DEGENERATE, Problem
+from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
+from gpu_mcp_server.services.builds.python_siblings import with_own_places
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
@@ -23,6 +25,7 @@ from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.records.confirmations import Confirmations
 from gpu_mcp_server.services.records.trust import CONFIRMED_BY, ITSELF
 from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.toolchains.base import source_name
 
 SHOWN_EVIDENCE = (
     "seed_commitment",
@@ -160,13 +163,18 @@ class Verdicts:
         evidence: dict[str, Any] = verdict.get("evidence", {})
         reason = verdict.get("reason") or ""
         shapes, source, fallback = with_replay_doubt(problem, shape_verdicts(verdict)), "", ""
+        name = ""
         if attempt.source_artifact_id and problem.program is None:
-            source = (await self._artifacts.read(attempt.source_artifact_id)).decode("utf-8", "replace")
+            given = await source_of_attempt(self._artifacts, attempt)
+            source, name = given.text, source_name(given.name, given.language)
+            reason = with_own_places(reason, source, name)
+            shapes = [_with_own_places(shape, source, name) for shape in shapes]
             notes = [note for shape in shapes for note in shape.notes]
             fallback = fallback_of(source, bool(row.context.get("unbuilt")), notes)
         if verdict["verdict"] != "correct" and source:
             why = signature_mismatch(problem, source, attempt.entry or "launch", row.context["language"])
             reason = "; ".join(filter(None, [reason, why]))
+        printed = await self._printed(done, row) if verdict["verdict"] != "correct" else ""
         return Evaluation(
             status="judged",
             verdict=verdict["verdict"],
@@ -175,7 +183,7 @@ class Verdicts:
             tier=verdict.get("tier"),
             weaker=verdict.get("weaker"),
             said=verdict.get("said") or [],
-            printed=await self._printed(done, row) if verdict["verdict"] != "correct" else "",
+            printed=with_own_places(printed, source, name),
             attempt_id=attempt.attempt_id,
             job_id=row.job_id,
             problem_id=problem.problem_id,
@@ -305,6 +313,11 @@ def describe_end(done: FinishedJob) -> str:
     """Say how a judge job ended that wrote no verdict."""
     tail = safe_text(done.stderr).strip()[-600:]
     return "; ".join(filter(None, [f"job {done.record.id} {done.record.status}", done.record.note, tail]))
+
+
+def _with_own_places(shape: ShapeVerdict, source: str, name: str) -> ShapeVerdict:
+    notes = [with_own_places(note, source, name) for note in shape.notes]
+    return shape.model_copy(update={"reason": with_own_places(shape.reason or "", source, name), "notes": notes})
 
 
 def _unjudged(

@@ -7,6 +7,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.memory_check import CheckReport, CheckTool, MemoryCheck
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.profilers import sanitizer
+from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
@@ -132,9 +133,9 @@ class Checker:
         if attempt.language not in PROCESSOR_LANGUAGES or not judged:
             return None
         where = await self._targets.program(("true",), None, what.host or attempt.host)
-        text = (await self._tools.artifacts.read(attempt.source_artifact_id or "")).decode()
+        source = await source_of_attempt(self._tools.artifacts, attempt)
         problem = await self._targets.problem_of(attempt)
-        return plan_attempt(attempt, text, problem, what.shape, where, tool)
+        return plan_attempt(attempt, source, problem, what.shape, where, tool)
 
     async def _check_processor(
         self, plan: ProcessorCheck, target: ProfileTarget, what: RunTarget, tool: CheckTool, progress: Progress | None

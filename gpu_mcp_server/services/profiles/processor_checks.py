@@ -10,6 +10,7 @@ from gpu_mcp_server.models.memory_check import CheckReport, CheckTool
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.profilers import host_sanitizers
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.profiles import processor_drivers
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER, ProfileTarget, dims_of
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob
@@ -70,7 +71,7 @@ def sanitizers_of(tool: CheckTool) -> tuple[str, str]:
 
 def plan_attempt(
     attempt: Attempt,
-    text: str,
+    source: CandidateSource,
     problem: Problem,
     shape: Mapping[str, int] | None,
     where: ProfileTarget,
@@ -80,7 +81,7 @@ def plan_attempt(
 
     Args:
         attempt: An evaluation.
-        text: Its source.
+        source: Its source.
         problem: Whose launcher it has.
         shape: At which it is called; the problem's last one unless given.
         where: The host, with its probe.
@@ -92,7 +93,7 @@ def plan_attempt(
     """
     option, words = sanitizers_of(tool)
     dims, main = dims_of(problem, shape), DRIVER + processor_drivers.suffix_of(attempt)
-    build = processor_drivers.build_alone(attempt, text, problem, where)
+    build = processor_drivers.build_alone(attempt, source, problem, where)
     kept = processor_drivers.arguments_alone(build, PROGRAM, left_out=("-O", "-g"))
     more = ["-g", "-O1", "-fno-omit-frame-pointer", "-Wno-deprecated", f"-fsanitize={option}", *RECOVER[tool]]
     check = ProcessorCheck(

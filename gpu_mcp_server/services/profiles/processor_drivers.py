@@ -9,10 +9,10 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.builds.build_plans import PlannedBuild, build_of
-from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.profiles.profile_targets import ProfileTarget, tensor_of
 from gpu_mcp_server.toolchains.base import OUTPUT
-from gpu_mcp_server.toolchains.torch_bindings import binds_torch
+from gpu_mcp_server.toolchains.torch_bindings import is_extension
 
 PROCESSOR_LANGUAGES = ("c", "cpp")
 _NAME = re.compile(r"[A-Za-z_]\w{0,200}")
@@ -116,7 +116,7 @@ def suffix_of(attempt: Attempt) -> str:
     return ".c" if attempt.language == "c" else ".cpp"
 
 
-def build_alone(attempt: Attempt, text: str, problem: Problem, where: ProfileTarget) -> PlannedBuild:
+def build_alone(attempt: Attempt, source: CandidateSource, problem: Problem, where: ProfileTarget) -> PlannedBuild:
     """Plan the build of an attempt's library as the judge has it, to take its arguments for a program.
 
     Raises:
@@ -126,14 +126,14 @@ def build_alone(attempt: Attempt, text: str, problem: Problem, where: ProfileTar
     language = attempt.language
     strided = any(layout.strides is not None for layout in problem.layouts.values())
     named = _NAME.fullmatch(attempt.entry or "launch")
-    if binds_torch(text) or strided or not named or language not in ("c", "cpp"):
+    if is_extension(source.text) or strided or not named or language not in ("c", "cpp"):
         raise BadRequest(
-            f"{attempt.attempt_id} cannot be called alone: it binds torch, or its inputs have strides.",
+            f"{attempt.attempt_id} cannot be called alone: it is an extension, or its inputs have strides.",
             hint="Write a program that calls it into a workspace, and give command and workspace_id.",
         )
     chosen = str((attempt.versions or {}).get("compiler") or "").partition(" ")[0] or None
     options = BuildOptions(flags=tuple(json.loads(attempt.flags or "[]")), compiler=chosen)
-    return build_of(CandidateSource(text, language, NAMES[language]), where.probe, where.host, options)
+    return build_of(source, where.probe, where.host, options)
 
 
 def arguments_alone(build: PlannedBuild, program: str, left_out: Sequence[str] = ()) -> list[str]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from gpu_mcp_server.models.profile import KernelReading, ProfileLevel
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.profilers import perf_events
+from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
 from gpu_mcp_server.services.profiles import processor_profiles, profile_targets
 from gpu_mcp_server.services.profiles.processor_ceilings import ProcessorCeilingMeter, ProcessorCeilings
 from gpu_mcp_server.services.profiles.processor_drivers import PROCESSOR_LANGUAGES
@@ -55,8 +56,8 @@ class ProcessorProfiler:
             target = await self._targets.python_attempt(attempt, what.shape, where)
             job = processor_profiles.plan_calls(target, problem, level, what)
         else:
-            text = (await self._tools.artifacts.read(attempt.source_artifact_id or "")).decode()
-            job, target = processor_profiles.plan_attempt(attempt, text, problem, where, level, what)
+            source = await source_of_attempt(self._tools.artifacts, attempt)
+            job, target = processor_profiles.plan_attempt(attempt, source, problem, where, level, what)
         if level != "quick":
             found = await self._ceilings.measure_once(target.host, target.probe)
             job = job.with_context(ceilings=found.model_dump())

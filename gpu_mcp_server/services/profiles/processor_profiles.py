@@ -11,6 +11,7 @@ from gpu_mcp_server.models.profile import KernelReading, ProfileLevel
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.profilers import perf_events
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.hosts.host_connections import device_name
 from gpu_mcp_server.services.problems.shape_expressions import value
 from gpu_mcp_server.services.problems.tensor_sizes import shape_bytes
@@ -35,7 +36,12 @@ RUNS = 4
 
 
 def plan_attempt(
-    attempt: Attempt, text: str, problem: Problem, where: ProfileTarget, level: ProfileLevel, what: RunTarget
+    attempt: Attempt,
+    source: CandidateSource,
+    problem: Problem,
+    where: ProfileTarget,
+    level: ProfileLevel,
+    what: RunTarget,
 ) -> tuple[ToolJob, ProfileTarget]:
     """Plan the profile of a C or C++ attempt: its source and our driver in one program, with the judge's options.
 
@@ -45,7 +51,7 @@ def plan_attempt(
     """
     dims = dims_of(problem, what.shape)
     main = DRIVER + processor_drivers.suffix_of(attempt)
-    build = processor_drivers.build_alone(attempt, text, problem, where)
+    build = processor_drivers.build_alone(attempt, source, problem, where)
     reports = REPORTS["clang" if build.toolchain.name.startswith("clang") else "gcc"]
     kept = processor_drivers.arguments_alone(build, PROGRAM)
     timed = max(what.skip, 1), what.count or 0

@@ -14,7 +14,7 @@ from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.package_files import WORKERS
-from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource, judged_kind
+from gpu_mcp_server.services.builds.candidate_source import judged_kind, source_of_attempt
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.command_checks import check_command, job_files
@@ -23,8 +23,9 @@ from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.toolchains.base import source_name
 from gpu_mcp_server.toolchains.torch_bindings import FOLDER as EXTENSION
-from gpu_mcp_server.toolchains.torch_bindings import binding_of, binds_torch
+from gpu_mcp_server.toolchains.torch_bindings import binding_of, is_extension
 
 FOLDER = ".gpu-mcp"
 GPUS = 1
@@ -35,8 +36,9 @@ PYTHON = re.compile(r"python[0-9.]*$")
 DEVICE_NCCL = re.compile(r"\bncclDevComm|\bncclGetLsaPointer|\bncclGin\b|\bncclLsa")
 """NCCL's device interface: kernels that wait for peers."""
 WITHOUT_GPU = (
-    "gpu_status shows hosts with one. Without one, profile_kernel takes programs and attempts in C, C++ and Python, "
-    "check_memory those in C and C++; compile_kernel says a kernel's registers, spills and occupancy."
+    "gpu_status shows hosts with one. Without one, profile_kernel takes programs and attempts in C, C++ and Python "
+    "(not in Triton alone, which is interpreted there), check_memory those in C and C++; compile_kernel says a "
+    "kernel's registers, spills and occupancy."
 )
 
 
@@ -190,19 +192,19 @@ class Targets:
     ) -> ProfileTarget:
         problem = await self._problem_to_call(attempt)
         dims = dims_of(problem, shape)
-        text = (await self._artifacts.read(attempt.source_artifact_id or "")).decode()
-        language = attempt.language or ""
+        source = await source_of_attempt(self._artifacts, attempt)
+        text, language = source.text, source.language
+        name = source_name(source.name, language)
         if language == "cuda":
-            source = CandidateSource(text, "cuda", NAMES["cuda"])
             built = await self._compiler.build(source, host=host, flags=json.loads(attempt.flags or "[]"))
             if not built.artifact_id:
                 raise BadRequest(f"{attempt.attempt_id} does not compile on {host!r}.", hint="compile_kernel says why.")
             library, data = "candidate.so", await self._artifacts.read(built.artifact_id)
         else:
-            library, data = "kernel.py", text.encode()
+            library, data = name, text.encode()
         kind = judged_kind(text, language, problem)
         given: dict[str, bytes] = {}
-        if language == "cuda" and binds_torch(text):
+        if language == "cuda" and is_extension(text):
             sizes = len(problem.inputs), len(problem.outputs), len(problem.symbols())
             binding = binding_of(text, attempt.entry or "launch", *sizes)
             given[f"{EXTENSION}/{binding.module}.so"] = data
@@ -224,7 +226,6 @@ class Targets:
         files, blobs = job_files(given)
         python = probe.judge.path if probe.judge else "/usr/bin/python3"
         argv = (python, f"{FOLDER}/player.py", f"{FOLDER}/task.json")
-        name = NAMES["cuda"] if language == "cuda" else library
         return ProfileTarget(argv, host, probe, None, attempt, dims, files, blobs, {name: text})
 
 

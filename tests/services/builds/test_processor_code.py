@@ -30,11 +30,11 @@ async def test_assembly_has_lines_kinds_and_what_is_said_of_loops(lab: Lab, comp
     made = await lab.builds.compiler.compile(CandidateSource(LOOPS, "c", "loops.c"), wish)
     shown = await lab.builds.inspector.inspect(made.attempt_id or "", max_lines=400)
     assert (shown.view, shown.kernel) == ("asm", "launch") and shown.tool.startswith(compiler)
-    assert "@kernel.c:4" in shown.text, shown.text
+    assert "@loops.c:4" in shown.text, shown.text
     assert any(kind.startswith("vector ") for kind in shown.kernels[0].opcodes), shown.kernels
     assert shown.kernels[0].opcodes["scalar float"] > 0
-    first = [line for line in shown.vectorization if line.startswith(("kernel.c:3:", "kernel.c:4:"))]
-    second = [line for line in shown.vectorization if line.startswith(("kernel.c:5:", "kernel.c:6:"))]
+    first = [line for line in shown.vectorization if line.startswith(("loops.c:3:", "loops.c:4:"))]
+    second = [line for line in shown.vectorization if line.startswith(("loops.c:5:", "loops.c:6:"))]
     assert any("vectorized" in line and "not vectorized" not in line for line in first), shown.vectorization
     assert any("not vectorized" in line or "couldn't vectorize" in line for line in second), shown.vectorization
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.errors import BadRequest, MachineLacks, ToolMissing
+from gpu_mcp_server.errors import BadRequest, MachineLacks, NotFound, ToolMissing
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.builds.python_siblings import joined_python
 from gpu_mcp_server.services.evaluation.missing_equipment import check_one_file, program_missing_in
 from gpu_mcp_server.services.lab import Lab
 from tests.judge.harness import torch_python
@@ -210,3 +211,15 @@ async def test_a_build_that_failed_for_want_of_a_program_is_told_from_one_of_a_b
     probe = (await lab.jobs.runner.probe("local")).model_copy(update={"nvcc": None})
 
     assert program_missing_in(log, probe) == program
+
+
+@needs_torch
+async def test_an_error_names_the_file_and_line_that_were_sent(torch_lab: Lab):
+    sent = "from __future__ import annotations\nimport beside\n\n\ndef launch(x, y, n):\n    beside.half(x)\n    raise ValueError\n"
+    text = joined_python({"norms.py": sent, "beside.py": "def half(x):\n    return x / 2\n"}, "norms.py", first=False)
+    source = CandidateSource(text, "launcher", "norms.py")
+    found = await torch_lab.evaluation.evaluator.evaluate(await affine(torch_lab), source, timing=SMOKE, device="cpu")
+    assert found.verdict == "incorrect" and "(norms.py line 7)" in found.reason, found.reason
+    with pytest.raises(NotFound) as said:
+        await torch_lab.builds.inspector.inspect(found.attempt_id)
+    assert "compile_kernel of the same file" in said.value.hint

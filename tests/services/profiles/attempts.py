@@ -10,7 +10,13 @@ from gpu_mcp_server.services.problems.problem_table import Problems
 
 
 async def noted_attempt(
-    lab: Lab, problem: Mapping[str, Any], text: str, language: str = "c", compiler: str | None = None
+    lab: Lab,
+    problem: Mapping[str, Any],
+    text: str,
+    language: str = "c",
+    compiler: str | None = None,
+    *,
+    name: str = "kernel",
 ) -> str:
     """Note an evaluation of a source, by another compiler than the host's best where one is named; return its id."""
     tensors: dict[str, Any] = {
@@ -24,7 +30,7 @@ async def noted_attempt(
         status="judged",
         problem_id=made.problem_id,
         source_hash=hashlib.sha256(text.encode()).hexdigest(),
-        source_artifact_id=await lab.store.artifacts.put(text.encode(), name="kernel", media_type="text/plain"),
+        source_artifact_id=await lab.store.artifacts.put(text.encode(), name=name, media_type="text/plain"),
         language=language,
         host="local",
         versions={"compiler": compiler} if compiler else None,

@@ -40,19 +40,19 @@ async def lab() -> AsyncIterator[Lab]:
 
 
 async def check(
-    lab: Lab, text: str, tool: str = "memcheck", language: str = "c", compiler: str | None = None
+    lab: Lab, text: str, tool: str = "memcheck", language: str = "c", compiler: str | None = None, name: str = "kernel"
 ) -> MemoryCheck:
     """Note an attempt of a source and check it."""
-    attempt_id = await noted_attempt(lab, PROBLEM, text, language, compiler)
+    attempt_id = await noted_attempt(lab, PROBLEM, text, language, compiler, name=name)
     target = RunTarget(attempt_id=attempt_id, shape={"n": 100})
     return await lab.profiles.checker.check(target, tool)  # pyright: ignore[reportArgumentType]
 
 
 async def test_a_write_past_the_end_and_an_overflow_are_found_with_their_lines(lab: Lab):
-    beyond = await check(lab, BEYOND)
+    beyond = await check(lab, BEYOND, name="scale_rows.c")
     assert beyond.status == "findings", beyond.summary()
     first = beyond.findings[0]
-    assert (first.kind, first.file, first.line, first.kernel) == ("invalid access", "kernel.c", 5, "launch")
+    assert (first.kind, first.file, first.line, first.kernel) == ("invalid access", "scale_rows.c", 5, "launch")
     assert first.message.startswith("heap-buffer-overflow: ") and "40" in (first.detail or ""), first
     assert "y[i] = 2 * tanhf" in (first.source or "")
     overflow = await check(lab, OVERFLOW)
@@ -99,7 +99,7 @@ def test_leaks_that_could_not_be_looked_for_are_no_clean_bill():
 
 
 async def test_a_race_of_two_threads_in_cpp_is_found_with_its_line(lab: Lab):
-    race = await check(lab, RACE, "racecheck", "cpp")
+    race = await check(lab, RACE, "racecheck", "cpp", name="-o hostile; name.cpp")
     assert race.status == "findings", race.summary()
     assert {(f.kind, f.file, f.line, f.other_line) for f in race.findings} == {("race", "kernel.cpp", 4, 4)}
 
