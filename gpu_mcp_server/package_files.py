@@ -14,7 +14,7 @@ JUDGE = PACKAGE / "judge"
 """Sources that travel to hosts as a tree."""
 WORKERS = PACKAGE / "workers"
 """Programs that run by themselves, most of them in sandboxes."""
-_INCLUDED = re.compile(r"^from gpu_mcp_server\.workers\.included\.(\w+) import [^\n]*$", re.MULTILINE)
+_INCLUDED = re.compile(r"^from gpu_mcp_server\.judge\.candidate\.(\w+) import [^\n]*$", re.MULTILINE)
 
 PAGE_STYLE = PACKAGE / "web" / "dashboard" / "static" / "app.css"
 """How pages look: those of the server, and reports as single files."""
@@ -34,9 +34,9 @@ def content_path(name: str) -> Path:
 
 @cache
 def worker_source(name: str) -> str:
-    """Return the source of one of the programs in `WORKERS`, with what it includes in place of the import."""
+    """Return the source of one of the programs in `WORKERS`, with what it has of the judge in place of the import."""
     text = (WORKERS / f"{name}.py").read_text(encoding="utf-8")
-    return _INCLUDED.sub(lambda found: worker_source(f"included/{found[1]}"), text)
+    return _INCLUDED.sub(lambda found: (JUDGE / f"candidate/{found[1]}.py").read_text(encoding="utf-8"), text)
 
 
 def page(name: str) -> str:

@@ -27,7 +27,7 @@ import tempfile
 import traceback
 from typing import Any, Callable, Dict, List, Tuple
 
-from gpu_mcp_server.workers.included.gpu_stand_in import hook_torch, numbers_of, stand_in_driver
+from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, numbers_of, stand_in_driver
 
 TYPES = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",

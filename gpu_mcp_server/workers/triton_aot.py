@@ -22,7 +22,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any, Dict, List, Optional, Tuple
 
-from gpu_mcp_server.workers.included.gpu_stand_in import hook_torch, stand_in_driver
+from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, stand_in_driver
 
 BINARIES = ("cubin", "hsaco")
 LISTINGS = ("ptx", "amdgcn")

@@ -5,15 +5,15 @@ and so does `custom_kernel(data)`, whose one argument is the inputs.
 """
 
 import contextlib
-import importlib
 import os
 import sys
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 from ..numerics.array_copies import has_same_bytes
 from ..numerics.input_views import lay_views
 from .launcher_call import LauncherCall
-from .python_file import PythonFile, Reply
+from .python_file import SOURCE, PythonFile, Reply
+from .triton_interpreter import TritonInterpreter
 
 INTERPRETERS = {
     "Triton's interpreter": ("TRITON_INTERPRET", "1"),
@@ -41,24 +41,18 @@ class LauncherFile(PythonFile):
         self.returned = ""
         by = str(self.task.get("interpreted") or "")
         self.interpreted = bool(by)
-        self.tuners: Set[int] = set()
+        self.interpreter: Any = None
+        """What stands for a GPU around Triton's interpreter."""
         if by in INTERPRETERS:
             name, value = INTERPRETERS[by]
             os.environ[name] = value
         if by == "Triton's interpreter":
-            self._take_first_configurations()
+            with contextlib.suppress(ImportError):  # the file says itself that it wants Triton, or does without
+                self.interpreter = TritonInterpreter(SOURCE)
 
-    def _take_first_configurations(self) -> None:
-        """Have `triton.autotune` time nothing, and take the first configuration: its clock asks for a GPU."""
-        with contextlib.suppress(ImportError):  # the file says itself that it wants Triton, or does without
-            tuning: Any = importlib.import_module("triton.runtime.autotuner")
-
-            def untimed(tuner: Any, *_: Any, **__: Any) -> List[float]:
-                self.tuners.add(id(tuner))
-                return [0.0, 0.0, 0.0]
-
-            # Equal times for all make the tuner's minimum the first configuration, deterministically.
-            tuning.Autotuner._bench = untimed
+    def load_source(self) -> Any:
+        """Run the file; of one that is interpreted, all that runs without a GPU."""
+        return self.interpreter.load() if self.interpreter else super().load_source()
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
         """Find the launcher, and what it is given."""
@@ -90,6 +84,8 @@ class LauncherFile(PythonFile):
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on; tell of a value that a launcher returned instead of writing it."""
         reply = super().run(calls, first, behind)
-        if self.tuners:
-            self.said["autotuning takes the first configuration: on the processor nothing is tuned"] = None
+        if self.interpreter:
+            if "NameError: " in str(reply.get("error")):
+                return {"error": str(reply["error"]) + self.interpreter.failures()}
+            self.said.update(dict.fromkeys(self.interpreter.notes()))
         return reply or ({"returned": self.returned} if self.returned else {})

@@ -96,11 +96,16 @@ class PythonFile:
                 self.device = self.torch.device("cuda", int(self.task.get("gpu_index") or 0))
                 self.torch.cuda.set_device(self.device)
             prepare_files(self.task)
-            self.module = load_file(SOURCE, "candidate")
+            sys.argv = [SOURCE]  # a parser of arguments at the file's top would stumble over ours
+            self.module = self.load_source()
             return self.take(self.module, message)
         # BaseException: a candidate that calls sys.exit at import must yield an error, not end the process silently.
         except BaseException as error:
             return {"error": "the file cannot be loaded: " + words(error)}
+
+    def load_source(self) -> Any:
+        """Run the candidate's file and return its module; raises what it raises."""
+        return load_file(SOURCE, "candidate")
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
         """Find in the module what will be called."""

@@ -446,3 +446,62 @@ def test_a_launcher_of_a_suite_that_uses_no_triton_is_called_and_timed(tmp_path:
     outcome = judge(tmp_path, EXAMPLES / "reference.py", source, python=torch_python(), **task)
     assert outcome.verdict["verdict"] == "correct", outcome.verdict
     assert outcome.verdict["shapes"][0]["candidate"]["median_us"] > 0, "it is no interpreter's time"
+
+
+WRITTEN_FOR_A_GPU = (
+    LAUNCH.format(more="")
+    + """
+import argparse
+from triton.runtime import driver
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+SIZE = driver.active.utils.get_device_properties(DEVICE.index)["multiprocessor_count"]
+argparse.ArgumentParser().parse_args()
+
+def start(x, y, rows, cols):
+    assert x.is_cuda and x.device == DEVICE and driver.active.get_current_target().backend == "cuda"
+    block = triton.next_power_of_2(cols)
+    kernel = softmax.warmup(x, y, cols, BLOCK=block, grid=(1,))
+    kernel._init_handles()
+    answer = torch.empty_like(x, device="cuda")
+    kernel[(min(rows, SIZE * kernel.n_regs),)](x, answer, cols, block)
+    y.copy_(answer)
+
+given = torch.rand(2000, 1000, device=DEVICE)
+start(given, torch.empty_like(given), *given.shape)
+print(triton.testing.do_bench(lambda: given + 1))
+later = torch.softmax
+{more}
+"""
+)
+
+
+def interpreted_in_full(court, more: str, **changes: str):
+    text = WRITTEN_FOR_A_GPU.replace("def launch(", "def other(").replace("{more}", more)
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return court(text, "launcher", **INTERPRETED, fixed_shapes=True, tier="correctness", round_timeout_s=60), text[
+        : text.index("kernel[(min")
+    ].count("\n") + 1
+
+
+def test_a_file_with_its_own_test_and_benchmark_is_interpreted_without_them(court):
+    found, line = interpreted_in_full(court, "launch = start")
+    assert found["verdict"] == "correct", found["reason"]
+    notes = found["shapes"][0]["notes"]
+    (note,) = [note for note in notes if "not run as the file was loaded" in note]
+    assert f"the judge makes its own (candidate.py line {line}), and 1 more" in note
+    assert any("registers" in each and "made up" in each for each in notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "words"),
+    [
+        ("table = 1 / 0\n\ndef launch(x, y, rows, cols):\n    y.copy_(x + table)\n", {}, "ZeroDivisionError"),
+        ("launch = start", {"y.copy_(answer)": "y.copy_(x)"}, "wrong"),
+    ],
+    ids=["what it calls was not defined", "wrong"],
+)
+def test_a_file_that_was_not_run_in_full_is_no_better_for_it(court, more: str, changes: dict[str, str], words: str):
+    found, _ = interpreted_in_full(court, more, **changes)
+    assert found["verdict"] == "incorrect" and words in found["reason"], found["reason"]

@@ -1,4 +1,4 @@
-"""Stand-in for a GPU, where a Python file is loaded without one; its text goes into other programs'.
+"""Stand-in for a GPU, where a Python file is loaded without one; its text goes into other programs' too.
 
 Source: torch 2.13 (torch.overrides.TorchFunctionMode, torch.cuda), triton 3.9 (runtime/driver.py).
 """
@@ -28,12 +28,13 @@ def numbers_of(arch: str) -> Tuple[int, int]:
 
 def stand_in_driver(target: Any) -> Any:
     """Return a driver for Triton that knows a target and launches nothing."""
+    device = importlib.import_module("torch").device("cuda", 0)
     about = {"max_shared_mem": 1 << 20, "multiprocessor_count": PROCESSORS, "warpSize": 32, "max_num_regs": 65536}
     return SimpleNamespace(
         get_current_target=lambda: target,
         get_current_device=lambda: 0,
         get_current_stream=lambda *_: 0,
-        get_active_torch_device=lambda: importlib.import_module("torch").device("cpu"),
+        get_active_torch_device=lambda: device,
         get_benchmarker=lambda: lambda *_, **__: [0.0, 0.0, 0.0],
         map_python_to_cpp_type=str,
         launcher_cls=lambda *_: skip_launch,
@@ -71,6 +72,8 @@ def hook_torch(arch: str, path: str) -> None:
                 return shown[function]
             if function is torch.Tensor.cuda:
                 return given[0]
+            if function is torch.device:
+                return function(*given, **(named or {}))
             is_gpu = lambda one: isinstance(one, (str, torch.device)) and on_gpu.fullmatch(str(one))  # noqa: E731
             given = tuple("cpu" if is_gpu(one) else one for one in given)
             return function(*given, **{key: "cpu" if is_gpu(one) else one for key, one in (named or {}).items()})

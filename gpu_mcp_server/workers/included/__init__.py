@@ -1,1 +1,0 @@
-"""Texts that programs of `workers` begin with: `worker_source` puts them in place of their import."""
