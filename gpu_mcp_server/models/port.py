@@ -10,7 +10,7 @@ class PortFinding(Model):
     kind: str
     count: int
     places: list[str]
-    """FILE:LINE, the first five."""
+    """FILE:LINE, the first 20."""
     advice: str
 
     def line_text(self) -> str:

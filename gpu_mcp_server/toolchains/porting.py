@@ -14,6 +14,7 @@ from gpu_mcp_server.toolchains.c_source import strip_comments
 Target = Literal["hip", "sycl"]
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".cxx", ".c", ".inl")
 MAX_FINDINGS = 40
+MAX_NAMES, MAX_PLACES = 8, 20
 
 _HIP: tuple[tuple[str, str, str], ...] = (
     (
@@ -40,8 +41,9 @@ _HIP: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "warp size 32",
-        r"\bWARP_?SIZE\b[^\n]*\b32\b|\bwarpSize\b"
-        r"|(?:threadIdx\.\w|\b(?:tid|lane|lid)\w*)\s*(?:[&]\s*31|[%/]\s*32|>>\s*5|(?:<|>=|==)\s*32|(?:<=|>)\s*31)\b"
+        r"\b(?:WARP_?SIZE|WSIZE|(?:THREADS|LANES)_PER_WARP)\b[^\n]*\b32\b|\bwarpSize\b"
+        r"|\bblockDim\.\w\b[^;\n]{0,40}(?:/\s*32|>>\s*5)\b|\b__shfl\w*\s*\([^;\n]{0,200},\s*16\s*[,)]"
+        r"|(?:threadIdx\.\w|\b(?:tid|lane|lid)\w*)\s*(?:[&]\s*31|[%/]\s*32|>>\s*5|(?:<|>=|==)\s*32|(?:<=|>|==)\s*31)\b"
         r"|=\s*16\s*;[^\n]{0,200}(?:>>=?\s*1|/=?\s*2)\b"
         r"|\bfor\s*\([^;\n]{0,100}=\s*1\s*;[^;\n]{0,100}(?:<\s*32|<=\s*16)\s*;[^\n]{0,100}(?:<<=?\s*1|\*=?\s*2)\b",
         "A wave of gfx9 has 64 lanes: take warpSize at run time, or __AMDGCN_WAVEFRONT_SIZE.",
@@ -64,7 +66,7 @@ _HIP: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "cooperative groups",
-        r"\bcooperative_groups\b|\btiled_partition\b|\bcoalesced_threads\b|\bthread_block_tile\b",
+        r"\bcooperative_groups\b|\bcg::|\btiled_partition\b|\bcoalesced_threads\b|\bthread_block_tile\b",
         "HIP has groups and tiles, but no cg::reduce, scan or memcpy_async; a tile of 32 is half a wave of gfx9.",
     ),
     (
@@ -123,6 +125,8 @@ _COMPILED = {
 _LEFT = re.compile(
     r"\b(?:cuda[A-Z]\w+|cu[A-Z][a-z]\w+|CU[a-z]\w+|CUDA_\w+|cu(?:blas|fft|rand|sparse|solver|dnn)\w+|nvcuda)\b"
 )
+_THREAD = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w{1,100})[ \t]+\(?threadIdx\.\w\)?[ \t]*$", re.MULTILINE)
+"""A source's own short names of a thread's index."""
 _MEANT = re.compile(r"^CUDA_(?:VERSION|ARCH\w*)$|^cuda[A-Z]\w*_H\w*$")
 
 
@@ -131,14 +135,19 @@ def findings(files: Mapping[str, str], target: Target) -> list[PortFinding]:
     places: dict[str, list[str]] = {}
     advice: dict[str, str] = {}
     for path, text in sorted(files.items()):
-        for number, line in enumerate(strip_comments(text).splitlines(), 1):
+        code = strip_comments(text)
+        short = _THREAD.findall(code)
+        named = re.compile(rf"\b(?:{'|'.join(short[:MAX_NAMES])})\b") if short else None
+        for number, plain in enumerate(code.splitlines(), 1):
+            line = named.sub("threadIdx.x", plain) if named else plain
             for kind, pattern, hint in _COMPILED[target]:
                 if pattern.search(line):
                     places.setdefault(kind, []).append(f"{path}:{number}")
                     advice[kind] = hint
     order = [kind for kind, _, _ in _COMPILED[target] if kind in places]
     return [
-        PortFinding(kind=kind, count=len(places[kind]), places=places[kind][:5], advice=advice[kind]) for kind in order
+        PortFinding(kind=kind, count=len(places[kind]), places=places[kind][:MAX_PLACES], advice=advice[kind])
+        for kind in order
     ][:MAX_FINDINGS]
 
 

@@ -52,6 +52,12 @@ def kinds(text: str, target: str = "hip") -> dict[str, int]:
         ("auto tile = cg::tiled_partition<32>(block);", "cooperative groups"),
         ("namespace cg = cooperative_groups;", "cooperative groups"),
         ("cub::BlockReduce<float, 128> r;", "libcu++ or CUB"),
+        ("float total = cg::reduce(warp, sum, cg::plus<float>{});", "cooperative groups"),
+        ("value += __shfl_down(value, 16);", "warp size 32"),
+        ("#define THREADS_PER_WARP 32", "warp size 32"),
+        ("int warps = (blockDim.x + 31) / 32;", "warp size 32"),
+        ("if (laneId == 31) last[warpId] = v;", "warp size 32"),
+        ("#define TX threadIdx.x\nif ((TX % 32) == 0) out[0] = v;", "warp size 32"),
         ("__cluster_dims__(2, 1, 1) cluster_dims", "thread block cluster"),
     ],
 )
@@ -60,7 +66,15 @@ def test_what_means_something_else_on_amd_is_found(text, kind):
 
 
 @pytest.mark.parametrize(
-    "text", ["float x = a[i & 63];", "// asm volatile(\n/* wmma:: */", "int n = 0xff;", "hipMalloc(&p, 32);"]
+    "text",
+    [
+        "float x = a[i & 63];",
+        "// asm volatile(\n/* wmma:: */",
+        "int n = 0xff;",
+        "hipMalloc(&p, 32);",
+        "shfl(a, 16)",
+        "f<4, 32>",
+    ],
 )
 def test_what_is_harmless_is_not(text):
     assert kinds(text) == {}
@@ -70,6 +84,8 @@ def test_places_are_lines_of_the_source():
     found = {f.kind: f.places for f in findings({"a.cu": REDUCE}, "hip")}
     assert found["warp size 32"] == ["a.cu:4", "a.cu:5"] and found["32-bit lane mask"] == ["a.cu:4"]
     assert "wmma" not in found
+    many = findings({"a.cu": "if (threadIdx.x < 32) f();\n" * 30}, "hip")[0]
+    assert many.count == 30 and many.places == [f"a.cu:{line}" for line in range(1, 21)]
 
 
 def test_names_of_cuda_that_are_left_have_their_places():
