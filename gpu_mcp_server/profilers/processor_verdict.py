@@ -198,7 +198,9 @@ def _advice(r: KernelReading) -> Iterator[str]:
     """Tell what to try, each with the measurement behind it."""
     m, bound = r.metrics, _bound(r)[0]
     busy, cores = m.get("busy cores"), m.get("cores", 0.0)
-    if r.calls > 1 and busy is not None and busy < 1.2 and cores >= 2 and (r.time_us or 0) >= LONG_US:
+    alone = m.get("waited percent", 0.0) < LEAST_SHARE  # else other work may have kept its threads from the cores
+    long = r.calls > 1 and (r.time_us or 0) >= LONG_US
+    if long and alone and busy is not None and busy < 1.2 and cores >= 2:
         yield f"threads (OpenMP): {busy:.1f} of {cores:.0f} cores was busy"
     for name, share in _functions(r):
         if f"({MATH}" in name and share >= 2 * LEAST_SHARE:

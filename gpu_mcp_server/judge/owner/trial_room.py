@@ -28,7 +28,7 @@ TRIALS_S, OWN_S = 20.0, 60.0
 One hidden shape and one other distribution are tried whatever that takes: a candidate could be slow on purpose."""
 HONEST = ("returned without computing", "wrote outside its outputs")
 """What an ordinary bug does at a shape that the author did not think of."""
-LARGER_HINT = "; if kernels need not take such sizes, add a constraint to the problem (cols <= 4096)"
+HINT = "; if kernels need not take such sizes, add a constraint to the problem (cols %s)"
 
 
 class TrialRoom:
@@ -152,7 +152,7 @@ class TrialRoom:
         if drawn:
             text = "right with inputs as declared, wrong with the distribution %s" % drawn
         at = " at " + self.place(table) if table.hidden or table.dims != self.smallest else ""
-        hint = LARGER_HINT if table.larger else ""
+        hint = HINT % ("<= 4096" if table.larger else "% 8 == 0") if table.hidden and not drawn else ""
         return Judged(verdict, "%s%s: %s%s" % (text, at, judged.reason, hint))
 
     def place(self, table: Table) -> str:
