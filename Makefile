@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 INSTALL := $(BIN)/python gpu_mcp_server/dev/install_packages.py
 PACKAGES := bubblewrap gcc g++ libc6-dev make python3 python3-venv procps openmpi-bin libopenmpi-dev openssh-server openssh-client ca-certificates
 # as far as this distribution has them: AMD's compilers (hipcc, a clang that knows gfx942), a browser for the dashboard
-OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgtest-dev iproute2 chromium
+OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgtest-dev iproute2 chromium gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 DAEMONS := slurm-wlm slurmdbd munge mariadb-server-core $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
@@ -79,8 +79,8 @@ test-slurm: setup ## every way to run that needs a Slurm cluster, which the test
 TORCH_TESTS = $$(grep -rlE 'torch_python|TEST_TORCH_PYTHON' tests --include='test_*.py')
 
 test-torch: setup .venv/.toolchains ## what needs torch and Triton, which the others skip: 20 minutes
-	@[ -x .torch/bin/python ] || { echo "making .torch with torch, Triton and NumPy ..."; $(PYTHON) -m venv .torch; }
-	@.torch/bin/python -c 'import torch, triton' 2>/dev/null || .torch/bin/python -m pip install --quiet torch triton numpy
+	@[ -x .torch/bin/python ] || { echo "making .torch with torch, Triton, NumPy and tvm-ffi ..."; $(PYTHON) -m venv .torch; }
+	@.torch/bin/python -c 'import torch, triton, tvm_ffi' 2>/dev/null || .torch/bin/python -m pip install --quiet torch triton numpy apache-tvm-ffi
 	TEST_TORCH_PYTHON=$(CURDIR)/.torch/bin/python $(PYTEST) $(TORCH_TESTS)
 
 test-real: setup .venv/.toolchains ## what needs npm or a GPU
