@@ -201,7 +201,7 @@ class Targets:
                 raise BadRequest(f"{attempt.attempt_id} does not compile on {host!r}.", hint="compile_kernel says why.")
             library, data = "candidate.so", await self._artifacts.read(built.artifact_id)
         else:
-            library, data = name, text.encode()
+            library, data = "kernel.py" if name == "problem.py" else name, text.encode()
         kind = judged_kind(text, language, problem)
         given: dict[str, bytes] = {}
         if language == "cuda" and is_extension(text):

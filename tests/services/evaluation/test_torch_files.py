@@ -9,7 +9,8 @@ from mcp import Client
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import BuildOptions
-from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.package_files import CANDIDATES, page
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.candidate_preparation import binding_for
@@ -185,19 +186,20 @@ async def _documented(client: Client) -> None:
     assert found["verdict"] == "correct", found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_an_extension_of_tvm_ffi_is_judged_on_the_processor(torch_python: str):
     if subprocess.run([torch_python, "-c", "import tvm_ffi"], capture_output=True).returncode:
         pytest.skip("no tvm-ffi beside torch: pip install apache-tvm-ffi")
-    with Folder() as folder:
-        async with client_of(folder) as client:
-            problem = {**PROBLEM, "shapes": [{"n": 4096}]}
-            problem_id = (await called(client, "register_problem", **problem))["problem_id"]
-            given = {"problem_id": problem_id, "language": "cpp", "timing": {"tier": "correctness"}}
-            found = await called(client, "evaluate_kernel", source=TVM, entry="fill", **given)
-            assert found["verdict"] == "correct" and found["evidence"]["binding"] == "tvm_ffi, fill", found
-            wrong = TVM.replace("+ 1;", "+ 1.5f;")
-            assert (await called(client, "evaluate_kernel", source=wrong, **given))["verdict"] == "incorrect"
+    tensors = {side: [TensorSpec.model_validate(PROBLEM[side][0])] for side in ("inputs", "outputs")}
+    async with laboratory() as lab:
+        problem = await lab.evaluation.registry.register(**{**PROBLEM, **tensors, "shapes": [{"n": 4096}]})
+        for text, verdict in ((TVM, "correct"), (TVM.replace("+ 1;", "+ 1.5f;"), "incorrect")):
+            found = await lab.evaluation.evaluator.evaluate(
+                problem.problem_id, CandidateSource(text, "cpp", "fill.cc"), timing=TimingOptions(tier="correctness"),
+                wait_s=500,
+            )  # fmt: skip
+            assert found.verdict == verdict, found.summary()
+            assert found.evidence["binding"] == "tvm_ffi, fill"
 
 
 async def _judged(client: Client) -> None:
