@@ -8,6 +8,8 @@ from typing import Any, Sequence, Tuple, cast
 
 OTHER_NAMES = ("run", "custom_kernel", "solve")
 """Of launchers in public suites, taken where a file has no `launch` and no other name was asked for."""
+ARRAYS = "numba.core"
+"""Module of functions that Numba compiled for the processor: they know no tensors, and are given NumPy's views."""
 
 
 def parameters_of(function: Any) -> int:
@@ -34,6 +36,7 @@ class LauncherCall:
         taken = parameters_of(self.function) if callable(self.function) else -1
         self.packed = name == "custom_kernel" and taken == 1
         self.returns = self.packed or taken == inputs
+        self.takes_arrays = type(self.function).__module__.startswith(ARRAYS)
         self.sized = not self.returns and taken != inputs + outputs
 
     def launch(self, torch: Any, inputs: Tuple[Any, ...], outputs: Sequence[Any], dims: Sequence[int]) -> str:
@@ -42,6 +45,8 @@ class LauncherCall:
         Raises:
             ValueError: If it returns other tensors than are wanted.
         """
+        if self.takes_arrays:
+            inputs, outputs = tuple(each.numpy() for each in inputs), [each.numpy() for each in outputs]
         if not self.returns:
             returned = self.function(*inputs, *outputs, *(dims if self.sized else ()))
             return "" if returned is None else type(returned).__name__
@@ -51,6 +56,9 @@ class LauncherCall:
         results = cast("Sequence[Any]", returned) if several else (returned,)
         if len(results) != len(outputs):
             raise ValueError("returned %d results: %d tensors are wanted" % (len(results), len(outputs)))
+        if self.takes_arrays:
+            outputs = [torch.from_numpy(each) for each in outputs]
+            results = [torch.from_numpy(each) if hasattr(each, "__array_interface__") else each for each in results]
         for mine, theirs in zip(results, outputs):
             if not isinstance(mine, torch.Tensor) or mine.shape != theirs.shape:
                 shape = tuple(getattr(mine, "shape", ()))

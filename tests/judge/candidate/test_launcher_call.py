@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpu_mcp_server.judge.candidate.launcher_call import LauncherCall
@@ -63,3 +64,38 @@ def test_answers_of_another_form_are_refused_and_a_file_without_a_launcher_has_n
     with pytest.raises(ValueError, match="returned a int"):
         LauncherCall(SimpleNamespace(run=number), "launch", 2, 1).launch(TORCH, (1, 2), [Cell()], [])
     assert LauncherCall(SimpleNamespace(run=returning), "other", 2, 1).function is None
+
+
+class Held:
+    """A tensor over an array."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape = array, array.shape
+
+    def numpy(self) -> Any:
+        return self.array
+
+    def copy_(self, other: "Held") -> None:
+        self.array[:] = other.array
+
+
+class Compiled:
+    """A function as Numba compiles it: it knows arrays alone."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.__wrapped__ = function, function
+
+    def __call__(self, *given: Any) -> Any:
+        assert all(type(each) in (np.ndarray, int) for each in given)
+        return self.function(*given)
+
+
+Compiled.__module__ = "numba.core.registry"
+
+
+@pytest.mark.parametrize("function", [lambda x, y, out, n: np.add(x, y * n, out=out), lambda x, y: x + 3 * y])
+def test_a_function_that_numba_compiled_is_given_arrays(function: Any):
+    out, torch = Held(np.zeros(2)), SimpleNamespace(Tensor=Held, from_numpy=Held)
+    call = LauncherCall(SimpleNamespace(launch=Compiled(function)), "launch", 2, 1)
+    call.launch(torch, (Held(np.ones(2)), Held(np.arange(2.0))), [out], [3])
+    assert out.array.tolist() == [1.0, 4.0]
