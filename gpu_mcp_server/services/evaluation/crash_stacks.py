@@ -89,10 +89,10 @@ class CrashStacks:
             done = await self._jobs.run(spec, host=trial.host, blobs=blobs)
         except GpuMcpError as error:
             return with_stack(evaluation, None, f"not run: {error}"[:300])
-        found = stack_of(done.stdout)
+        name = source_name(trial.source.name, trial.language)
+        found = stack_of(done.stdout, name)
         if found is None:
             return with_stack(evaluation, None, f"unknown: the second run ended with {done.record.status}")
-        name = source_name(trial.source.name, trial.language)
         own = [with_own_places(line, trial.source.text, name) for line in found.lines]
         return with_stack(evaluation, replace(found, lines=own), "unknown: a second run with other data did not end so")
 
@@ -158,18 +158,23 @@ def _roots(trial: JudgeRequest) -> Sequence[str]:
     return trial.probe.judge.roots if trial.probe.judge else ()
 
 
-def stack_of(stdout: bytes) -> Stack | None:
+def stack_of(stdout: bytes, name: str = "") -> Stack | None:
     """Read what the worker wrote last; `None` where it is nothing of the kind."""
     try:
         told: Any = json.loads(stdout.strip().rpartition(b"\n")[2])
         by, late, text = str(told["by"])[:80], told["late"] is True, str(told["text"])
     except (ValueError, KeyError, TypeError):
         return None
-    return Stack(by, late, frames_in(safe_text(text.encode("utf-8", "replace"))))
+    return Stack(by, late, frames_in(safe_text(text.encode("utf-8", "replace")), name))
 
 
-def frames_in(text: str) -> list[str]:
-    """Return the heads and frames of a second run's text, each thread's until Python's own begin."""
+def frames_in(text: str, name: str = "") -> list[str]:
+    """Return the heads and frames of a second run's text, each thread's until Python's own begin.
+
+    Args:
+        text: What the second run told.
+        name: Of the candidate's file.
+    """
     lines: list[str] = []
     taken, whole = 0, False
     for line in text.splitlines():
@@ -192,17 +197,18 @@ def frames_in(text: str) -> list[str]:
             lines.append(line[:LINE_CHARACTERS])
     heads = [n for n, line in enumerate(lines) if not line.startswith("  ")]
     bare = {n for n in heads if lines[n].startswith(("Thread", "Current")) and (n + 1 >= len(lines) or n + 1 in heads)}
-    return _without_waiting([line for n, line in enumerate(lines) if n not in bare])[:MOST_LINES]
+    return _without_waiting([line for n, line in enumerate(lines) if n not in bare], name)[:MOST_LINES]
 
 
-def _without_waiting(lines: Sequence[str]) -> list[str]:
+def _without_waiting(lines: Sequence[str], name: str) -> list[str]:
     """Leave out threads that only wait, none of the candidate's frames below, where another does something."""
     threads: list[list[str]] = []
     for line in lines:
         if not line.startswith("  ") or not threads:
             threads.append([])
         threads[-1].append(line)
-    busy = [t for t in threads if len(t) == 1 or not WAITS.search(t[1]) or any(map(THEIRS.search, t))]
+    theirs = [any(THEIRS.search(line) or (name and f" {name}:" in line) for line in t) for t in threads]
+    busy = [t for t, own in zip(threads, theirs, strict=True) if len(t) == 1 or not WAITS.search(t[1]) or own]
     shown = busy if any(len(thread) > 1 for thread in busy) else threads
     left = [f"(and {len(threads) - len(shown)} that only wait)"] if len(shown) < len(threads) else []
     return [line for thread in shown for line in thread] + left

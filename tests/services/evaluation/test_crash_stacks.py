@@ -151,6 +151,8 @@ def test_threads_that_only_wait_are_counted_where_another_did_something():
         "Thread 1 (LWP 7):", "  launch (rows=64) at kernel.c:3", "(and 1 that only wait)",
     ]  # fmt: skip
     assert "  pool (n=1) at kernel.c:9" in frames_in(own + crashed), "the candidate's own thread is shown"
+    named = own.replace("kernel.c", "my_pool.c")
+    assert "  pool (n=1) at my_pool.c:9" in frames_in(named + crashed, "my_pool.c") != frames_in(named + crashed)
     assert len(frames_in(waiting)) == 2, "a deadlock has nothing else to show"
 
 
