@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 import traceback
 from typing import Any, Dict, List, Tuple
 
