@@ -67,7 +67,7 @@ def bring(monkeypatch):
                 player.freeze()
             return {}
 
-        monkeypatch.setattr(peer_processes, "link_to", lambda role: None)
+        monkeypatch.setattr(peer_processes.Link, "from_environment", lambda role: None)
         monkeypatch.setattr(peer_processes, "rehearsed_costs", rehearsed)
         first = Stub("reference", diary, ready=ready, reply=refuses)
         other = Stub("candidate", diary, ready=ready)
