@@ -286,12 +286,17 @@ class Queue:
         return soonest[request.count - 1] + before / len(request.names)
 
     def why(self, request: Request, order: Sequence[Request], now: float) -> str:
-        """Say what a request waits for, by the first of the GPUs that it claims and cannot have."""
+        """Say what a request waits for: its own job, and the first of the GPUs that it claims and cannot have."""
         shut = self.shut(request.uid)
         if shut:
             return shut
+        found = self._obstacle(request, order, now)
         if not request.ready:
-            return "its own processes are starting"
+            return "its own processes are not ready" + ("; " + found if found else "")
+        return found or "others are ahead"
+
+    def _obstacle(self, request: Request, order: Sequence[Request], now: float) -> str:
+        """Return why a request cannot have a GPU; empty where only the order speaks against it."""
         for name in request.claim or request.names:
             holders = [lease for lease in self.leases.values() if name in lease.names]
             if holders and (request.is_exclusive or holders[0].request.is_exclusive):
@@ -303,7 +308,7 @@ class Queue:
             if taken:
                 return taken
         keeper = next((r for r in order if r is not request and set(r.claim) & set(request.names)), None)
-        return "GPUs are held back for %s, which is ahead" % _who(keeper) if keeper else "others are ahead"
+        return "GPUs are held back for %s, which is ahead" % _who(keeper) if keeper else ""
 
     def leases_to_reclaim(self, now: float) -> List[int]:
         """Return the idle holders that are in the way of somebody who waits; each is named once."""

@@ -6,6 +6,7 @@ is passed over until its trusted role says that only work on the GPU is left.
 
 import os
 import select
+import time
 from typing import Callable, List
 
 from .owner_control import ControlLink
@@ -14,6 +15,9 @@ SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
 """Environment variable with another such number; for tests."""
 SPARE_CORES = int(os.environ.get(SPARE, 8))
 """With so many, processes may import while something is timed on a GPU."""
+START_S = 180.0
+"""After so long a job takes its turn, ready or not. Jobs behind the first three do not start, so those that hang would
+keep the GPU idle. An owner says that it is ready after 120 s at most."""
 
 
 def has_spare_cores() -> bool:
@@ -38,12 +42,13 @@ class AheadOfTurn:
         """
         self.able = self.started = self._tried = False
         self._links, self._start = links, start
+        self._started_at = 0.0
 
     def start_once(self) -> None:
         """Start the processes, if they may and were not asked to before."""
         if not self.able or self._tried:
             return
-        self._tried = True
+        self._tried, self._started_at = True, time.monotonic()
         self.started = self._start()
         for link in self._links if self.started else ():
             link.has_turn = False
@@ -63,8 +68,10 @@ class AheadOfTurn:
 
     def descriptors(self) -> List[int]:
         """Return what becomes readable when a trusted role speaks or ends; those that are ready are not heard."""
+        if not self.started or time.monotonic() - self._started_at > START_S:
+            return []
         # A role that has ended is waited for no longer: in its turn the job ends, and its record says why.
-        return [link.fileno() for link in self._links if link.open and not link.is_ready] if self.started else []
+        return [link.fileno() for link in self._links if link.open and not link.is_ready]
 
     def grant_turn(self) -> None:
         """Tell the trusted roles that the job has its GPUs."""

@@ -48,10 +48,13 @@ def test_one_user_is_served_in_the_order_of_arrival():
 def test_who_is_not_ready_is_passed_over_and_keeps_its_place():
     bench = Bench(A)
     importing = bench.want(0.0, ready=False)
+    alone = bench.queue.why(bench.queue.waiting[importing], bench.queue.waiting_in_order(0.0), 0.0)
+    assert alone == "its own processes are not ready"
     late, last = bench.want(0.1), bench.want(0.2)
     assert bench.pump(1.0) == [late]
     request = bench.queue.waiting[importing]
-    assert "its own processes" in bench.queue.why(request, bench.queue.waiting_in_order(1.0), 1.0)
+    why = bench.queue.why(request, bench.queue.waiting_in_order(1.0), 1.0)
+    assert why == "its own processes are not ready; GPU-a is held by a job of uid 0 for 0 s"
     assert request.claim == ()
     request.ready = True
     bench.leave(late, 2.0)

@@ -205,7 +205,7 @@ async def test_a_job_that_imports_holds_no_gpu_and_keeps_its_place(open_lab, sta
     done, behind = [await pool.lab.wait(job) for job in (first.id, last)]
     end_broker(pool)
 
-    assert "its own processes are starting" in stood.note
+    assert "its own processes are not ready" in stood.note
     assert (passed.record.status, passed.record.gpus) == ("ok", ("GPU-0",)), passed.record
     assert (done.record.status, done.text) == ("ok", "{'turn': True}\n"), done
     assert passed.record.ended_at < done.record.started_at < behind.record.started_at
