@@ -23,7 +23,6 @@ _KNOWN_HEADER = re.compile(
     r"c?(?:stdint|stddef|float|limits|math)(?:\.h)?$|cuda_(?:fp16|bf16|fp8|fp6|fp4|runtime|pipeline)\.h(?:pp)?$|mma\.h$"
     r"|cooperative_groups(?:\.h|/.*)$|cuda/(?!std/)|cuda/std/|device_launch_parameters\.h$"
 )
-_PHASE = re.compile(r"^[^,\n]{1,300}, ([A-Z][A-Za-z+ ]{1,40}), (\d{1,9}(?:\.\d{1,6})?), ms$", re.MULTILINE)
 _MORE_THAN_MINIMAL = re.compile(r"\bcuda|\btex|\bsurf|cooperative_groups|#\s*include")
 _NOT_FOR_NVRTC = re.compile(
     r"host functions are not allowed in JIT mode|open source file|namespace \"std\" has no member"
