@@ -220,7 +220,7 @@ DEGENERATE = {
 
 
 REGISTERED = {"new": "new", "already": "registered before"}
-"""What its registration was, in words."""
+"""Words for how a problem came to be registered."""
 
 
 class ProblemInfo(ResultModel):

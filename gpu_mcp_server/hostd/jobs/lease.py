@@ -140,8 +140,8 @@ class Lease:
         if self._spec.purpose == "reserve" or locks.is_taken(NAME) or self._shut():
             return []
         if turn.ahead is not None and not turn.ahead.is_ready():
-            turn.ahead.start_once()  # nobody else is in line
-            # Only the broker passes over who is not ready, so that others have the GPU meanwhile.
+            turn.ahead.start_once()  # the line is empty
+            # Only the broker lets others past a job that is not ready, so that they have the GPU meanwhile.
             if not turn.ahead.is_ready():
                 return []
         want = self._spec.gpus

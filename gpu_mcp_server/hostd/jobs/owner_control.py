@@ -16,7 +16,7 @@ class ControlLink:
         """What each role may have."""
         self.open = True
         self.has_turn = True
-        """Whether the job has its GPUs; if not, who asks for its turn is answered by `grant_turn`."""
+        """Whether the job has its GPUs; if not, `grant_turn` answers a request for the turn."""
         self.is_ready = False
         """Whether the role said that all is done that can be done without them."""
         self._asked = False

@@ -1,7 +1,7 @@
-"""Work of a job ahead of its turn on a GPU: its processes start and import while the GPU is another's, or nobody's.
+"""Work of a job ahead of its turn on a GPU: its processes start and import while the GPU is another's, or free.
 
-A job that had its GPU while it imports would keep it idle. So it is in line from the start, keeps its place there, and
-is passed over until its trusted role says that only work on the GPU is left.
+A job that had its GPU while it imports would keep it idle. So it is in line from the start and keeps its place there.
+Others are let past until its trusted role says that only work on the GPU is left.
 """
 
 import os
@@ -67,7 +67,7 @@ class AheadOfTurn:
         return not self.descriptors()
 
     def descriptors(self) -> List[int]:
-        """Return what becomes readable when a trusted role speaks or ends; those that are ready are not heard."""
+        """Return what becomes readable when a trusted role that is not ready speaks or ends."""
         if not self.started or time.monotonic() - self._started_at > START_S:
             return []
         # A role that has ended is waited for no longer: in its turn the job ends, and its record says why.

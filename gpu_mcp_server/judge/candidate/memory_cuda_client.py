@@ -26,7 +26,7 @@ class CudaMemory:
         """Where a model's outputs are named."""
 
     def start(self) -> None:
-        """Create the context, in the job's turn: it takes the GPU's memory, and disturbs who is timed there."""
+        """Create the context, in the job's turn: it takes the GPU's memory, and disturbs a job that is timed there."""
         self.driver = Driver(self.ordinal)
         self.driver.keep_pooled()
         self.turns = GpuTurns(self.driver)

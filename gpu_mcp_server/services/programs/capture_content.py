@@ -160,7 +160,7 @@ def chosen_sets(found: CallRecording, most: int) -> tuple[list[RecordedSet], lis
     others = [s for form, listed in forms.items() if form != best for s in listed]
     for at in sorted({s.module for s in others} - {build}):
         calls = sum(s.calls for s in others if s.module == at)
-        notes.append(f"{calls} calls of {told_build(found.modules, at, build)} are left out: they have less data")
+        notes.append(f"{calls} calls of {describe_build(found.modules, at, build)} are left out: they have less data")
     other = sum(s.calls for s in others if s.module == build)
     notes += [f"{other} calls have arguments of another form and are left out"] if other else []
     ranked = sorted(forms[best], key=lambda s: -s.calls * (s.bytes + 1))
@@ -169,8 +169,8 @@ def chosen_sets(found: CallRecording, most: int) -> tuple[list[RecordedSet], lis
     return ranked[:most], notes
 
 
-def told_build(modules: Sequence[Mapping[str, Any]], at: int, taken: int) -> str:
-    """Return in words how a module's build differs from the one whose calls are taken."""
+def describe_build(modules: Sequence[Mapping[str, Any]], at: int, taken: int) -> str:
+    """Say how a module's build differs from the one whose calls are taken."""
     one, other = (json.dumps(modules[n], sort_keys=True) for n in (at, taken))
     for mode, word in (("true", "training"), ("false", "evaluation")):
         said = f'"training": {{"value": {mode}}}'
