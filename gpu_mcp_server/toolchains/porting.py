@@ -41,7 +41,7 @@ _HIP: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "warp size 32",
-        r"\b(?:WARP_?SIZE|WSIZE|(?:THREADS|LANES)_PER_WARP)\b[^\n]*\b32\b|\bwarpSize\b"
+        r"\b(?:WARP_?SIZE|WSIZE|(?:THREADS|LANES)_PER_WARP)\b[^\n]{0,200}\b32\b|\bwarpSize\b"
         r"|\bblockDim\.\w\b[^;\n]{0,40}(?:/\s*32|>>\s*5)\b|\b__shfl\w*\s*\([^;\n]{0,200},\s*16\s*[,)]"
         r"|(?:threadIdx\.\w|\b(?:tid|lane|lid)\w*)\s*(?:[&]\s*31|[%/]\s*32|>>\s*5|(?:<|>=|==)\s*32|(?:<=|>|==)\s*31)\b"
         r"|=\s*16\s*;[^\n]{0,200}(?:>>=?\s*1|/=?\s*2)\b"

@@ -1,8 +1,10 @@
 """Branches and loops around a piece of code, those that a macro or an operator hides too."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tree_sitter import Node
 
@@ -11,6 +13,7 @@ from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, enclosi
 
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 ENDS = frozenset({"break_statement", "return_statement", "continue_statement", "goto_statement", "throw_statement"})
+MOST_CASES = 64
 _LOOP_HEAD = re.compile(r"\b(?:for|while)\s*\(.*\)\s*\{?$", re.DOTALL)
 
 
@@ -56,17 +59,33 @@ def loop_header(source: ParsedSource, node: Node, macros: Mapping[str, Macro]) -
 
 def jumped_label(source: ParsedSource, node: Node) -> Node | None:
     """Return the label before a statement of a block to which a later `goto` jumps back, so that it runs again."""
-    if not source.jumps or node.parent is None or node.parent.type != "compound_statement":
-        return None
-    before: Node | None = node
-    while before is not None:
-        if before.type == "labeled_statement" and (name := field(before, "label")) is not None:
-            jumps = source.jumps.get(source.text(name), [])
-            function = enclosing(before, "function_definition", "lambda_expression")
-            if function is not None and any(node.start_byte <= j.start_byte < function.end_byte for j in jumps):
-                return before
-        before = before.prev_named_sibling
-    return None
+    return _repeated(source).get(node.id) if source.jumps else None
+
+
+@lru_cache(maxsize=4)
+def _repeated(source: ParsedSource) -> dict[int, Node]:
+    """Return the nearest label that repeats a statement, by the statement, of a whole file: each block is read once."""
+    blocks: dict[int, Node] = {}
+    ends: dict[int, int] = {}
+    for name, labels in source.labels.items():
+        jumps = [j.start_byte for j in source.jumps[name]]
+        for label in labels:
+            function = enclosing(label, "function_definition", "lambda_expression")
+            last = bisect_left(jumps, function.end_byte) - 1 if function is not None else -1
+            if last >= 0 and label.parent is not None and label.parent.type == "compound_statement":
+                blocks[label.parent.id] = label.parent
+                ends[label.id] = jumps[last]
+    found: dict[int, Node] = {}
+    for block in blocks.values():
+        open_labels: list[Node] = []
+        for child in block.named_children:
+            if child.id in ends:
+                open_labels.append(child)
+            while open_labels and ends[open_labels[-1].id] < child.start_byte:
+                open_labels.pop()
+            if open_labels:
+                found[child.id] = open_labels[-1]
+    return found
 
 
 def hidden_head(node: Node) -> Node | None:
@@ -101,11 +120,14 @@ def _right_side(source: ParsedSource, node: Node) -> list[tuple[Node, list[Branc
 
 
 def _case(source: ParsedSource, node: Node) -> list[Branch]:
-    """Return the tests of a case, as a chain of ifs would have them; cases that fall through to it are part of it."""
+    """Return the tests of a case, as a chain of ifs would have them; cases that fall through to it are part of it.
+
+    A switch of more than `MOST_CASES` has none: a case has a test for each that stands before it.
+    """
     block = node.parent
     switch = block.parent if block is not None else None
     condition = field(switch, "condition") if switch is not None and switch.type == "switch_statement" else None
-    if block is None or condition is None:
+    if block is None or condition is None or block.named_child_count > MOST_CASES:
         return []
     tested = source.text_without_space(condition).removeprefix("(").removesuffix(")")
     found: list[Branch] = []

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from dataclasses import field as data_field
+from functools import lru_cache
 
 from tree_sitter import Node
 
@@ -21,6 +22,7 @@ from gpu_mcp_server.nccl.program_model.syntax import (
 
 PACKED_LAST = frozenset({"cuLaunchKernel", "cuLaunchCooperativeKernel", "hipModuleLaunchKernel"})
 """Launches of the driver: three numbers each for grid and block, and the kernel's arguments by a list of addresses."""
+_ELEMENT = re.compile(r"(\w+)\[(\d{1,4})\]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +112,22 @@ def _packed(source: ParsedSource, node: Node) -> list[Node]:
 def _filled(source: ParsedSource, array: Node) -> list[Node]:
     """Return what `args[0] = &a; args[1] = &b;` points to, in the order of the indices."""
     function = enclosing(array, "function_definition", "lambda_expression")
-    found: dict[int, Node] = {}
-    for node in source.effects_in(function) if function is not None and array.type == "identifier" else ():
-        left, right = field(node, "left"), field(node, "right")
-        element = re.fullmatch(rf"{source.text(array)}\[(\d+)\]", source.text_without_space(left)) if left else None
-        if element is not None and right is not None:
-            found[int(element[1])] = strip_casts(right)
+    if function is None or array.type != "identifier":
+        return []
+    found = _elements(source, function).get(source.text(array), {})
     return [found[number] for number in sorted(found)] if sorted(found) == list(range(len(found))) else []
+
+
+@lru_cache(maxsize=16)
+def _elements(source: ParsedSource, function: Node) -> dict[str, dict[int, Node]]:
+    """Return what a function assigns to elements by numbers, by the array's name: read once for all its launches."""
+    found: dict[str, dict[int, Node]] = {}
+    for node in source.effects_in(function):
+        left, right = field(node, "left"), field(node, "right")
+        element = _ELEMENT.fullmatch(source.text_without_space(left)) if left is not None else None
+        if element is not None and right is not None:
+            found.setdefault(element[1], {})[int(element[2])] = strip_casts(right)
+    return found
 
 
 def _configured(source: ParsedSource, node: Node) -> tuple[str | None, str | None, str | None, str | None]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from dataclasses import field as data_field
 from functools import lru_cache
 
 from tree_sitter import Node
@@ -13,6 +14,8 @@ from gpu_mcp_server.nccl.program_model.trace import CallFrame, Condition, Expres
 
 MAX_STEPS = 10
 """Values from values that are followed."""
+MOST_NAMES = 2000
+"""Names that are followed for one question."""
 RANK_CALLS = {"MPI_Comm_rank": 1, "ncclCommUserRank": 1}
 """Function: the argument that receives the rank."""
 SHARED_CALLS = {"MPI_Bcast": 0, "MPI_Allreduce": 1, "MPI_Allgather": 3, "MPI_Allgatherv": 3}
@@ -46,10 +49,35 @@ class RankDependence:
         return f"`{self.name}`, line {self.line}"
 
 
-def rank_dependence(of: Expression, steps: int = MAX_STEPS) -> RankDependence | None:
+@dataclass(frozen=True)
+class _Trail:
+    """Way from a question to a name: the steps that are left, and names followed from as far or nearer before."""
+
+    steps: int = MAX_STEPS
+    seen: dict[tuple[object, ...], int] = data_field(default_factory=dict[tuple[object, ...], int])
+
+    def further(self) -> "_Trail":
+        """Return the trail with a step less."""
+        return replace(self, steps=self.steps - 1)
+
+    def is_new(self, frame: CallFrame, *key: object) -> bool:
+        """Say whether a name is worth following, and note it: variables made of each other have no end of ways."""
+        if self.seen.get((frame, *key), 0) >= self.steps or len(self.seen) >= MOST_NAMES:
+            return False
+        self.seen[(frame, *key)] = self.steps
+        return True
+
+
+def rank_dependence(of: Expression) -> RankDependence | None:
     """Return why an expression differs between ranks, None where nothing says that it does."""
+    return _dependence(of, _Trail())
+
+
+def _dependence(of: Expression, trail: _Trail) -> RankDependence | None:
     for inner in walk(of.node):
-        found = _asked(of.source, inner) if inner.type == CALL else _named(replace(of, node=inner), steps)
+        found = (
+            _asked(of.source, inner) if inner.type == CALL else _named(Expression(of.source, inner, of.frame), trail)
+        )
         if found is not None:
             return found
     return None
@@ -166,81 +194,86 @@ def _leaves(source: ParsedSource, taken: Node, place: Node) -> bool:
     """Say whether a branch does not come to a place behind it."""
     last = taken.named_children[-1] if taken.type == "compound_statement" and taken.named_children else taken
     if last.type == "goto_statement" and last.named_children:
-        label = source.text(last.named_children[0])
-        function = enclosing(last, "function_definition", "lambda_expression")
-        marks = [n for n in walk(function) if n.type == "labeled_statement"] if function is not None else []
-        at = next((n.start_byte for n in marks if source.text(n).partition(":")[0].strip() == label), None)
-        return at is not None and at > place.start_byte
+        function = enclosing(last, "function_definition", "lambda_expression") or source.root
+        marks = [n.start_byte for n in source.labels.get(source.text(last.named_children[0]), ())]
+        at = next((mark for mark in marks if mark > function.start_byte), 0)
+        return place.start_byte < at < function.end_byte
     ended = re.fullmatch(r"(?:std::)?(?:_|quick_)?exit\((?:0|EXIT_SUCCESS)\);", source.text_without_space(last))
     return last.type in WAYS_OUT or ended is not None
 
 
-def _named(of: Expression, steps: int) -> RankDependence | None:
+def _named(of: Expression, trail: _Trail) -> RankDependence | None:
     node, source = of.node, of.source
     if node.type == "field_identifier":
         text = source.text(node)
         is_called = node.parent is not None and node.parent.parent is not None and node.parent.parent.type == CALL
         return RankDependence(text, source.line(node)) if _RANK.fullmatch(text) and not is_called else None
-    if node.type != "identifier" or not steps:
+    if node.type != "identifier" or not trail.steps:
         return None
     if node.parent is not None and node.parent.type == "field_expression":
-        return _member(of, steps)
+        return _member(of, trail)
     name = source.text(node)
     bound = of.frame.bindings.get(name)
     made = declaration_of(source, node)
     if bound is not None and (made is None or made.is_parameter):
-        return rank_dependence(bound, steps - 1)
+        return _dependence(bound, trail.further()) if trail.is_new(of.frame, name) else None
     if made is None or made.scope.type == "translation_unit":
         return RankDependence(name, source.line(node)) if _RANK.fullmatch(name) else None
-    return _variable(of, made, steps)
+    return _variable(of, made, trail)
 
 
-def _part(of: Expression, steps: int) -> RankDependence | None:
+def _part(of: Expression, trail: _Trail) -> RankDependence | None:
     """Follow a member or an element: what is assigned to just that text; which element another means is not known."""
     whole = of.node.parent
     function = enclosing(of.node, "function_definition", "lambda_expression")
     if whole is None or function is None or whole.type not in {"field_expression", "subscript_expression"}:
         return None
     text = of.source.text_without_space(whole)
+    if not trail.is_new(of.frame, of.source.path, function.id, text):
+        return None
     for inner in of.source.effects_in(function):
         left = field(inner, "left") if inner.type == "assignment_expression" else None
         right = field(inner, "right") if left is not None else None
         if left is None or right is None or of.source.text_without_space(left) != text:
             continue
         inside = right.start_byte <= of.node.start_byte < right.end_byte
-        why = None if inside else rank_dependence(Expression(of.source, right, of.frame), steps - 1)
+        why = None if inside else _dependence(Expression(of.source, right, of.frame), trail.further())
         if why is not None:
             return replace(why, line=of.source.line(right))
     return None
 
 
-def _member(of: Expression, steps: int) -> RankDependence | None:
+def _member(of: Expression, trail: _Trail) -> RankDependence | None:
     """Follow a member of an object, which may hold the rank beside what is meant."""
-    found = _part(of, steps)
     made = declaration_of(of.source, of.node)
     start = initializer_of(made) if made is not None else None
     whole = of.node.parent
     member = field(whole, "field") if whole is not None else None
+    key = (made.declarator.id if made is not None else 0, of.source.text_without_space(whole or of.node))
+    if not trail.is_new(of.frame, of.source.path, "member", *key):
+        return None
+    found = _part(of, trail)
     if found is None and made is not None and start is not None and start.type == "initializer_list":
         listed = listed_members(of.source, field(made.node, "type"), start)
         values = [v for n, v in listed if member is not None and n == of.source.text(member)]
-        return next((w for v in values if (w := rank_dependence(replace(of, node=v), steps - 1)) is not None), None)
+        return next((w for v in values if (w := _dependence(replace(of, node=v), trail.further())) is not None), None)
     callee = field(start, "function") if start is not None and start.type == CALL else None
     if found is not None or start is None or member is None or callee is None or callee.type != "identifier":
         return found
-    return _returned_member(of, start, of.source.text(member), steps)
+    return _returned_member(of, start, of.source.text(member), trail)
 
 
-def _returned_member(of: Expression, call: Node, member: str, steps: int) -> RankDependence | None:
+def _returned_member(of: Expression, call: Node, member: str, trail: _Trail) -> RankDependence | None:
     """Follow a member of the structure that a function of the same file returns."""
     source, name = of.source, name_of(of.source, call)
     function = _functions(source).get(name)
-    if function is None or of.frame.depth > steps:
+    is_deep = of.frame.depth > trail.steps
+    if function is None or is_deep or not trail.is_new(of.frame, source.path, call.id, member):
         return None
     bound = {p.name: replace(of, node=g) for p, g in zip(function.parameters, arguments(call), strict=False)}
     frame = CallFrame(function, of.frame, bound, entry=of.frame.entry)
     for value in _member_values(source, function, member):
-        why = rank_dependence(Expression(source, value, frame), steps - 1)
+        why = _dependence(Expression(source, value, frame), trail.further())
         if why is not None:
             return replace(why, line=source.line(call))
     return None
@@ -267,10 +300,12 @@ def _member_values(source: ParsedSource, function: Function, member: str) -> lis
     return found
 
 
-def _variable(of: Expression, made: Declaration, steps: int) -> RankDependence | None:
+def _variable(of: Expression, made: Declaration, trail: _Trail) -> RankDependence | None:
     """Follow a variable: what it starts with, what it is assigned, and calls that give it a value."""
     if any(c.type == "array_declarator" for c in walk(made.declarator)):
-        return _part(of, steps)
+        return _part(of, trail)
+    if not trail.is_new(of.frame, of.source.path, made.declarator.id):
+        return None
     name, function = made.name, enclosing(made.declarator, "function_definition", "lambda_expression")
     effects = of.source.effects_in(function) if function is not None else []
     given = False
@@ -301,7 +336,7 @@ def _variable(of: Expression, made: Declaration, steps: int) -> RankDependence |
         given = True
         if value.start_byte <= of.node.start_byte < value.end_byte:
             continue  # x = x + 1 says nothing new
-        why = rank_dependence(Expression(of.source, value, of.frame), steps - 1)
+        why = _dependence(Expression(of.source, value, of.frame), trail.further())
         if why is not None:
             return replace(why, line=of.source.line(value)) if why.name != name else why
     is_rank = _RANK.fullmatch(name) is not None and (not given or made.is_parameter)

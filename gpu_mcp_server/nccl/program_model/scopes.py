@@ -7,9 +7,7 @@ from functools import cached_property
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.functions import PARAMETERS, declared_identifier, is_pointer
-from gpu_mcp_server.nccl.program_model.syntax import PREPROCESSOR, Names, ParsedSource, field, walk
-
-STRUCTURES = frozenset({"struct_specifier", "class_specifier"})
+from gpu_mcp_server.nccl.program_model.syntax import PREPROCESSOR, STRUCTURES, Names, ParsedSource, field, walk
 
 
 @dataclass(frozen=True)
@@ -181,10 +179,8 @@ def listed_members(source: ParsedSource, kind: Node | None, listed: Node) -> lis
     if kind is None:
         return []
     name = source.text(field(kind, "name") or kind).split("<")[0]
-    found = kind if kind.type in STRUCTURES and field(kind, "body") is not None else None
-    if found is None:
-        made = (n for n in walk(source.root) if n.type in STRUCTURES and field(n, "body") is not None)
-        found = next((n for n in made if (t := field(n, "name")) is not None and source.text(t) == name), None)
+    is_here = kind.type in STRUCTURES and field(kind, "body") is not None
+    found = kind if is_here else source.structures.get(name)
     body = field(found, "body") if found is not None else None
     members = [m for m in body.named_children if m.type == "field_declaration"] if body is not None else []
     names = [source.text(n) for m in members for n in map(_member_name, _declared(m)) if n is not None]

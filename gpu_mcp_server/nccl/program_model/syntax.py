@@ -17,6 +17,7 @@ from gpu_mcp_server.nccl.program_model.split_conditions import Span, choose_bran
 CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "dynamic_cast"})
 BLOCKS = frozenset({"compound_statement", "translation_unit", "declaration_list", "case_statement"})
 PREPROCESSOR = frozenset({"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef"})
+STRUCTURES = frozenset({"struct_specifier", "class_specifier"})
 CALL = "call_expression"
 
 _FIXED = re.compile(rb"#\s*(?:el)?if[\s(]+(?:\d|true|false)")
@@ -70,11 +71,31 @@ class ParsedSource:
 
     @cached_property
     def jumps(self) -> dict[str, list[Node]]:
-        """Every `goto`, by the label that it names."""
+        """Every `goto`, by the label that it names, in the text's order."""
         found: dict[str, list[Node]] = {}
         for node in walk(self.root) if b"goto" in self.data else ():
             if node.type == "goto_statement" and node.named_children:
                 found.setdefault(self.text(node.named_children[0]), []).append(node)
+        return found
+
+    @cached_property
+    def labels(self) -> dict[str, list[Node]]:
+        """Every statement with a label to which something jumps, by that label, in the text's order."""
+        found: dict[str, list[Node]] = {}
+        for node in walk(self.root) if self.jumps else ():
+            name = field(node, "label") if node.type == "labeled_statement" else None
+            if name is not None and self.text(name) in self.jumps:
+                found.setdefault(self.text(name), []).append(node)
+        return found
+
+    @cached_property
+    def structures(self) -> dict[str, Node]:
+        """Structures and classes with a body, by name; the first of each."""
+        found: dict[str, Node] = {}
+        for node in walk(self.root):
+            name = field(node, "name") if node.type in STRUCTURES and field(node, "body") is not None else None
+            if name is not None:
+                found.setdefault(self.text(name), node)
         return found
 
     def calls(self) -> Iterator[Node]:

@@ -174,11 +174,10 @@ class Trace:
         header = loop_header(source, node, self.program.macros)
         if header is not None:
             loops = (*loops, Loop((source.path, node.start_byte, id(frame)), header))
-        branches = branches_of(source, node)
+        branches = {inner.id: _under(source, under, frame) for inner, under in branches_of(source, node)}
         self._nested += 1
         for inner in node.named_children:
-            taken = next((_under(source, bs, frame) for n, bs in branches if n == inner), ())
-            self._walk(source, inner, frame, loops, (*conditions, *taken))
+            self._walk(source, inner, frame, loops, (*conditions, *branches.get(inner.id, ())))
         self._nested -= 1
         if node.type in {CALL, "identifier", "type_identifier"} and not is_inactive(source, node):
             for call in self.program.calls_at(source, node):

@@ -126,3 +126,26 @@ def test_memory_that_ranks_allocate_differently_is_refused_for_windows():
 def test_a_window_on_which_ranks_differ_is_an_error(body: str):
     assert errors(body) != []
     assert errors(body.replace("me", "7").replace("ncclM7", "ncclMem").replace("m7_alloc", "mem_alloc")) == []
+
+
+ENTANGLED = {
+    "variables": ("int x = 0, y = 0;\n" + "x = x + y + x; y = y + x + y;\n" * 40, "x"),
+    "members": ("Part p;\n" + "p.at = p.size + p.all; p.size = p.at + p.all; p.all = p.at + p.size;\n" * 40, "p.at"),
+}
+
+
+@pytest.mark.parametrize("kind", ENTANGLED)
+def test_values_made_of_each_other_are_followed_to_the_rank_that_one_of_them_holds(kind: str):
+    """Each way through them was gone once, and forty lines have more ways than there is time for."""
+    made, value = ENTANGLED[kind]
+
+    assert reasons(f"{MADE}{made}if ({value} == 1) {REDUCE}") == reasons(MADE + REDUCE)
+    assert any("me" in each for each in reasons(f"{MADE}{made}{value} += 0; {value} = me;\nif ({value} == 1) {REDUCE}"))
+
+
+def test_a_switch_of_thousands_of_cases_and_thousands_of_labels_are_read():
+    """Each case was compared with all before it, and each statement with all labels before it."""
+    cases = "".join(f"case {n}: n = {n}; break;\n" for n in range(3000))
+    jumps = "".join(f"again{n}: n = {n};\n" for n in range(1500)) + "if (n) goto again0;\n"
+
+    assert reasons(f"{MADE}switch (n) {{ {cases} }}\n{jumps}{REDUCE}") == reasons(MADE + REDUCE)
