@@ -36,16 +36,21 @@ def separate_launches(text: str) -> str:
     return LAUNCH.sub(" ", text)
 
 
+def separate_launches_in(path: str) -> None:
+    """Do so in a file, whose line ends stay as they are: a text that became shorter would leave its old end behind."""
+    with open(path, "r+", encoding="utf-8", errors="surrogateescape", newline="") as source:
+        text = separate_launches(source.read())
+        source.seek(0)
+        source.write(text)
+
+
 def by_torch(utils: str, files: Dict[str, str]) -> int:
     """Convert all at once; returns 0, as it reports nothing."""
     sys.path.insert(0, utils)
     converter: Any = importlib.import_module("hipify.hipify_python")
     here = os.getcwd()
     for file in files:
-        with open(file, "r+", encoding="utf-8", errors="surrogateescape") as source:
-            text = separate_launches(source.read())
-            source.seek(0)
-            source.write(text)
+        separate_launches_in(file)
     sys.stdout = sys.stderr
     done = converter.hipify(
         project_directory=here,

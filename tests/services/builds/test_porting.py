@@ -1,6 +1,7 @@
 """CUDA to HIP and SYCL: what converters do not see, and a converter at work where there is one."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.services.builds.porting import converter_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains.porting import findings, hip_name, remaining_cuda_names
-from gpu_mcp_server.workers.hipify import separate_launches
+from gpu_mcp_server.workers.hipify import separate_launches, separate_launches_in
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
@@ -136,6 +137,12 @@ def test_a_launch_right_behind_a_statement_gets_the_space_that_torchs_converter_
     assert separate_launches("int main(){k<<<1, 2>>>(p);ns::k<T, 3> <<<1, 2>>>(p); a<b;x;}") == (
         "int main(){ k<<<1, 2>>>(p); ns::k<T, 3> <<<1, 2>>>(p); a<b;x;}"
     )
+
+
+def test_a_source_with_line_ends_of_windows_keeps_them_and_grows_by_spaces_alone(tmp_path: Path):
+    (source := tmp_path / "a.cu").write_bytes(b"int main()\r\n{k<<<1, 2>>>(p);\r\n}\r\n// \xe9\r\n")
+    separate_launches_in(str(source))
+    assert source.read_bytes() == b"int main()\r\n{ k<<<1, 2>>>(p);\r\n}\r\n// \xe9\r\n"
 
 
 async def test_a_folder_is_converted_compiled_and_what_needs_a_hand_is_named(lab: Lab):
