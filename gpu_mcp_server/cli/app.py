@@ -45,15 +45,15 @@ REMOTE = (
 )  # fmt: skip
 """Commands that act on the team's server after `login`, unless --local says otherwise; all others on this machine."""
 
-BEGINS_ANEW = "The same command begins anew."
+STARTS_AGAIN = "The same command starts again from the beginning."
 AFTER_INTERRUPT = {
     "compare": "The kernels with a result above are compared, and every judgement is kept: `gpu-mcp-server history`. "
-    "The same command judges all anew; a BASE nearer to HEAD leaves fewer kernels.",
+    "The same command judges all of them again; a BASE nearer to HEAD leaves fewer kernels.",
     "recipe": "Finished steps are kept. `gpu-mcp-server recipe list` names the run, `gpu-mcp-server recipe resume RUN` "
     "continues it; a series (repeat, compare, suite) goes on by the same command.",
     "nccl": "The files that you gave are as they were. `nccl run` keeps finished steps: the same command goes on.",
-    "selftest": f"Nothing failed by that. {BEGINS_ANEW}",
-    "demo": f"Verdicts until then are kept: `gpu-mcp-server history`. {BEGINS_ANEW}",
+    "selftest": f"Nothing failed by that. {STARTS_AGAIN}",
+    "demo": f"Verdicts until then are kept: `gpu-mcp-server history`. {STARTS_AGAIN}",
     "run": "The program was ended, too; its workspace is kept. With --detach a program goes on alone.",
     "call": "The call's job was ended, too; what had its verdict is kept: `gpu-mcp-server history`.",
     "logs": "The job goes on: the same command follows it again.",
@@ -71,7 +71,7 @@ class CommandPanels(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             command = str(ctx.invoked_subcommand or "serve")
-            if left := AFTER_INTERRUPT.get(command, BEGINS_ANEW):
+            if left := AFTER_INTERRUPT.get(command, STARTS_AGAIN):
                 begin = "\n" if sys.stderr.isatty() else ""  # the terminal wrote ^C
                 note(f"{begin}interrupted: {left}")
             raise typer.Exit(130) from None

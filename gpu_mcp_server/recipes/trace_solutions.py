@@ -197,10 +197,12 @@ def _evaluation(evaluation: Evaluation, shape: ShapeVerdict | None, *, sol: bool
 
 def _plain_errors(errors: Mapping[str, float], *, sol: bool) -> dict[str, float | str | bool]:
     """Return errors as JSON has them: one that is not finite is text in a data set, and a flag in SOL-ExecBench."""
-    texts = {name: "NaN" if math.isnan(value) else "Infinity" for name, value in errors.items() if value - value != 0}
+    texts = {
+        name: "NaN" if math.isnan(value) else "Infinity" for name, value in errors.items() if not math.isfinite(value)
+    }
     if not sol or not texts:
         return {**errors, **texts}
-    return {**dict.fromkeys(errors, 0.0), "has_nan": "NaN" in texts.values(), "has_inf": "NaN" not in texts.values()}
+    return {**dict.fromkeys(errors, 0.0), "has_nan": "NaN" in texts.values(), "has_inf": "Infinity" in texts.values()}
 
 
 def trace_status(evaluation: Evaluation, shape: ShapeVerdict | None) -> str:
