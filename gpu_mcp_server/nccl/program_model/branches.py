@@ -47,7 +47,7 @@ def loop_header(source: ParsedSource, node: Node, macros: Mapping[str, Macro]) -
             return f"do while {source.text(condition)}" if condition is not None else "do"
         end = body.start_byte if body is not None else node.end_byte
         text = source.data[node.start_byte : end].decode("utf-8", "replace")
-        return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S).split())
+        return " ".join(re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", text, flags=re.S).split())
     head = hidden_head(node)
     if head is None:
         return None

@@ -36,7 +36,7 @@ def macros_of(source: ParsedSource) -> list[Macro]:
         if name is None:
             continue
         parameters = None if given is None else tuple(source.text(c) for c in given.children if c.type not in "(),")
-        body = re.sub(r"/\*.*?\*/|//[^\n]*$", " ", source.text(value), flags=re.S) if value is not None else ""
+        body = re.sub(r"/\*.*?(?:\*/|\Z)|//[^\n]*$", " ", source.text(value), flags=re.S) if value is not None else ""
         found.append(
             Macro(source.text(name), parameters, body.replace("\\\n", "\n").strip(), source.path, source.line(node))
         )

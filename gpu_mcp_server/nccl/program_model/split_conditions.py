@@ -8,7 +8,10 @@ import re
 from itertools import pairwise
 
 _DIRECTIVE = re.compile(rb"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
-_QUIET = re.compile(rb"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+_QUIET = re.compile(
+    rb"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*(?:\"|(?=\n)|\\?\Z)|'(?:\\[^\n]{1,10}?|[^'\\\n])'", re.DOTALL
+)
+"""What is no code. A string that is left open ends with its line, so that no place is searched twice."""
 Span = tuple[int, int]
 
 

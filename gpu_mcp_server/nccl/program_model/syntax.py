@@ -6,12 +6,14 @@ libclang without the includes found 38.)
 """
 
 import re
+import time
 from collections.abc import Iterator
 from functools import cache, cached_property
 
 import tree_sitter_cuda
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Language, Node, Parser, Tree
 
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.nccl.program_model.split_conditions import Span, choose_branches
 
 CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "dynamic_cast"})
@@ -19,6 +21,9 @@ BLOCKS = frozenset({"compound_statement", "translation_unit", "declaration_list"
 PREPROCESSOR = frozenset({"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef"})
 STRUCTURES = frozenset({"struct_specifier", "class_specifier"})
 CALL = "call_expression"
+CHUNK = 1 << 16
+MOST_S = 10.0
+"""Processor time for a file. 1 MiB of code takes half a second; a text that is no code could take hours."""
 
 _FIXED = re.compile(rb"#\s*(?:el)?if[\s(]+(?:\d|true|false)")
 Names = dict[str, list[tuple[int, Node, Node]]]
@@ -30,6 +35,29 @@ def _language() -> Language:
     return Language(tree_sitter_cuda.language())
 
 
+def _tree_of(path: str, data: bytes) -> Tree:
+    """Return a text's tree.
+
+    Raises:
+        BadRequest: If that takes more than MOST_S.
+    """
+    began = time.thread_time()
+
+    def read(offset: int, _: object) -> bytes:
+        return data[offset : offset + CHUNK]
+
+    def is_over(*_: object) -> bool:
+        return time.thread_time() - began > MOST_S
+
+    try:
+        return Parser(_language()).parse(read, progress_callback=is_over)
+    except ValueError as error:
+        raise BadRequest(
+            f"{path} took more than {MOST_S:g} s to parse: its text is no C++ that ends, such as a comment left open.",
+            hint="Leave this file out, or give one that compiles.",
+        ) from error
+
+
 class ParsedSource:
     """The text of a file and its tree."""
 
@@ -37,13 +65,13 @@ class ParsedSource:
         """Parse; of conditions that split a statement with the first branch, or with the last where `branch` is -1."""
         self.path = path
         self.data = data
-        self._tree = Parser(_language()).parse(data)
+        self._tree = _tree_of(path, data)
         self.split_spans: list[Span] = []
         """Conditions of the preprocessor that split statements, so that another branch would give another tree."""
         chosen = choose_branches(data, branch) if self._tree.root_node.has_error else None
         if chosen is not None:
             text, self.split_spans = chosen
-            self._tree = Parser(_language()).parse(text)
+            self._tree = _tree_of(path, text)
         self.root: Node = self._tree.root_node
         self.has_fixed_conditions = _FIXED.search(data) is not None
         """Whether there is an `#if 0` or the like at all."""

@@ -2,9 +2,11 @@
 
 import pytest
 
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.analysis.graph_export import export_graph
+from gpu_mcp_server.nccl.program_model import syntax
 from gpu_mcp_server.nccl.stages.transformation import transform
 
 REDUCE = "ncclAllReduce(a, b, n, ncclFloat, ncclSum, comm, s);"
@@ -136,3 +138,14 @@ def test_a_jump_back_is_a_loop():
 
     assert site.loops == ["goto again"]
     assert text.index("ncclx::register_all(") < text.index("again: k++")
+
+
+def test_a_string_that_never_ends_is_read_once():
+    found = export_graph(Analysis({"main.cu": '#define X "' + '\\"' * 40_000 + "\n" + source(REDUCE)}, "main.cu"))
+    assert [site.call for site in found.sites] == ["ncclAllReduce"]
+
+
+def test_a_text_that_the_grammar_cannot_recover_from_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(syntax, "MOST_S", 0.1)
+    with pytest.raises(BadRequest, match=r"main\.cu took more than 0\.1 s to parse: .* a comment left open"):
+        graph("for (;; " + "/* " * 20_000)
