@@ -152,8 +152,8 @@ class SuiteCandidates:
         packed = await asyncio.to_thread(solutions_by_definition, folder)
         for number, (name, path) in enumerate(tasks.items(), 1):
             try:
-                definition = name.rpartition("/")[2] if path.suffix == ".json" else ""
-                files = list(dict.fromkeys([*candidates_of(name, folder), *packed.get(definition, [])]))
+                title = name.rpartition("/")[2] if path.suffix == ".json" else ""
+                files = list(dict.fromkeys([*candidates_of(name, folder), *packed.get(title, [])]))
                 if not files:
                     self._missing.append(name)
                     continue
@@ -162,12 +162,11 @@ class SuiteCandidates:
                 problem = await self._imported(definition)
                 is_definition = problem.adapter.get("kind") == "trace"
                 workloads = await trace.cases_by_workload(definition) if is_definition else []
+                for file in files:
+                    if found := await self._judge(name, problem, file):
+                        self.traces += traces_of(problem, definition, workloads, *found)
             except Exception as error:
                 self._refused[name] = _reason_of(error)
-                continue
-            for file in files:
-                if found := await self._judge(name, problem, file):
-                    self.traces += traces_of(problem, definition, workloads, *found)
         return self.report(suite, len(tasks))
 
     async def _imported(self, source: ProblemSource) -> Problem:
