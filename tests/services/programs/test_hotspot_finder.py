@@ -82,17 +82,19 @@ async def test_a_part_of_a_long_run_is_recorded_and_the_rest_is_not_run(lab: Lab
 
 @needs_torch
 async def test_what_went_wrong_is_said_and_what_was_seen_is_kept(lab: Lab):
-    raises = await find(lab, TRAIN + "\nraise SystemError('out of plums')\n")
-    assert raises.steps == 8 and "ended with 1" in raises.summary() and "out of plums" in raises.summary()
+    forks = "import os\nif os.fork() == 0: os._exit(0)\nos.wait()\n"
+    raises = await find(lab, forks + TRAIN + "\nraise SystemError('out of plums')\n")
+    assert raises.steps == 8 and "1 child processes" in raises.summary()
+    assert "ended with 1" in raises.summary() and "out of plums" in raises.summary()
     at_once = await find(lab, "import torch\nraise SystemError('no plums')\n")
     assert at_once.status == "failed" and "no plums" in at_once.output and "warm_s" not in at_once.summary()
     silent = await find(lab, "print(1)\n")
     assert silent.status == "ok" and not silent.hotspots and "no operator of torch ran" in silent.summary()
     loads = TRAIN + "import urllib.request\nfrom torch.utils.data import DataLoader\n"
     loads += "print(sum(len(batch) for batch in DataLoader(range(8), num_workers=2)))\n"
-    forks = await find(lab, loads + "urllib.request.urlopen('http://example.org')\n")
-    assert forks.steps == 8 and "2 child processes (workers that load data) were not recorded" in forks.summary()
-    assert "wanted the network, and a job has none" in forks.summary()
+    loaded = await find(lab, loads + "urllib.request.urlopen('http://example.org')\n")
+    assert loaded.steps == 8 and "2 child processes (workers that load data) were not recorded" in loaded.summary()
+    assert "wanted the network, and a job has none" in loaded.summary()
     forged = "import os\nopen('.gpu-mcp/hotspots/recording.json', 'w').write('{\"operators\": 1}')\nos._exit(0)\n"
     assert (await find(lab, forged)).status == "failed"
 
