@@ -71,7 +71,7 @@ def test_a_command_that_is_gone_is_told_from_one_that_is_there():
 @pytest.mark.parametrize("page", ["headless-runs", "tuning", "projects", "many-runs"])
 def test_every_plan_that_a_page_shows_has_keys_that_there_are(page: str):
     text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
-    plans = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+    plans = [tomllib.loads(block) for block in re.findall(r"^```toml[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
     required = {"name": "x", "problem": "p.toml", "agent": {"command": ["agent"]}}
 
     assert plans

@@ -89,7 +89,7 @@ def test_a_kernel_without_a_verdict_is_not_called_wrong(status: Any, verdict: An
 
 def repository(folder: Path) -> None:
     """Make a repository of two commits at which kernels became slower and wrong, one stayed, others came and went."""
-    quick, slow = KERNEL.replace("REPEATS", "1"), KERNEL.replace("REPEATS", "40")
+    quick, slow = KERNEL.replace("REPEATS", "1"), KERNEL.replace("REPEATS", "400")
     write(folder, "a", slower=quick, wrong=quick, kept=quick, gone=quick)
     git(folder, "init", "-q", ".")
     git(folder, "add", "-A")

@@ -28,13 +28,12 @@ def numbers_of(arch: str) -> Tuple[int, int]:
 
 def stand_in_driver(target: Any) -> Any:
     """Return a driver for Triton that knows a target and launches nothing."""
-    device = importlib.import_module("torch").device("cuda", 0)
     about = {"max_shared_mem": 1 << 20, "multiprocessor_count": PROCESSORS, "warpSize": 32, "max_num_regs": 65536}
     return SimpleNamespace(
         get_current_target=lambda: target,
         get_current_device=lambda: 0,
         get_current_stream=lambda *_: 0,
-        get_active_torch_device=lambda: device,
+        get_active_torch_device=lambda: importlib.import_module("torch").device("cuda", 0),
         get_benchmarker=lambda: lambda *_, **__: [0.0, 0.0, 0.0],
         map_python_to_cpp_type=str,
         launcher_cls=lambda *_: skip_launch,
