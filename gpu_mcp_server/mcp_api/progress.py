@@ -44,7 +44,7 @@ class Progress:
         self._last = 0.0
         self._message = ""
         self._places: dict[str, tuple[str, float]] = {}
-        """Of each who waits, the place that was reported last, and when."""
+        """The place in line that each waiting call reported last, and when."""
 
     async def __call__(self, message: str) -> None:
         """Report `message`; a place in the queue where it is another, and not more often than every QUEUE_S."""

@@ -144,7 +144,7 @@ class KernelChange(Model):
         )
 
     def line_text(self) -> str:
-        """Return status, speed and note on a line, for a person who waits for the table."""
+        """Return status, speed and note on one line, printed before the table is complete."""
         speed = f", {self._speed_text()} times as fast as before" if self.speed is not None else ""
         return f"{self.status}{speed}" + (f"; {' '.join(self.note.split())[:160]}" if self.note else "")
 
