@@ -113,6 +113,7 @@ async def test_jobs_that_can_stop_each_other_are_told_of_by_their_host(state: Pa
     lab = Laboratory(await HostdClient.open(as_user(state, env)), state)
     marker = secrets.token_hex(8)
     job = await lab.start("/bin/sh", "-c", "echo ready; exec sleep 1000", env={"MARKER": marker}, until=b"ready")
+    assert eventually(lambda: len(processes_with(marker)) == 1)  # while it execs, its environment reads as empty
     (neighbour,) = processes_with(marker)
     done = await lab.python(f"import os\nos.kill({neighbour}, 19)")
     stopped = Path(f"/proc/{neighbour}/stat").read_text().rpartition(")")[2].split()[0] == "T"
