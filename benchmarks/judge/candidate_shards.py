@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 SEED = 27
 """Of the draw; the same candidates in every run."""
@@ -69,7 +69,10 @@ def chosen(known: dict[str, Candidate], ids: str) -> list[Candidate]:
     return [known[name] for name in names]
 
 
-def part_of(candidates: Sequence[Candidate], part: str) -> list[Candidate]:
+Item = TypeVar("Item")
+
+
+def part_of(candidates: Sequence[Item], part: str) -> list[Item]:
     """Return every Nth candidate from the Kth on, for a part K/N.
 
     Raises:

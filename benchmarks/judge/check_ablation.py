@@ -1,10 +1,12 @@
 """Candidates of examples/cheats that each of the judge's checks catches, and those that one check alone catches.
 
-    python benchmarks/judge/check_ablation.py --device cpu --json OUT.json [--table OUT.md] [ID ...]
+    python benchmarks/judge/check_ablation.py --device cpu --json OUT.json [--table OUT.md] [--part K/N] [ID ...]
 
 Every candidate is judged once in a study, in which no check ends the evaluation: what each would have said is noted.
 A check that alone catches a candidate stays; one that catches nothing by itself may go. The reason's words tell which
 comparison it was, the trial when it was made. A candidate that dies, or that the supervisor ends, ends its study too.
+OUT.json is written after each candidate, and read at the start: the same command goes on. --rows adds other shards to
+the table, and with --seconds 0 only the table is made.
 """
 
 import argparse
@@ -12,12 +14,15 @@ import asyncio
 import json
 import re
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from candidate_shards import part_of  # noqa: E402 - it lies beside this file
 
 from gpu_mcp_server.cli import cheat_suite  # noqa: E402
 from gpu_mcp_server.services.evaluation import judge_job  # noqa: E402
@@ -77,29 +82,53 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def main() -> None:
-    """Study the candidates, one after the other."""
+def given() -> argparse.Namespace:
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ids", nargs="*", help="of candidates; none: all of the device")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--table", type=Path)
-    given = parser.parse_args()
+    parser.add_argument("--part", default="1/1", help="K/N: every Nth candidate, from the Kth on")
+    parser.add_argument("--rows", type=Path, nargs="*", default=[], help="files of other shards, for the table")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no candidate is begun that may end later")
+    return parser.parse_args()
+
+
+async def study_shard(options: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
+    """Study one candidate after the other while there is time, and add their rows; return the ids of what is left."""
+    chosen = [
+        each
+        for each in cheat_suite.catalogued_candidates()
+        if each.device == options.device and (not options.ids or each.id in options.ids)
+    ]
+    there = {row["id"] for row in rows}
+    waiting = [each for each in part_of(chosen, options.part) if each.id not in there]
+    end, longest = time.monotonic() + options.seconds, 0.0
+    async with cheat_suite.open_suite(load_settings()) as suite:
+        while waiting and time.monotonic() + longest < end:
+            begin = time.monotonic()
+            rows.append(await study(suite, waiting.pop(0)))
+            longest = max(longest, time.monotonic() - begin)
+            print(rows[-1]["id"], rows[-1]["end"][:60], len(rows[-1]["caught"]), flush=True)
+            options.json.write_text(json.dumps(rows, indent=1))
+    return [each.id for each in waiting]
+
+
+def main() -> None:
+    """Study a shard, and print the table of all that there is."""
+    options = given()
     plain = judge_job._task
     judge_job._task = lambda *about: dict(plain(*about), study=True)  # pyright: ignore
-    rows: list[dict[str, Any]] = []
-    async with cheat_suite.open_suite(load_settings()) as suite:
-        for candidate in cheat_suite.catalogued_candidates():
-            if candidate.device != given.device or (given.ids and candidate.id not in given.ids):
-                continue
-            rows.append(await study(suite, candidate))
-            print(candidate.id, rows[-1]["end"][:60], len(rows[-1]["caught"]), flush=True)
-            given.json.write_text(json.dumps(rows, indent=1))
-    text = table(rows)
+    rows: list[dict[str, Any]] = json.loads(options.json.read_text()) if options.json.exists() else []
+    left = asyncio.run(study_shard(options, rows)) if options.seconds > 0 else []
+    others = [row for path in options.rows for row in json.loads(path.read_text())]
+    text = table([*rows, *others])
     print(text)
-    if given.table:
-        given.table.write_text(text)
+    print(f"left: {', '.join(left) or 'nothing'}")
+    if options.table:
+        options.table.write_text(text)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -1,0 +1,153 @@
+"""From a program to a kernel in it, step by step: hot spots, capture, verdict, overlay, the whole measured by turns.
+
+    python benchmarks/programs/in_place.py --device cuda --json OUT [--part K/N] [--cases WORD]
+
+Cases: an image model whose norm gets one kernel (a win), a program whose own Triton kernel is replaced, a right and
+faster kernel that slows its program by the layout that it writes, and an operator, whose time as a problem stands
+beside its time in the program. Every step's whole report is written to OUT as soon as it is there.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT)]
+
+from benchmarks.judge.candidate_shards import part_of  # noqa: E402
+from gpu_mcp_server.errors import GpuMcpError  # noqa: E402
+from gpu_mcp_server.models.evaluation import TimingOptions  # noqa: E402
+from gpu_mcp_server.models.program_speed import VerifyOptions  # noqa: E402
+from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource  # noqa: E402
+from gpu_mcp_server.services.lab import Lab  # noqa: E402
+from tests.laboratory import laboratory  # noqa: E402
+
+FOLDER = Path(__file__).parent
+EXAMPLES = ROOT / "examples" / "programs"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, what is captured of it, and the kernel that answers it, by device."""
+
+    name: str
+    program: Path
+    target: str
+    arguments: dict[str, tuple[str, ...]]
+    kernels: dict[str, str]
+    """A file of this folder, by device."""
+    hotspots: bool = True
+    expected: tuple[str, ...] = ()
+    """What the whole's status may be; nothing: the kernel is not put in."""
+
+
+CASES = (
+    Case("image model", EXAMPLES / "image_model.py", "Sequential.*.norm",
+         {"cuda": ("400", "256"), "cpu": ("2", "32")}, {"cuda": "norm_triton.py", "cpu": "norm.c"},
+         expected=("faster",)),
+    Case("layout trap", EXAMPLES / "layout_trap.py", "__main__:gate",
+         {"cuda": ("20", "512", "256"), "cpu": ("4", "512", "512")}, {"cuda": "gate.cu", "cpu": "gate.c"},
+         expected=("slower", "same")),
+    Case("Triton kernel", FOLDER / "own_triton.py", "__main__:scale_add[grid]",
+         {"cuda": ("300", "16777216"), "cpu": ("3", "100")}, {"cuda": "scale_add.cu", "cpu": "scale_add.c"},
+         expected=("faster", "same", "slower")),
+    Case("operator", EXAMPLES / "image_model.py", "aten::relu",
+         {"cuda": ("400", "256"), "cpu": ("2", "32")}, {"cuda": "relu.cu", "cpu": "relu.c"}),
+)  # fmt: skip
+
+
+class Played:
+    """The steps of one case, each written down as it ends."""
+
+    def __init__(self, case: Case, rows: list[dict[str, Any]], path: Path) -> None:
+        self.row: dict[str, Any] = {"case": case.name, "target": case.target, "steps": {}}
+        self._rows, self._path = rows, path
+        rows.append(self.row)
+
+    async def done(self, name: str, work: Awaitable[Any]) -> Any:
+        """Do one step, and keep its report and seconds."""
+        begin = time.monotonic()
+        found = await work
+        seconds = round(time.monotonic() - begin, 1)
+        self.row["steps"][name] = {"seconds": seconds, **found.model_dump(mode="json", exclude_none=True)}
+        print(f"--- {self.row['case']}, {name}, {seconds} s\n{found.summary()}", flush=True)
+        self.write()
+        return found
+
+    def write(self) -> None:
+        """Write all rows down."""
+        self._path.write_text(json.dumps(self._rows, indent=1))
+
+
+async def play(lab: Lab, case: Case, device: str, python: str, played: Played) -> str:
+    """Do the steps of a case; return what it ended with."""
+    files: dict[str, str | bytes] = {case.program.name: case.program.read_text()}
+    workspace = (await lab.store.workspaces.write(None, files)).workspace_id
+    command = [python, case.program.name, *case.arguments[device]]
+    if case.hotspots:
+        await played.done("hotspots", lab.programs.hotspots.find(command, workspace))
+    found = await played.done("capture", lab.programs.capture.capture(command, case.target, workspace))
+    if found.problem is None:
+        return f"nothing was captured: {found.status}"
+    text = (FOLDER / case.kernels[device]).read_text()
+    suffix = case.kernels[device].rpartition(".")[2]
+    language: Any = {"py": "triton", "cu": "cuda", "c": "c"}[suffix]
+    timing = TimingOptions(tier="performance" if device == "cuda" else "correctness")
+    verdict = await played.done(
+        "verdict",
+        lab.evaluation.evaluator.evaluate(
+            found.problem.problem_id, CandidateSource(text, language, NAMES[language]), device=device, timing=timing
+        ),
+    )
+    if verdict.verdict != "correct" or not case.expected:
+        return verdict.verdict or verdict.status
+    applied = await played.done("overlay", lab.programs.overlays.apply(verdict.attempt_id, workspace))
+    whole = await played.done("whole", verified(lab, command, applied.workspace_id))
+    return whole.status if whole.status in case.expected else f"{whole.status}, expected {' or '.join(case.expected)}"
+
+
+async def verified(lab: Lab, command: list[str], workspace: str) -> Any:
+    """Return what the kernel brought to the whole, however long that takes."""
+    whole = await lab.programs.verifier.verify(command, workspace, options=VerifyOptions(pairs=6))
+    while whole.status == "running":
+        row = await lab.jobs.table.get(whole.job_id or "")
+        done = await lab.jobs.runner.wait(whole.job_id or "", row.host)
+        if done is not None:
+            whole = await lab.programs.verifier.finish(done, row)
+    return whole
+
+
+async def main() -> None:
+    """Play the cases of a shard, the next one also where one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--part", default="1/1", help="K/N: every Nth case, from the Kth on")
+    parser.add_argument("--cases", default="", help="a word in the names of those that are wanted; all if absent")
+    parser.add_argument("--judge-python", default=sys.executable, help="a Python with torch")
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    bad: list[str] = []
+    async with laboratory(hosts={"local": {"kind": "local", "judge_python": given.judge_python}}) as lab:
+        for case in part_of([each for each in CASES if given.cases in each.name], given.part):
+            played = Played(case, rows, given.json)
+            try:
+                played.row["end"] = await play(lab, case, given.device, given.judge_python, played)
+            except GpuMcpError as error:
+                played.row["end"] = f"error: {error}"
+            played.write()
+            if played.row["end"] not in (case.expected or ("correct",)):
+                bad.append(case.name)
+            print(f"=== {case.name}: {played.row['end']}", flush=True)
+    if bad:
+        raise SystemExit(f"not as expected: {', '.join(bad)}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
