@@ -23,6 +23,8 @@ GLIBC = ("2_34", "2_31", "2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 MOST_BYTES = 64 << 20
 """Of what is carried."""
 MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+BWRAP_PLACES = "/usr/local/bin:/usr/bin:/bin"
+"""Where the host side looks for it."""
 QUERY = "name,driver_version,memory.total,clocks.max.sm,clocks.sm,clocks.max.memory,power.limit,persistence_mode"
 
 
@@ -70,18 +72,19 @@ def environment_of(wheels: Path, deb: Path, torch_python: str, data: Path) -> "d
     path = os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep)
     if not shutil.which("nvcc") and Path("/usr/local/cuda/bin").is_dir():
         path.append("/usr/local/cuda/bin")
-    packed = deb / "usr" / "bin" / "bwrap"
-    if not shutil.which("bwrap") and packed.exists():
-        if os.geteuid() == 0:
+    packed, least = deb / "usr" / "bin" / "bwrap", {}
+    if not shutil.which("bwrap", path=BWRAP_PLACES):
+        if os.geteuid() == 0 and packed.exists():
             shutil.copy(packed, "/usr/bin/bwrap")
             Path("/usr/bin/bwrap").chmod(0o755)
         else:
-            path.append(str(packed.parent))
+            least = {"GPU_MCP_MIN_LEVEL": "landlock"}
     ours = [str(ROOT), str(ROOT / "toolsets"), str(site), os.environ.get("PYTHONPATH", "")]
     return {
-        **MULTICAST_OFF, **os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(filter(None, ours)),
-        "PYTHONUNBUFFERED": "1", "GPU_MCP_DATA_DIR": str(data), "GPU_MCP_HOSTS__LOCAL__JUDGE_PYTHON": torch_python,
-        "TEST_TORCH_PYTHON": torch_python,
+        **MULTICAST_OFF, **least, **os.environ, "PATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(filter(None, ours)), "PYTHONUNBUFFERED": "1", "GPU_MCP_DATA_DIR": str(data),
+        "GPU_MCP_HOSTS__LOCAL__JUDGE_PYTHON": torch_python, "TEST_TORCH_PYTHON": torch_python,
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(data / "hypothesis"),
     }  # fmt: skip
 
 
@@ -125,6 +128,7 @@ def describe_machine(given: argparse.Namespace, environment: "dict[str, str]") -
         "tools": {name: shutil.which(name, path=environment["PATH"]) or "" for name in
                   ("bwrap", "ncu", "nsys", "compute-sanitizer", "cuda-gdb", "g++", "ninja", "mpirun", "ptxas")},
         "bwrap": said("bwrap", "--version"),
+        "least_level": environment.get("GPU_MCP_MIN_LEVEL", ""),
         "python": platform.python_version(),
         "torch, triton, numpy": said(given.torch_python, "-c", versions),
         "packages": {each.name: each.version for each in

@@ -26,6 +26,8 @@ from machine_setup import describe_machine, environment_of, prepare_folders  # n
 
 GRACE_S = 15.0
 """From the kind word, SIGINT, to the end of all of a step's processes."""
+OWN_END_S = 15.0
+"""Before that word a program that knows its seconds is to have ended."""
 LEAST_S = 20.0
 """A step that has less left is not begun."""
 TAIL_BYTES = 1200
@@ -85,10 +87,9 @@ class Table:
 class Runner:
     """Runs parts one after the other, each within its own seconds."""
 
-    def __init__(self, given: argparse.Namespace, environment: "dict[str, str]") -> None:
-        self._given, self._environment = given, environment
+    def __init__(self, given: argparse.Namespace, environment: "dict[str, str]", end_s: float) -> None:
+        self._given, self._environment, self._end = given, environment, end_s
         self._table = Table(given.out)
-        self._end = time.monotonic() + given.within_s
 
     def run_part(self, wish: Wish) -> bool:
         """Run the steps of a part, the next one also where one failed; return whether all ended well."""
@@ -108,7 +109,7 @@ class Runner:
     def _run_step(self, wish: Wish, step: Step, folder: Path, limit: float) -> str:
         words = {
             "torch": self._given.torch_python, "out": str(folder), "case": str(self._given.case),
-            "device": self._given.device, "shard": wish.shard, "seconds": f"{max(1, int(limit - GRACE_S - 5))}",
+            "device": self._given.device, "shard": wish.shard, "seconds": f"{max(1, int(limit - GRACE_S - OWN_END_S))}",
         }  # fmt: skip
         why = step.refusal(self._given.device, self._given.case)
         if not why and limit < LEAST_S:
@@ -151,6 +152,7 @@ def run_limited(argv: "list[str]", log: object, environment: "dict[str, str]", l
 
 def run_parts(given: argparse.Namespace) -> int:
     """Set the machine up, run the parts, return the exit code: 1 if any step was not run or failed."""
+    end = time.monotonic() + given.within_s
     given.out = given.out.resolve()
     given.case = given.case.resolve()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -163,7 +165,7 @@ def run_parts(given: argparse.Namespace) -> int:
         about = given.out / "machine.json"
         if not about.exists():
             about.write_text(json.dumps(describe_machine(given, environment), indent=1) + "\n", encoding="utf-8")
-        runner = Runner(given, environment)
+        runner = Runner(given, environment, end)
         good = [runner.run_part(wish) for wish in given.parts]
     return 0 if all(good) else 1
 
@@ -188,7 +190,7 @@ def main() -> None:
     run.add_argument("parts", nargs="+", type=wish_of, metavar="PART[:K/N][=SECONDS]")
     run.add_argument("--out", type=Path, required=True)
     run.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: what can be tried without a GPU")
-    run.add_argument("--within-s", type=float, default=3600.0, help="seconds for all parts together")
+    run.add_argument("--within-s", type=float, default=3600.0, help="seconds for everything, the set-up included")
     run.add_argument("--torch-python", default=sys.executable, help="a Python with torch; this one if absent")
     run.add_argument("--commit", default="", help="of this checkout, where its .git is not there")
     for each in (before, run):

@@ -104,8 +104,8 @@ def test_a_part_that_hangs_is_ended_with_all_its_processes_and_the_next_one_runs
         ),
     }
     monkeypatch.setattr(on_gpu, "PARTS", steps)
-    given = argparse.Namespace(out=tmp_path, case=tmp_path, device="cpu", torch_python="python3", within_s=200.0)
-    runner = on_gpu.Runner(given, {**os.environ, "WORD": "a word"})
+    given = argparse.Namespace(out=tmp_path, case=tmp_path, device="cpu", torch_python="python3")
+    runner = on_gpu.Runner(given, {**os.environ, "WORD": "a word"}, time.monotonic() + 200)
 
     assert [runner.run_part(on_gpu.Wish(name, "1/1", 100.0 if name == "second" else 3.0)) for name in steps] == [
         False

@@ -8,6 +8,7 @@ was missed, an honest candidate was not found correct, or some are left.
 
 import argparse
 import asyncio
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ def given() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--json", type=Path, required=True, help="a line for each candidate; it is added to")
     parser.add_argument("--part", default="1/1", help="K/N: every Nth candidate, from the Kth on")
-    parser.add_argument("--seconds", type=float, default=450.0, help="no candidate is begun that may end later")
+    parser.add_argument("--seconds", type=float, default=450.0, help="none is begun that is likely to end later")
     return parser.parse_args()
 
 
@@ -58,17 +59,16 @@ async def judge(options: argparse.Namespace, results: Results) -> list[str]:
     """Judge one candidate after the other while there is time; return the ids of what is left."""
     there = {row["id"] for row in results.rows}
     waiting = [each for each in wanted(options) if each.id not in there]
-    end, longest = time.monotonic() + options.seconds, 0.0
+    end, taken = time.monotonic() + options.seconds, [0.0]
     async with cheat_suite.open_suite(load_settings()) as suite:
-        while waiting and time.monotonic() + longest < end:
+        while waiting and time.monotonic() + 1.5 * statistics.median(taken) < end:
             begin = time.monotonic()
             row = await suite.judge(waiting[0])
             waiting.pop(0)
-            taken = time.monotonic() - begin
-            longest = max(longest, taken)
-            results.add({"shard": results.shard, **data_of(row, taken)})
+            taken.append(time.monotonic() - begin)
+            results.add({"shard": results.shard, **data_of(row, taken[-1])})
             word = "MISSED" if row.was_missed else "ALARM" if row.false_alarm else "ok"
-            print(f"{word:<6} {row.candidate.id}: {row.verdict} {row.caught_by} ({taken:.0f} s)", flush=True)
+            print(f"{word:<6} {row.candidate.id}: {row.verdict} {row.caught_by} ({taken[-1]:.0f} s)", flush=True)
     return [each.id for each in waiting]
 
 

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import re
+import statistics
 import sys
 import time
 from collections import Counter
@@ -91,7 +92,7 @@ def given() -> argparse.Namespace:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--part", default="1/1", help="K/N: every Nth candidate, from the Kth on")
     parser.add_argument("--rows", type=Path, nargs="*", default=[], help="files of other shards, for the table")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no candidate is begun that may end later")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="none is begun that is likely to end later")
     return parser.parse_args()
 
 
@@ -104,12 +105,12 @@ async def study_shard(options: argparse.Namespace, rows: list[dict[str, Any]]) -
     ]
     there = {row["id"] for row in rows}
     waiting = [each for each in part_of(chosen, options.part) if each.id not in there]
-    end, longest = time.monotonic() + options.seconds, 0.0
+    end, taken = time.monotonic() + options.seconds, [0.0]
     async with cheat_suite.open_suite(load_settings()) as suite:
-        while waiting and time.monotonic() + longest < end:
+        while waiting and time.monotonic() + 1.5 * statistics.median(taken) < end:
             begin = time.monotonic()
             rows.append(await study(suite, waiting.pop(0)))
-            longest = max(longest, time.monotonic() - begin)
+            taken.append(time.monotonic() - begin)
             print(rows[-1]["id"], rows[-1]["end"][:60], len(rows[-1]["caught"]), flush=True)
             options.json.write_text(json.dumps(rows, indent=1))
     return [each.id for each in waiting]
