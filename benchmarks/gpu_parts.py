@@ -107,8 +107,8 @@ PARTS: "dict[str, tuple[Step, ...]]" = {
     "suites": (
         Step("import", 160, "benchmarks/suites/import_suites.py {case}/suites --out {out}/import.json --task-s 40 "
              "{more}", needs="suites", cpu="--max-bytes 20000000"),
-        Step("answers", 20, "benchmarks/suites/make_answers.py {case}/suites {out}/answers --tasks 14", needs="suites"),
-        Step("judged", 320, "-m gpu_mcp_server recipe suite folder {case}/suites --candidates {out}/answers --json "
+        Step("answers", 30, "benchmarks/suites/make_answers.py {case}/suites {out}/answers --tasks 14", needs="suites"),
+        Step("judged", 310, "-m gpu_mcp_server recipe suite folder {case}/suites --candidates {out}/answers --json "
              "{more}", needs="suites", cpu="--max-bytes 20000000 --tier correctness"),
     ),
     "kernelbench": (

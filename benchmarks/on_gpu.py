@@ -25,7 +25,7 @@ from gpu_parts import PARTS, Step  # noqa: E402 - it lies beside this file
 from machine_setup import describe_machine, environment_of, prepare_folders  # noqa: E402 - likewise
 
 GRACE_S = 15.0
-"""From the kind word, SIGINT, to the end of all of a step's processes."""
+"""From the kind word, SIGINT, to the end of all of a step's processes; of a short step a quarter at most."""
 OWN_END_S = 15.0
 """Before that word a program that knows its seconds is to have ended."""
 LEAST_S = 20.0
@@ -109,7 +109,8 @@ class Runner:
     def _run_step(self, wish: Wish, step: Step, folder: Path, limit: float) -> str:
         words = {
             "torch": self._given.torch_python, "out": str(folder), "case": str(self._given.case),
-            "device": self._given.device, "shard": wish.shard, "seconds": f"{max(1, int(limit - GRACE_S - OWN_END_S))}",
+            "device": self._given.device, "shard": wish.shard,
+            "seconds": f"{max(1, int(limit - grace_of(limit) - OWN_END_S))}",
         }  # fmt: skip
         why = step.refusal(self._given.device, self._given.case)
         if not why and limit < LEAST_S:
@@ -131,6 +132,11 @@ class Runner:
         return str(code)
 
 
+def grace_of(limit_s: float) -> float:
+    """Return the seconds between a step's SIGINT and its limit."""
+    return min(GRACE_S, limit_s / 4)
+
+
 def run_limited(argv: "list[str]", log: object, environment: "dict[str, str]", limit_s: float) -> int:
     """Run a command in a session of its own; at its limit end it kindly, then all of it; return its exit code."""
     process = subprocess.Popen(
@@ -138,11 +144,11 @@ def run_limited(argv: "list[str]", log: object, environment: "dict[str, str]", l
         start_new_session=True,
     )  # fmt: skip
     try:
-        return process.wait(max(1.0, limit_s - GRACE_S))
+        return process.wait(limit_s - grace_of(limit_s))
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
+            process.wait(grace_of(limit_s))
         return ENDED
     finally:
         with suppress(ProcessLookupError):  # what it left behind would take another step's time
