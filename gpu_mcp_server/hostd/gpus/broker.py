@@ -255,7 +255,7 @@ class Broker:
             client.granted_at = None
         elif what == "lost" and client.granted_at is not None:
             client.granted_at = None
-            self.queue.take_back(fd)
+            self.queue.take_back(fd, time.monotonic())
         elif what == "idle" and lease is not None:
             lease.idle_since, lease.idle_s = time.monotonic(), max(0.001, float(message["after_s"]))
         elif what == "busy" and lease is not None:
@@ -328,10 +328,11 @@ class Broker:
         anybody = any(waited >= TELL_S for waited in since.values())
         due = [n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S]
         order = self.queue.waiting_in_order(now) if due else []
+        near = self.queue.near_turn(order, now)
         for number in due:
             place = self.queue.standing(self.queue.waiting[number], order, now)
             self._clients[number].told_at = now
-            self._clients[number].send({"queued": list(place)})
+            self._clients[number].send({"queued": list(place), "near": number in near})
 
     def _shown(self, now: float) -> Dict[str, Any]:
         """Return the queue and the leases, for people; as many as a message holds."""

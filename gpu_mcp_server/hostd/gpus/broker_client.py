@@ -12,6 +12,7 @@ from .. import own_code
 from ..sandbox import descriptors, keeper
 from .broker import MESSAGE_BYTES, NAME
 from .gpu_locks import GpuLocks, Held
+from .head_start import MOST
 
 START_S = 5.0
 """For a broker to start."""
@@ -129,6 +130,10 @@ class GrantRequest:
     ) -> None:
         self.fields, self.owner, self.said, self.wake = fields, owner, said, wake
         self.is_ready: Callable[[], bool] = lambda: True
+        self.start: Callable[[], None] = lambda: None
+        """Starts the job's processes, near its turn."""
+        self.start_s: Callable[[], float] = lambda: 0.0
+        """For how long they have been starting: no wait for others, so the deadline is so much later."""
         self.since = time.monotonic()
         self.heard = 0
         """Messages so far."""
@@ -178,14 +183,14 @@ def _wait(
 ) -> Optional[Tuple[Held, List[str]]]:
     heard = time.monotonic()
     while True:
-        now = time.monotonic()
-        if now >= deadline or stop():
+        left = deadline + want.start_s() - time.monotonic()
+        if left <= 0.0 or stop():
             return None
         if not told_ready and want.is_ready():
             link.send("ready")
             told_ready = True
         wake = want.wake() if want.wake is not None else ()
-        message = link.receive(min(WOKEN_POLL_S if wake else STOP_POLL_S, deadline - now), wake)
+        message = link.receive(min(WOKEN_POLL_S if wake else STOP_POLL_S, left), wake)
         if message is None:
             if time.monotonic() - heard > SILENCE_S:
                 link.close()
@@ -205,7 +210,17 @@ def _wait(
                 return held, [str(n) for n in message.get("notes", [])]
             link.send("lost")
         elif "queued" in message:
+            if _is_near(message):
+                want.start()
             want.said(_in_words(message["queued"]))
+
+
+def _is_near(message: Dict[str, Any]) -> bool:
+    near: Any = message.get("near")
+    if near is None:  # a broker of another version, which another login started, tells the place alone
+        place: Any = message["queued"]
+        return isinstance(place, list) and place[:1] in [[n + 1] for n in range(MOST)]
+    return near is True
 
 
 def _in_words(said: Any) -> str:

@@ -53,6 +53,10 @@ class FairShare:
             return [person, person]
         return [((who.uid, ""), clamp_weight(self.policy.weights.get(who.uid, 1.0))), person]
 
+    def owner_key(self, who: ShareOwner) -> Key:
+        """Return the owner: a login, or a name that a login speaks for."""
+        return self._keys(who)[0][0]
+
     def gpu_seconds_of(self, key: Key, now: float) -> float:
         """Return GPU seconds, decayed."""
         value, at = self._used.get(key, (0.0, now))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .fair_share import FairShare, ShareOwner
+from .head_start import count_cores, most_starting, near_turn
 from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
@@ -37,6 +38,7 @@ class Request:
         since: When it began to wait, on the host's monotonic clock.
         limit_s: The job's own wall limit.
         ready: Whether its job can use GPUs at once; if not, it keeps its place and others are let past.
+        near_since: Since when its processes may start ahead of its turn; None before.
         claim: The GPUs held back for it.
     """
 
@@ -55,6 +57,7 @@ class Request:
     limit_s: Optional[float] = None
     links: Optional[Mapping[str, Sequence[str]]] = None
     ready: bool = True
+    near_since: Optional[float] = None
     claim: Tuple[str, ...] = ()
 
     @property
@@ -140,6 +143,7 @@ class Queue:
         self.shut: Callable[[int], str] = lambda uid: ""
         self.beside = False
         self._overran: Dict[Tuple[int, str], float] = {}
+        self._most_starting = most_starting(count_cores())
 
     def release(self, number: int, now: float) -> None:
         """Forget a connection and charge its user for what it held."""
@@ -154,11 +158,22 @@ class Queue:
         if lease.gap_until is not None and now > lease.gap_until:
             self._overran[(request.uid, request.user)] = now
 
-    def take_back(self, number: int) -> None:
+    def take_back(self, number: int, now: float) -> None:
         """Put a request that could not use its grant back to its place."""
         lease = self.leases.pop(number, None)
         if lease is not None:
+            # Charged as for use: else a client could have GPUs granted and give them back without end, at no cost.
+            self.shares.charge(lease.request.share_owner, max(0.0, now - lease.since) * lease.request.load, now)
             self.waiting[number] = lease.request
+
+    def near_turn(self, order: Sequence[Request], now: float) -> Set[int]:
+        """Return the numbers of those whose processes may start ahead of their turn, and note since when."""
+        let_in = [r for r in order if not self.shut(r.uid)]
+        near = near_turn(let_in, lambda r: self.shares.owner_key(r.share_owner), self._most_starting, now)
+        for request in let_in:
+            if request.number in near and request.near_since is None:
+                request.near_since = now
+        return near
 
     def waiting_in_order(self, now: float) -> List[Request]:
         """Return those who wait, the next first."""

@@ -29,9 +29,6 @@ SHOWN_AND_CLOSED = (
     "level landlock shows the nodes of other AMD GPUs and closes them, so ROCm may find no GPU at all; "
     "a level with namespaces hides them"
 )
-NEAR = 3
-"""Place in line from which on a job that starts ahead of its turn does. Imports may last longer than a turn: with the
-first in line still importing, two more import beside it, so that the GPU is soon wanted by one that is ready."""
 SAY_PART = 0.05
 """Words on the queue come again after this part of the time waited so far: each is written down."""
 
@@ -91,7 +88,7 @@ class Lease:
         if not (want.lease and want.count and self._from_reservation(turn)):
             self._locks = self._at_once(turn) or self._in_line(turn)
             if not self._locks:
-                raise self._not_free(names)
+                raise self._not_free(turn)
         self._uuids = [u for u, _ in self._locks if u != PROCESSOR]
         if want.mode == "exclusive" and self.link is None and self._door is None:
             self._note_strangers()
@@ -140,7 +137,7 @@ class Lease:
         if self._spec.purpose == "reserve" or locks.is_taken(NAME) or self._shut():
             return []
         if turn.ahead is not None and not turn.ahead.is_ready():
-            turn.ahead.start_once()  # the line is empty
+            turn.ahead.start()  # the line is empty
             # Only the broker lets others past a job that is not ready, so that they have the GPU meanwhile.
             if not turn.ahead.is_ready():
                 return []
@@ -172,7 +169,8 @@ class Lease:
         }
         request = GrantRequest(fields, turn.owner, self._heard(turn), turn.wakers if turn.wake else None)
         if turn.ahead is not None:
-            request.is_ready = turn.ahead.is_ready
+            request.is_ready, request.start = turn.ahead.is_ready, turn.ahead.start
+            request.start_s = turn.ahead.start_s
         try:
             found = wait_for_grant(self._host.locks, request, turn.deadline, turn.stop)
         except BrokerGone:
@@ -192,8 +190,8 @@ class Lease:
 
         def said(words: str) -> None:
             place = _position(words)
-            if _number(place) <= NEAR and turn.ahead is not None:
-                turn.ahead.start_once()
+            if turn.ahead is not None and turn.ahead.hindrance:
+                words += "; " + turn.ahead.hindrance
             now = time.monotonic()
             moved = place != _position(self._said) and now >= self._moved_at
             if moved or now >= self._say_at:
@@ -211,7 +209,7 @@ class Lease:
             turn.said(self._shut())
             time.sleep(SHUT_S)
         names = choose_gpus(turn.names, turn.count, self._links()) if self._spec.gpus.nvlink else turn.names
-        left = turn.deadline - time.monotonic()
+        left = turn.deadline + (turn.ahead.start_s() if turn.ahead else 0.0) - time.monotonic()
         held = self._host.locks.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
         if held and not self._is_settled(held, turn):
             self.notes.append("processes of the last job are still on the GPU")
@@ -226,10 +224,13 @@ class Lease:
             time.sleep(PAUSE_S)
         return True
 
-    def _not_free(self, names: Sequence[str]) -> JobRefused:
-        holders = ", ".join("%s by %s" % (name, self._host.locks.holder(name)) for name in names)
+    def _not_free(self, turn: "_Turn") -> JobRefused:
+        holders = ", ".join("%s by %s" % (name, self._host.locks.holder(name) or "nobody") for name in turn.names)
         stood = "; last " + self._said if self._said else ""
-        return JobRefused("no_gpu", "not free within %g s: %s%s" % (self._spec.gpus.wait_s, holders, stood))
+        start_s = turn.ahead.start_s() if turn.ahead is not None else 0.0
+        beside = " (without the %.0f s in which its own processes started)" % start_s if start_s >= 0.5 else ""
+        late = "its turn did not come within %g s%s" % (self._spec.gpus.wait_s, beside)
+        return JobRefused("no_gpu", "%s; held now: %s%s" % (late, holders, stood))
 
     def _strangers(self, uuid: str) -> List[int]:
         gpu = self._gpus.get(uuid)

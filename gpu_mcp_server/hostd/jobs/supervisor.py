@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..files import job_files
+from ..gpus.head_start import has_spare_cores
 from ..protocol import JobRecord, JobSpec, ProcessRecord
 from ..sandbox import descriptors, keeper, processes
 from . import launch, orphan_cleanup
@@ -23,7 +24,7 @@ from .lease import Lease
 from .limit_watcher import LimitWatcher, cpu_limit_note, oom_by_others
 from .owner_control import ControlLink
 from .role_process import RoleProcess, identities
-from .turn_ahead import AheadOfTurn, has_spare_cores
+from .turn_ahead import AheadOfTurn
 
 DRAIN_S = 1.0
 OTHER_ROLES_KEEP = 65536

@@ -4,25 +4,14 @@ A job that had its GPU while it imports would keep it idle. So it is in line fro
 Others are let past until its trusted role says that only work on the GPU is left.
 """
 
-import os
 import select
 import time
-from typing import Callable, List
+from typing import Callable, List, Optional
 
+from ..gpus.head_start import START_S
 from .owner_control import ControlLink
 
-SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
-"""Environment variable with another such number; for tests."""
-SPARE_CORES = int(os.environ.get(SPARE, 8))
-"""With so many, processes may import while something is timed on a GPU."""
-START_S = 180.0
-"""After so long a job takes its turn, ready or not. Jobs behind the first three do not start, so those that hang would
-keep the GPU idle. An owner says that it is ready after 120 s at most."""
-
-
-def has_spare_cores() -> bool:
-    """Say whether imports are in no clock's way."""
-    return (os.cpu_count() or 1) >= SPARE_CORES
+NO_UIDS = "its processes do not start before enough uids for jobs are free"
 
 
 class AheadOfTurn:
@@ -31,6 +20,7 @@ class AheadOfTurn:
     Attributes:
         able: Whether they may start then.
         started: Whether they have.
+        hindrance: Why they could not when they were to, in words.
     """
 
     def __init__(self, links: List[ControlLink], start: Callable[[], bool]) -> None:
@@ -38,33 +28,49 @@ class AheadOfTurn:
 
         Args:
             links: To trusted roles; `start` fills the list.
-            start: Starts the processes; says whether it did.
+            start: Starts the processes; says whether it did, or whether uids were lacking.
         """
-        self.able = self.started = self._tried = False
+        self.able = self.started = False
+        self.hindrance = ""
         self._links, self._start = links, start
         self._started_at = 0.0
+        self._ready_at: Optional[float] = None
 
-    def start_once(self) -> None:
-        """Start the processes, if they may and were not asked to before."""
-        if not self.able or self._tried:
+    def start(self) -> None:
+        """Start the processes, if they may and have not; who lacked uids is asked again.
+
+        A job without uids is not ready: in its turn it would keep the GPU idle while it waits for them.
+        """
+        if not self.able or self.started:
             return
-        self._tried, self._started_at = True, time.monotonic()
+        self._started_at = time.monotonic()
         self.started = self._start()
+        self.hindrance = "" if self.started else NO_UIDS
         for link in self._links if self.started else ():
             link.has_turn = False
 
+    def start_s(self) -> float:
+        """Return for how long the processes have been starting, or were until they were ready."""
+        if not self.started:
+            return 0.0
+        until = self._ready_at if self._ready_at is not None else time.monotonic()
+        return min(START_S, until - self._started_at)
+
     def is_ready(self) -> bool:
         """Say whether the job can use its GPU as soon as it has it."""
-        if not self.able or (self._tried and not self.started):
+        if not self.able:
             return True  # then all is done in the job's turn
-        if not self._tried:
+        if not self.started:
             return False
         waiting = self.descriptors()
         readable = select.select(waiting, [], [], 0.0)[0] if waiting else []
         for link in self._links:
             if link.open and link.fileno() in readable:
                 link.serve()
-        return not self.descriptors()
+        ready = not self.descriptors()
+        if ready and self._ready_at is None:
+            self._ready_at = time.monotonic()
+        return ready
 
     def descriptors(self) -> List[int]:
         """Return what becomes readable when a trusted role that is not ready speaks or ends."""

@@ -13,9 +13,9 @@ import traceback
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..gpus.gpu_locks import PROCESSOR
+from ..gpus.head_start import has_spare_cores
 from ..jobs.host_resources import Host
 from ..jobs.job_folder import JobFolder
-from ..jobs.turn_ahead import has_spare_cores
 from ..protocol import BOXED, JobSpec
 from ..sandbox import descriptors
 from .prewarmed_supervisor import PrewarmedSupervisor, adoption_message

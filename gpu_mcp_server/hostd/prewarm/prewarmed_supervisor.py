@@ -26,6 +26,10 @@ MAX_MESSAGE_BYTES = 64 << 10
 UNLIMITED = Limits(file_bytes=1 << 60, processes=1 << 20)
 """What a sandbox starts with; the launcher lowers it to the job's own."""
 
+SPARE_UIDS = 8
+"""With fewer free ones none is prewarmed: two evaluations and two other jobs take so many."""
+UID_POLL_S = 1.0
+
 
 def adoption_message(job_id: str, gpus: List[Dict[str, Any]]) -> bytes:
     """Return the message that goes with a job's lock: its id, and the host's GPUs if it wants any."""
@@ -80,6 +84,7 @@ class PrewarmedSupervisor(PrewarmedParts):
             role.group = host.group(name)
             role.keep([self.held.fileno()])
         self.place.make()
+        self._wait_for_spare_uids()
         self.place.wait_for_uids({}, self._is_forsaken, lambda: (), lambda words: None)
         self.held.add(self.place.locks)
         mounts = Mounts(host.state)
@@ -108,6 +113,14 @@ class PrewarmedSupervisor(PrewarmedParts):
                 info_fd=role.info_write,
             )
             self._spawn(part, role, box, {**dict(part.env), **self._trees.env, **(gpu_env if shown else {})}, number)
+
+    def _wait_for_spare_uids(self) -> None:
+        """Leave the last uids to jobs: wait until more are free, or hostd speaks or ends: a job may have come."""
+        pause_s = 0.0
+        while not select.select([self._channel], [], [], pause_s)[0]:
+            free, pause_s = self._host.free_uids(), UID_POLL_S
+            if free is None or free[0] >= SPARE_UIDS:
+                return
 
     def _is_forsaken(self) -> bool:
         """Say whether hostd has gone, or wants it no more."""

@@ -276,7 +276,7 @@ def test_who_could_not_use_a_grant_is_next_again():
     bench = Bench(A)
     first, second = bench.want(0.0), bench.want(1.0)
     assert bench.pump(2.0) == [first]
-    bench.queue.take_back(first)
+    bench.queue.take_back(first, 2.0)
     bench.looks[A] = GpuState("taken by somebody without a broker")
     assert bench.pump(3.0) == []
     bench.looks.clear()

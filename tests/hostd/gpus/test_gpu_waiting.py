@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -209,6 +210,49 @@ async def test_a_job_that_imports_holds_no_gpu_and_keeps_its_place(open_lab, sta
     assert (passed.record.status, passed.record.gpus) == ("ok", ("GPU-0",)), passed.record
     assert (done.record.status, done.text) == ("ok", "{'turn': True}\n"), done
     assert passed.record.ended_at < done.record.started_at < behind.record.started_at
+
+
+async def test_the_time_in_which_its_own_processes_start_is_no_wait_for_others(open_lab, state: Path):
+    """The GPU is free, the job says that it will not wait, and its imports take longer than that."""
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
+    mark = f"now{os.getpid()}-{time.monotonic_ns() % 10**6}"[:15]
+    spec = pool.lab.spec(processes=importer(mark), gpus=replace(ALONE, wait_s=0.5, ahead=True))
+    await pool.lab.submit(spec)
+    while "own processes" not in (await pool.lab.record(spec.id)).note:
+        await asyncio.sleep(0.005)
+    queued_at = time.monotonic()
+    while time.monotonic() < queued_at + 2.0:
+        assert (await pool.lab.record(spec.id)).state == "queued"
+        await asyncio.sleep(0.05)
+    os.kill(pid_of(mark), signal.SIGUSR1)
+    done = await pool.lab.wait(spec.id)
+    end_broker(pool)
+    assert (done.record.status, done.text) == ("ok", "{'turn': True}\n"), done
+
+
+async def test_a_refusal_says_how_long_its_own_processes_started(open_lab, state: Path):
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
+    holder = await pool.start()
+    mark = f"ref{os.getpid()}-{time.monotonic_ns() % 10**6}"[:15]
+    spec = pool.lab.spec(processes=importer(mark), gpus=replace(ALONE, wait_s=2.0, ahead=True))
+    await pool.lab.submit(spec)
+    while not pid_of(mark):
+        await asyncio.sleep(0.005)
+    started_at = time.monotonic()
+    while time.monotonic() < started_at + 1.5:
+        await asyncio.sleep(0.05)
+    os.kill(pid_of(mark), signal.SIGUSR1)
+    done = await pool.lab.wait(spec.id)
+    await pool.lab.link.call("cancel", job=holder)
+    end_broker(pool)
+    assert done.record.status == "no_gpu"
+    said = re.match(
+        r"its turn did not come within 2 s \(without the (\d+) s in which its own processes started\); "
+        rf"held now: GPU-0 by {holder} \(exclusive\); last position 1",
+        done.record.note,
+    )
+    assert said and int(said[1]) >= 1, done.record.note
+    assert done.record.ended_at - done.record.submitted_at >= 2.0 + 1.0
 
 
 async def test_a_job_whose_owner_ends_ahead_of_its_turn_ends_in_it(open_lab, state: Path):
@@ -464,6 +508,26 @@ async def test_a_job_next_in_line_waits_for_no_uids_there(open_lab, state: Path)
     end_broker(pool)
 
     assert stood.note.startswith("position 1") and done.record.status == "ok", (stood, done)
+
+
+@needs_root
+async def test_a_job_that_lacks_uids_leaves_the_free_gpu_to_others_and_starts_when_there_are_some(open_lab, state):
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_UIDS="2", GPU_MCP_HOSTD_SPARE_CORES="1")
+    others = [await pool.lab.start("/bin/sh", "-c", "echo on; sleep 60", until=b"on") for _ in range(2)]
+    roles = (ProcessSpec(argv=("{python}", "-I", "-c", OWNER, "owner"), role="owner", trusted=True),)
+    spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
+    await pool.lab.submit(spec)
+    while "uids" not in (stood := await pool.lab.record(spec.id)).note:
+        await asyncio.sleep(0.005)
+    holder = pool.locks.holder("GPU-0")
+    await pool.lab.link.call("cancel", job=others[0])
+    done = await pool.lab.wait(spec.id)
+    await pool.lab.link.call("cancel", job=others[1])
+    end_broker(pool)
+
+    assert (stood.state, holder) == ("queued", None)
+    assert stood.note.startswith("position 1") and "before enough uids for jobs are free" in stood.note
+    assert done.record.status == "ok", done
 
 
 @needs_root

@@ -13,7 +13,7 @@ def test_a_job_whose_owner_never_says_ready_takes_its_turn_in_the_end(monkeypatc
     ahead = turn_ahead.AheadOfTurn(links, lambda: True)
     ahead.able = True
     assert not ahead.is_ready()
-    ahead.start_once()
+    ahead.start()
     owners.send(json.dumps({"do": "turn", "role": ""}).encode())
     assert not ahead.is_ready() and ahead.descriptors() == [ours.fileno()]
 
