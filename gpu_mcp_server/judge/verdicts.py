@@ -100,8 +100,8 @@ HINTS = {
 }
 
 
-def death(event: Optional[Dict[str, Any]]) -> str:
-    """Return how a process ended, in words, from the supervisor's exit event."""
+def death(event: Optional[Dict[str, Any]], *, hints: bool = True) -> str:
+    """Return how a process ended, in words, from the supervisor's exit event; with `hints` for a kernel's author."""
     if event is None:
         return "closed its link without a message"
     # Asked before the signal: the kernel kills for memory by SIGKILL, which alone names no cause.
@@ -115,7 +115,7 @@ def death(event: Optional[Dict[str, Any]]) -> str:
             name = signal.Signals(number).name
         except ValueError:
             name = "signal %d" % number
-        return "crashed with %s" % name + (": %s" % HINTS[name] if name in HINTS else "")
+        return "crashed with %s" % name + (": %s" % HINTS[name] if hints and name in HINTS else "")
     if event.get("exit_code") == 0:
         return "exited with status 0 without finishing its calls"
     return "exited with status %s without finishing its calls" % event.get("exit_code")

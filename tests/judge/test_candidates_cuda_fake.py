@@ -1316,3 +1316,34 @@ def test_nothing_of_a_job_has_a_context_on_the_gpu_before_its_turn(court, tmp_pa
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
     assert outcome.contexts_before_turn == 0
     assert contexts.read_text() == "cc", "the owner's and the candidate's; NumPy's reference has none"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("full", r"the candidate's process got no context on the GPU: .*CUDA_ERROR_OUT_OF_MEMORY"),
+        (
+            "abort",
+            r"the process for the candidate crashed with SIGABRT; nothing of the candidate was loaded yet, so the",
+        ),
+    ],
+)
+def test_a_machine_that_gives_the_candidate_s_process_no_context_is_no_verdict(
+    driver, tmp_path, monkeypatch, fault, said
+):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
+    monkeypatch.setenv("CUDA_FAKE_FAULT", fault)
+    source = tmp_path / "candidate.c"
+    source.write_text(with_stream("naive.c"))
+    outcome = judge(tmp_path, EXAMPLES / "reference.py", build(source), device="cuda", shapes=SHAPES, tier="smoke")
+
+    assert outcome.exit_code == 1 and outcome.verdict == {}, outcome
+    assert re.search("the judge failed: " + said, outcome.stderr), outcome.stderr
+
+
+def test_a_candidate_that_dies_as_it_is_loaded_is_judged_for_it(court):
+    source = "#include <stdlib.h>\n__attribute__((constructor)) static void die(void) { abort(); }\n"
+    outcome = court(source + with_stream("naive.c"), tier="smoke")
+    assert outcome.verdict["verdict"] == "incorrect"
+    assert outcome.verdict["reason"].startswith("crashed with SIGABRT")
+    assert "while it was loaded" in outcome.verdict["reason"]

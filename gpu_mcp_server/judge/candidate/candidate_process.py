@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..channel.packet_link import Link
+from ..devices.cuda_driver import CudaError
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
 
@@ -123,7 +124,10 @@ class Candidate:
 
     def start(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Make a context on the GPU, which is the job's by now."""
-        self.memory.start()
+        try:
+            self.memory.start()
+        except CudaError as error:  # told, not died of: the owner's words for it name the driver's
+            return {"error": str(error)}
         return {}
 
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:

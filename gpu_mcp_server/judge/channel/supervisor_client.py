@@ -26,6 +26,9 @@ LATE = {
 }
 """What a player whose time is up was doing, for a kernel's author."""
 
+ALONE = ("start", "gate", "go", "finish")
+"""Requests at which a player that was not asked for anything else since its hello runs the judge's own code alone."""
+
 
 class Supervisor:
     """The process above the sandboxes: it freezes, thaws, kills, and tells how processes ended."""
@@ -140,6 +143,9 @@ class Player:
         self.sequence = 0
         self.prepare_s = 0.0
         """How long loading and a first call may take where they compile; 0 for what is compiled already."""
+        self.is_empty = False
+        """Whether nothing of a candidate is in it yet, only the judge's code and the host's libraries: what goes wrong
+        then is the machine's or the judge's fault."""
         self.wants_gpu = ""
         """Languages of its kernels that run on a GPU alone, where it is judged without one."""
 
@@ -186,6 +192,7 @@ class Player:
         """Send a request, whose reply `hear` returns; if the player is gone, `hear` tells how."""
         # Drawn and not counted up: a forked copy of the candidate must not know the number of the next request.
         self.asked, self.sequence = do, int.from_bytes(os.urandom(6), "big")
+        self.is_empty = do == "hello" or (self.is_empty and do in ALONE)
         self.rounds_asked += do == "go" and bool(fields.get("calls"))
         try:
             if self.link.pending():
@@ -211,7 +218,8 @@ class Player:
             reply, files = receive()
         except LinkClosed:
             while_loaded = ", while it was loaded" if self.asked == "load" else ""
-            raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S)) + while_loaded) from None
+            how = death(self.supervisor.exit_of(self.role, EXIT_EVENT_S), hints=not self.is_empty)
+            raise self._fault(how + while_loaded) from None
         except LinkTimeout:
             self.kill()
             what = LATE.get(self.asked) or "did not answer %r" % self.asked
@@ -245,9 +253,17 @@ class Player:
 
     def _fault(self, how: str) -> Exception:
         self.lost = True
+        if self.is_empty and self.foreign:
+            return self._broken(how)
         return incorrect(how) if self.foreign else ReferenceFailed("the reference %s" % how)
 
+    def _broken(self, how: str) -> Exception:
+        text = "the process for the %s %s; nothing of the %s was loaded yet, so the machine or the judge failed"
+        return JudgeFailed(text % (self.role, how, self.role))
+
     def _lied(self, how: str) -> Exception:
+        if self.is_empty and self.foreign:
+            return self._broken(how)
         return cheat(how) if self.foreign else JudgeFailed("the reference %s" % how)
 
 

@@ -137,7 +137,9 @@ class Players:
                 named(reference.hear(2 * OPEN_S), "start and load")
             reference.freeze()  # its threads, as above
             with self.step("context of candidate"):
-                candidate.hear(OPEN_S)
+                reply = candidate.hear(OPEN_S)
+            if reply.get("error"):
+                raise JudgeFailed("the candidate's process got no context on the GPU: %s" % str(reply["error"])[:500])
         with self.step("device alone"):
             device.alone()
         if device.counts_calls:
