@@ -43,6 +43,8 @@ class Attempt(Model):
     source_hash: str | None = None
     source_artifact_id: str | None = None
     """For read_artifact."""
+    source_name: str | None = None
+    """Name of its file, as it was given."""
     language: str | None = None
     host: str | None = None
     device: str | None = None

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .fair_share import FairShare, ShareOwner
-from .head_start import count_cores, most_starting, near_turn
+from .fair_share import FairShare, Key, ShareOwner
+from .head_start import START_S, count_cores, most_starting
 from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
@@ -132,6 +132,7 @@ class Queue:
 
     Attributes:
         shut: Says why nothing new of a login is begun on this host, or nothing.
+        most_starting: Jobs that may start at once, if there are no more owners than that.
         beside: Whether somebody waits for a GPU that is taken beside all leases: nobody will say when it is free.
     """
 
@@ -143,7 +144,7 @@ class Queue:
         self.shut: Callable[[int], str] = lambda uid: ""
         self.beside = False
         self._overran: Dict[Tuple[int, str], float] = {}
-        self._most_starting = most_starting(count_cores())
+        self.most_starting = most_starting(count_cores())
 
     def release(self, number: int, now: float) -> None:
         """Forget a connection and charge its user for what it held."""
@@ -167,12 +168,23 @@ class Queue:
             self.waiting[number] = lease.request
 
     def near_turn(self, order: Sequence[Request], now: float) -> Set[int]:
-        """Return the numbers of those whose processes may start ahead of their turn, and note since when."""
-        let_in = [r for r in order if not self.shut(r.uid)]
-        near = near_turn(let_in, lambda r: self.shares.owner_key(r.share_owner), self._most_starting, now)
-        for request in let_in:
-            if request.number in near and request.near_since is None:
-                request.near_since = now
+        """Return the numbers of those whose processes may start ahead of their turn, and note since when.
+
+        Each owner has as many starts, at least one. So no number of jobs that never become ready keeps another owner's
+        from becoming ready, and the GPU idle.
+        """
+        let_in = [(r, self.shares.owner_key(r.share_owner)) for r in order if not self.shut(r.uid)]
+        each = max(1, self.most_starting // max(1, len({owner for r, owner in let_in if not r.ready})))
+        ahead: Dict[Tuple[Key, str], int] = {}
+        near: Set[int] = set()
+        for request, owner in let_in:
+            if max(ahead.get((owner, name), 0) for name in request.names) < each:
+                near.add(request.number)
+                request.near_since = now if request.near_since is None else request.near_since
+            # One that is ready counts: with enough of these, nobody else need start. One that was to start long ago and
+            # is not ready does not: it would keep those behind it from starting.
+            if request.ready or request.near_since is None or now - request.near_since <= START_S:
+                ahead.update(((owner, name), ahead.get((owner, name), 0) + 1) for name in request.names)
         return near
 
     def waiting_in_order(self, now: float) -> List[Request]:

@@ -1,7 +1,9 @@
 """A problem's own check of answers, run beside the reference, on the owner's copies, out of a candidate's reach."""
 
+import contextlib
 import importlib
-from typing import Any, Dict, List
+import sys
+from typing import Any, Dict, Generator, List
 
 from ..memory.mapped_file import Mapping
 from ..memory.torch_views import tensors_at
@@ -11,12 +13,46 @@ Reply = Dict[str, Any]
 SAID_CHARACTERS = 300
 
 
+class CheckForks(RuntimeError):
+    """The check was about to fork."""
+
+
+class ForkWatch:
+    """Refuses forks of this process while a check runs.
+
+    A forked copy has torch's locks and none of its threads: its first operation waits for them for ever, and the check
+    for the copy. Programs that are executed anew, as by `subprocess`, do no harm.
+    """
+
+    def __init__(self) -> None:
+        self._on = self._there = False
+
+    @contextlib.contextmanager
+    def watching(self) -> Generator[None, None, None]:
+        """Refuse forks in the body."""
+        if not self._there:
+            # A hook stays for the process's life. Set at a first check, it is in the way of no other problem's times.
+            sys.addaudithook(self._heed)
+            self._there = True
+        self._on = True
+        try:
+            yield
+        finally:
+            self._on = False
+
+    def _heed(self, event: str, arguments: Any) -> None:
+        if self._on and event in ("os.fork", "os.forkpty"):
+            text = "%s() in the check, as multiprocessing calls it, too: a copy of this process would hang in torch;"
+            raise CheckForks(text % event + " compute in this process, or start a program by subprocess")
+
+
 class AnswerCheck:
     """Answers a reference process's requests for it."""
 
     def __init__(self, reference: Any) -> None:
         """Take the process's `Reference`, whose buffers are open when it is asked."""
         self.reference = reference
+        self.forks = ForkWatch()
 
     def check_answer(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Say whether the problem's check takes the answer in a memory file to a call's inputs, and what it says.
@@ -38,10 +74,10 @@ class AnswerCheck:
             memory.close()
         given = reference.laid_inputs(reference.arrays.inputs[int(message["call"])])
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.forks.watching():
                 passed, said = reference.module.check(given, answers)
             reference.arrays.finish()
-        except MemoryError:
+        except (MemoryError, CheckForks):  # which say nothing about the answer
             raise
         except Exception as error:
             # A lack of memory says nothing about the answer, so it must not count as a refusal.

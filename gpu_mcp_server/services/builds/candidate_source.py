@@ -62,7 +62,7 @@ def kept_source(
 
 
 async def source_of_attempt(artifacts: Artifacts, attempt: Attempt) -> CandidateSource:
-    """Return an attempt's source under its file's name; the same content has the name under which it came first.
+    """Return an attempt's source under its file's name; an old one's content has the name under which it came first.
 
     Raises:
         NotFound: If its source is gone.
@@ -72,7 +72,7 @@ async def source_of_attempt(artifacts: Artifacts, attempt: Attempt) -> Candidate
     data = await artifacts.read(attempt.source_artifact_id)
     kept = await artifacts.info(attempt.source_artifact_id)
     language = cast("CandidateLanguage", attempt.language if attempt.language in NAMES else "c")
-    return kept_source(data, kept.media_type, language, kept.name)
+    return kept_source(data, kept.media_type, language, attempt.source_name or kept.name)
 
 
 def compiled_language(source: CandidateSource) -> Language:

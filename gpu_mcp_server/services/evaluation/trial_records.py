@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpu_mcp_server.errors import ToolMissing
+from gpu_mcp_server.errors import BadRequest, HostDrained, NoFreeGpu, QuotaExceeded, SandboxTooWeak, ToolMissing
 from gpu_mcp_server.models.build import CompileResult, kept_diagnostics
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.evaluation.candidate_device import versions_of
@@ -17,6 +17,8 @@ from gpu_mcp_server.services.jobs.call_context import is_left_running
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 
+REFUSALS = (BadRequest, QuotaExceeded, NoFreeGpu, HostDrained, SandboxTooWeak)
+"""Nothing of the candidate ran, and the call's error says why: a row would teach nobody anything."""
 LATE = "not begun: the call's time was over before its turn"
 GAVE_WAY = "the confirmation run gave way to another call, or its command ended; it is owed again"
 
@@ -48,6 +50,7 @@ class TrialRecords:
             problem_hash=trial.problem.content_hash,
             source_hash=hashlib.sha256(data).hexdigest(),
             source_artifact_id=await self._artifacts.put(data, name=trial.source.name, media_type=media_type),
+            source_name=trial.source.name,
             language=trial.language,
             host=trial.host,
             device=device_name(trial.probe, trial.device),
@@ -69,13 +72,13 @@ class TrialRecords:
         return trial.evaluation("refused", reason=LATE)
 
     async def end_broken(self, trial: JudgeRequest, error: BaseException) -> None:
-        """Note what kept the candidate from being judged; where the host lacks something, nothing was tried.
+        """Note what kept the candidate from being judged; where the call was refused, nothing was tried.
 
         Where this server ends and the job goes on, the next one notes its end.
         """
         if is_left_running():
             return
-        if isinstance(error, ToolMissing):
+        if isinstance(error, ToolMissing) or (trial.kind == "evaluate" and isinstance(error, REFUSALS)):
             await self._experience.forget(trial.attempt_id)
             return
         gone = isinstance(error, asyncio.CancelledError)

@@ -51,6 +51,7 @@ class AttemptColumns(TypedDict, total=False):
     problem_hash: str | None
     source_hash: str | None
     source_artifact_id: str | None
+    source_name: str | None
     language: str | None
     host: str | None
     device: str | None

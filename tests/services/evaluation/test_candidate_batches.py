@@ -11,7 +11,7 @@ import pytest
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource, source_of_attempt
 from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate, _row  # pyright: ignore[reportPrivateUsage]
 from gpu_mcp_server.services.evaluation.concurrency import DeadlinePassed, Slots
 from gpu_mcp_server.services.evaluation.trial_records import LATE
@@ -109,6 +109,22 @@ async def test_a_candidate_that_cannot_be_judged_does_not_spoil_the_others(lab: 
     assert table.rows[0].verdict == "correct", table
     assert "-fplugin" in table.rows[1].reason and table.rows[1].reason.count("Allowed are") == 1
     assert "call again" not in table.summary() and "job_status" not in table.summary()
+    listed = (await lab.store.experience.list("recent", problem_id=table.problem_id)).attempts
+    names = {attempt.source_name for attempt in listed}
+    assert names and "f.c" not in names, "what was refused was no try"
+
+
+async def test_a_source_has_the_name_under_which_its_own_attempt_came(own_lab: Lab):
+    """The store keeps the same content once, under its first name."""
+    store = own_lab.store
+    ids = {name: await store.artifacts.put(HONEST.encode(), name=name) for name in ("first.c", "second.c")}
+    assert len(set(ids.values())) == 1
+    for given, name in (("second.c", "second.c"), (None, "first.c")):
+        attempt_id = await store.experience.start(
+            "evaluate", source_artifact_id=ids["first.c"], source_name=given, language="c"
+        )
+        attempt = await store.experience.get(attempt_id)
+        assert (await source_of_attempt(store.artifacts, attempt)).name == name
 
 
 @pytest.mark.parametrize(("reason", "status"), [("no AMD device on host 'local'", "refused"), (LATE, "not_begun")])

@@ -93,3 +93,38 @@ async def test_what_a_loose_check_takes_is_said(lab: Lab, tmp_path: Path):
     info = await imported(lab, gpumode_task(tmp_path, TASK, loose))
     assert "the problem's own check accepts the reference's answer rounded to bfloat16" in info.notes, info.notes
     assert not any("one element in 1000" in note for note in info.notes)
+
+
+FORKS = {
+    "os.fork": """
+    import os
+    pid = os.fork()
+    if pid == 0:
+        torch.randn(512, 512) @ torch.randn(512, 512)
+        os._exit(0)
+    os.waitpid(pid, 0)
+""",
+    "multiprocessing": """
+    import multiprocessing
+    process = multiprocessing.get_context("fork").Process(target=torch.zeros, args=(3,))
+    process.start()
+    process.join()
+""",
+}
+
+
+@needs_torch
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("way", FORKS)
+async def test_a_check_that_forks_is_refused_at_once_and_told_why(lab: Lab, tmp_path: Path, way: str):
+    """The copy would wait for torch's threads, and the check for the copy, until the job's limit of five minutes."""
+    forking = REFERENCE.replace("    values, vectors = output\n", "    values, vectors = output\n" + FORKS[way])
+    with pytest.raises(ProblemRefused, match=r"own check failed: (?s:.*)os\.fork\(\) in the check, as multiprocessing"):
+        await imported(lab, gpumode_task(tmp_path, TASK, forking))
+
+
+@needs_torch
+async def test_a_check_may_start_a_program(lab: Lab, tmp_path: Path):
+    starting = "    import subprocess\n    subprocess.run(['true'], check=True)\n"
+    program = REFERENCE.replace("    values, vectors = output\n", "    values, vectors = output\n" + starting)
+    assert (await imported(lab, gpumode_task(tmp_path, TASK, program))).shapes
