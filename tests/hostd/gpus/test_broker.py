@@ -308,6 +308,64 @@ def test_jobs_have_no_business_with_the_broker(locks):
     assert "too many clients" in done.stdout, done.stderr
 
 
+def never_ready(locks: GpuLocks, uid: int, count: int) -> None:
+    """Stand in line as another login, with requests that say that they are not ready and never become so."""
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+    links: list[BrokerClient] = []
+    while True:
+        for link in list(links):
+            with contextlib.suppress(broker_client.BrokerGone):
+                link.receive(0.01)
+                continue
+            links.remove(link)
+        while len(links) < count and (link := BrokerClient.find(locks)) is not None:
+            link.send("want", ready=False, names=[ONE], count=1, mode="exclusive", user=f"name{len(links)}")
+            links.append(link)
+        time.sleep(0.01)
+
+
+def note_after_import(locks: GpuLocks, file: Path, word: str) -> None:
+    """Take a GPU once, as a job whose processes start when the broker says that it is near its turn."""
+    started: list[float] = []
+    want = want_of()
+    want.start = lambda: started.append(time.monotonic())
+    want.is_ready = lambda: bool(started) and time.monotonic() - started[0] > 0.2
+    found = take(locks, want, 60.0)
+    with file.open("a") as out:
+        out.write(word + ("\n" if found is not None and started else " was not started or not served\n"))
+    if found is not None:
+        let_go(found)
+
+
+@needs_root
+def test_another_login_s_requests_that_are_never_ready_keep_nobody_from_the_gpu(locks, crowd, tmp_path):
+    """Also when the broker is killed meanwhile, and whoever used least comes first: that is the other login."""
+    for parent in tmp_path.parents:
+        if parent != Path("/") and parent != Path("/tmp"):
+            parent.chmod(0o755)
+    tmp_path.chmod(0o755)
+    done = tmp_path / "done"
+    first = holder(crowd, locks, tmp_path)
+    late = crowd.start(note, locks, tmp_path / "late", "late")
+    waiting(locks, 1)
+    crowd.start(never_ready, locks, 60123, 6)
+    assert waiting(locks, 7)
+    for n in range(3):
+        crowd.start(note_after_import, locks, done, f"job {n}")
+    assert waiting(locks, 10)
+    order = [(each["uid"], each["position"]) for each in broker_status(locks)["waiting"]]
+    os.kill(first.pid, signal.SIGKILL)
+    late.join()
+    os.kill(broker_pid(locks), signal.SIGKILL)
+
+    assert [uid for uid, _ in order[:6]] == [60123] * 6, order
+    assert eventually(lambda: done.exists() and len(done.read_text().splitlines()) == 3, 60.0)
+    assert sorted(done.read_text().splitlines()) == ["job 0", "job 1", "job 2"]
+    assert waiting(locks, 6), "the others stand where they stood"
+
+
 def test_never_two_alone_while_holders_waiters_and_brokers_are_killed_at_random(locks, crowd, tmp_path):
     inside, served = Inside(tmp_path / "inside"), tmp_path / "served"
     chance = random.Random(7)
