@@ -12,8 +12,10 @@ import sys
 from typing import Any, Dict, List
 
 OUT = "converted"
-LAUNCH = re.compile(r"(?<=[;{})])(?=(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*(?:<[^<>;(){}]*>)?\s*<<<)")
-"""A launch's kernel right behind the end of something: torch 2.13 takes all back to the last space for its name."""
+TEMPLATE = r"<(?:[^<>;{}]|<[^<>;{}]{0,200}>){0,200}>"
+NAME = r"[A-Za-z_]\w*(?:%s)?" % TEMPLATE
+LAUNCH = re.compile(r"(?<![\w#.>])(?<!::)(?=(?:%s::)*%s\s*<<<)" % (NAME, NAME))
+"""A launch's kernel: torch 2.13 takes all back to the last space for its name, and that space, be it behind `else`."""
 
 
 def by_program(program: str, kind: str, files: Dict[str, str], include: List[str]) -> int:
@@ -32,7 +34,7 @@ def by_program(program: str, kind: str, files: Dict[str, str], include: List[str
 
 
 def separate_launches(text: str) -> str:
-    """Return a source with a space before the kernel of each launch that stands right behind `;`, `{`, `}` or `)`."""
+    """Return a source with one more space before the kernel of each launch, for the converter to take."""
     return LAUNCH.sub(" ", text)
 
 

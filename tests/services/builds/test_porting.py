@@ -1,5 +1,7 @@
 """CUDA to HIP and SYCL: what converters do not see, and a converter at work where there is one."""
 
+import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -137,6 +139,32 @@ def test_a_launch_right_behind_a_statement_gets_the_space_that_torchs_converter_
     assert separate_launches("int main(){k<<<1, 2>>>(p);ns::k<T, 3> <<<1, 2>>>(p); a<b;x;}") == (
         "int main(){ k<<<1, 2>>>(p); ns::k<T, 3> <<<1, 2>>>(p); a<b;x;}"
     )
+
+
+@pytest.mark.skipif(not torch_python(), reason="torch has the converter")
+@pytest.mark.parametrize(
+    ("launches", "before"),
+    [
+        ("if (a) k<<<1, 2, 0, s>>>(p); else k<<<1, 2>>>(p);", ["(a)", "else"]),
+        ("if (a) k<<<1, 2, 0, s>>>(p); else\nk<<<1, 3>>>(p);", ["(a)", "else"]),
+        ("do t<Two<int>, 3> <<<1, 2>>>(p); while (a); else ns::t<4><<<dim3(1), 2>>>(p);", ["do", "else"]),
+        ("// a comment\nk<<<1, 2>>>(p); }\nk<<<1, 3>>>(p);", ["comment", "}"]),
+        ("case 3: k<<<1, 2>>>(p); done: k<<<1, 3>>>(p);", ["3:", "done:"]),
+    ],
+)
+def test_torchs_converter_leaves_the_word_before_a_launch(launches: str, before: list[str]):
+    call = "import sys; from torch.utils.hipify.hipify_python import processKernelLaunches as convert; "
+    call += "sys.stdout.write(convert(sys.argv[1], {'kernel_launches': []}))"
+    argv = [torch_python(), "-c", call, separate_launches(launches)]
+    made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert [part.split()[-1] for part in made.split("hipLaunchKernelGGL(")[:-1]] == before
+
+
+def test_a_long_line_of_comparisons_is_no_work_for_the_search_of_launches():
+    text = "a<b," * 50_000 + "a<b<" * 50_000
+    begin = time.monotonic()
+    assert separate_launches(text) == text
+    assert time.monotonic() - begin < 5
 
 
 def test_a_source_with_line_ends_of_windows_keeps_them_and_grows_by_spaces_alone(tmp_path: Path):
