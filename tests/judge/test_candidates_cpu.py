@@ -325,6 +325,33 @@ def test_a_library_that_does_not_load_is_incorrect(court, source, reason):
     assert reason in verdict["reason"]
 
 
+@pytest.mark.parametrize("each", ["y[i] += t[i]", "y[i] = y[i] * 0.5f + x[i]"])
+def test_a_candidate_that_builds_on_what_its_outputs_held_is_no_cheat(court, each):
+    # A NaN stays the same NaN whatever is added, so that nothing seems to have been written.
+    body = f"softmax(x, t, rows, cols); for (int64_t i = 0; i < rows * cols; i++) {each};"
+    verdict = court(HEAD + "static float t[1 << 20]; " + launcher(body).removeprefix(HEAD), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "no output changed, though zeros there do: outputs hold junk before every call" in verdict["reason"]
+
+
+def test_one_that_adds_to_its_outputs_is_told_that_it_is_right_onto_zeros(court):
+    body = "softmax(x, t, rows, cols); for (int64_t i = 1; i < rows * cols; i++) y[i] += t[i]; y[0] = t[0];"
+    verdict = court(HEAD + "static float t[1 << 20]; " + launcher(body).removeprefix(HEAD), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "right in a round whose outputs held zeros: outputs hold junk" in verdict["reason"]
+    assert "set each element before you add to it" in verdict["reason"]
+
+
+@pytest.mark.parametrize("when", ["calls++ % 2", "calls++ % 3 == 1"])
+def test_one_that_computes_in_some_calls_only_is_a_cheat(court, when):
+    body = f"static int calls; if ({when}) softmax(x, y, rows, cols);"
+    verdict = court(launcher(body), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "cheat"
+
+
 @pytest.mark.parametrize(("offset", "side"), [("rows * cols", "behind"), ("-1", "before")])
 def test_a_write_outside_the_outputs_is_seen(court, offset, side):
     verdict = court(launcher(f"softmax(x, y, rows, cols); y[{offset}] = 1;"), shapes=SMALL).verdict

@@ -65,8 +65,12 @@ class Buffers:
         """Take over an input that was made elsewhere, [some sets, count] as stored, from set `first` on."""
         raise NotImplementedError
 
-    def poison(self) -> None:
-        """Overwrite the candidate's outputs and their guards with a pattern of this round."""
+    def poison(self, *, zeros: bool = False) -> None:
+        """Overwrite the candidate's outputs and their guards with a pattern of this round.
+
+        Args:
+            zeros: Whether the outputs hold zeros instead.
+        """
         raise NotImplementedError
 
     def collect_expected(self) -> None:

@@ -120,9 +120,9 @@ class PooledBuffers(CudaBuffers):
             self.views[number] = self.tools.driver.allocate(table.nbytes)
         self.tools.driver.upload(self.views[number], table.ctypes.data, table.nbytes)
 
-    def poison(self) -> None:
+    def poison(self, *, zeros: bool = False) -> None:
         """Overwrite outputs and guards, and what was named in the round before."""
-        super().poison()
+        super().poison(zeros=zeros)
         calls, numbers = np.nonzero(self.taken >= 0)
         some = range(calls.size)
         if calls.size > POISONED:

@@ -212,7 +212,7 @@ class CpuBuffers(Buffers):
         every = self.input_region.tensor(self.input_layout, self.inputs[number], number)
         every[first : first + len(values)] = values
 
-    def poison(self) -> None:
+    def poison(self, *, zeros: bool = False) -> None:
         """Overwrite outputs and guards; no call has returned."""
         self._count()[0] = 0
         self.fence = SampleFence(self)
@@ -221,7 +221,7 @@ class CpuBuffers(Buffers):
         for number, item in enumerate(self.outputs):
             every = self.output_region.tensor(self.output_layout, item, number)
             word = WORDS[every.itemsize]
-            self.words[number] = poison_word(item.dtype, every.itemsize, self.well.word())
+            self.words[number] = 0 if zeros else poison_word(item.dtype, every.itemsize, self.well.word())
             self._set(every.view(word), word(self.words[number]))
             for start, size in self._guards(number, item):
                 rows[:, start : start + size] = self.guard[:size]

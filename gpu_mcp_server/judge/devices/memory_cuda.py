@@ -147,12 +147,12 @@ class CudaBuffers(Buffers):
         if self.files:
             self.tools.driver.upload(self.expected.address, self.files[1].bytes.ctypes.data, self.expected_layout.total)
 
-    def poison(self) -> None:
+    def poison(self, *, zeros: bool = False) -> None:
         """Overwrite outputs and guards."""
         self.guard_key = self.well.word()
         for number, item in enumerate(self.outputs):
             size = ITEM_BYTES[item.dtype]
-            self.words[number] = poison_word(item.dtype, size, self.well.word())
+            self.words[number] = 0 if zeros else poison_word(item.dtype, size, self.well.word())
             span = self._span(self._have(number), self.output_layout, item)
             work = item.count * self.sets
             self.tools.kernels.launch("set_words", work, [*span, c_int(size), c_uint64(self.words[number])])

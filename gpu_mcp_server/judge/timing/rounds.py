@@ -16,9 +16,9 @@ from ..devices.device import Buffers, Device, RoundCheck
 from ..inputs.problem_inputs import draw
 from ..numerics.compare import LARGE, compare, describe
 from ..numerics.error_location import grid
-from ..numerics.tensors import Array
-from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
+from ..verdicts import Judged, ReferenceFailed, cheat, incorrect
 from .clock_overhead import Cost
+from .extra_rounds import ONTO_JUNK, is_right_onto_zeros, other_masks, writes_by_what_was_there
 from .machine_state import State, Watch
 from .run_delay import While
 from .time_accounting import Ledger
@@ -269,13 +269,13 @@ class Rounds:
             raise incorrect("%s%s" % (where, str(reply["error"])[:1500]))
         finished = finished or not buffers.unfinished()  # what is wrong for good is for the full check to say
         if not check.passed:
-            check = self._without_ties(buffers, check)
+            check = self.without_ties(buffers, check)
         if check.passed and finished:
             return
         if not check.passed and self.forgives is not None:
             left = self.forgives(buffers, check)
             if left.wrong.sum() < check.wrong.sum():
-                left = self._without_ties(buffers, left)
+                left = self.without_ties(buffers, left)
             if left.passed and finished:
                 return
             check = check._replace(wrong=check.wrong * left.wrong.any(axis=1, keepdims=True))
@@ -289,7 +289,7 @@ class Rounds:
             wrong.reason += "; " + self.differ
         raise wrong
 
-    def _without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
+    def without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Return what is wrong besides discrete elements that are as right as the reference's."""
         left = self.ties.excuse(buffers, check)
         if left.passed and not check.passed:
@@ -310,6 +310,8 @@ class Rounds:
         if untouched and isinstance(returned, str):
             text = "%sno output was written; the launcher returned %s, which the judge ignores: write into the outputs"
             return incorrect(text % (where, returned[:40]))
+        if untouched and writes_by_what_was_there(self, buffers):
+            return incorrect("%sno output changed, though zeros there do: %s" % (where, ONTO_JUNK))
         if untouched:
             return cheat("returned without computing: %sno output was written%s" % (where, self.device.empty_hint))
         call, output = (int(i[0]) for i in np.nonzero(check.wrong))
@@ -330,37 +332,16 @@ class Rounds:
             call + 1, buffers.sets, self.number, bad, buffers.sets,
         )  # fmt: skip
         difference, poison = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask), buffers.words[output]
-        others = [] if mask.all() else self._other_masks(buffers, check, call, output, twice=twice)
+        others = [] if mask.all() else other_masks(self, buffers, check, (call, output), twice=twice)
         if any(not other.any() for other in others):
             others, which = [], which + "; one more, with other inputs, was right"
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
+        if others and twice and is_right_onto_zeros(self, buffers):
+            which += "; right in a round whose outputs held zeros: " + ONTO_JUNK
         judged = incorrect("%s (%s)" % (words, which))
         judged.where, judged.answer = grid(buffers.outputs[output], np.flatnonzero(mask)), (call, output)
         return judged
-
-    def _other_masks(self, buffers: Buffers, check: RoundCheck, call: int, output: int, *, twice: bool) -> List[Array]:
-        """Return where an output is wrong in another call: of this round, or of one more with fresh inputs."""
-        dtype, tolerances = buffers.outputs[output].dtype, (self.history.rtol, self.history.atol)
-        others = [int(number) for number in np.flatnonzero(check.wrong[:, output]) if number != call]
-        if others:
-            mask = compare(*buffers.pair(others[0], output), dtype, *tolerances).mask
-            mask = self.ties.inexcusable_at(others[0], output, mask)
-            return [] if mask is None else [mask]
-        if not twice or self.candidate.lost:
-            return []
-        try:
-            self.expect(buffers)
-            buffers.poison()
-            buffers.publish()
-            timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
-            self.candidate.freeze()
-            check = self._without_ties(buffers, buffers.check())
-        except (Judged, JudgeFailed):
-            return []  # the verdict stands without it
-        mask = compare(*buffers.pair(0, output), dtype, *tolerances).mask
-        mask = self.ties.inexcusable_at(0, output, mask)
-        return [np.zeros(buffers.outputs[output].count, dtype=bool) if mask is None or check.passed else mask]
 
     def repeated(self, buffers: Buffers, call: int, output: int) -> Optional[Judged]:
         """Return the verdict on a wrong answer that is another call's."""
