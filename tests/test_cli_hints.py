@@ -84,6 +84,13 @@ def test_a_name_that_was_given_or_is_in_a_command_already_stays():
         assert name_commands(text) == text
 
 
+def test_a_tool_that_was_typed_and_a_list_of_what_may_be_called_keep_their_names():
+    said = name_commands(
+        "list_files takes: prefix. read_file shows one. You may call: run_tests, lessons.", "list_files"
+    )
+    assert said == "list_files takes: prefix. `gpu-mcp-server pull` shows one. You may call: run_tests, lessons."
+
+
 def test_an_error_is_printed_with_the_command(capsys: pytest.CaptureFixture[str]):
     fail("No. Ask job_status with wait_s.", as_json=False)
     assert capsys.readouterr().err == "No. Ask `gpu-mcp-server logs --follow`.\n"

@@ -45,7 +45,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _one_call(tool: str, arguments: dict[str, Any], as_json: bool) -> None:
-    answer = in_process_client.answer_of(tool, arguments, as_json=as_json)
+    answer = in_process_client.answer_of(tool, arguments, as_json=as_json, typed=True)
     print_result(answer.data, answer.text, as_json=as_json, verbatim=not sys.stdout.isatty())
     if tool in PROGRAM_TOOLS and any(line.startswith(UNDONE) for line in answer.text.splitlines()):
         raise typer.Exit(1)

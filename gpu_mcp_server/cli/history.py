@@ -24,6 +24,7 @@ def history(
     view: Annotated[str | None, typer.Option(help="best, recent, ancestors or failures; absent: over time.")] = None,
     attempt_id: Annotated[str | None, typer.Option(help="Attempt whose ancestors to show.")] = None,
     limit: Annotated[int, typer.Option(help="Attempts to show.")] = 10,
+    offset: Annotated[int, typer.Option(help="Attempts of a view to skip.")] = 0,
     device: Annotated[str | None, typer.Option(help="Device; else the one with most attempts.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the best so far over attempts into FILE.svg.")] = None,
     lineage: Annotated[Path | None, typer.Option(help="Plot the lineage into FILE.svg.")] = None,
@@ -51,7 +52,10 @@ def history(
     if problem_id is None or view is not None or attempt_id is not None:
         if files:
             raise BadRequest("A view has no pictures.", hint="Leave out --view and --attempt-id.")
-        arguments = {"problem_id": problem_id, "view": view or "recent", "attempt_id": attempt_id, "limit": limit}
+        arguments = {
+            "problem_id": problem_id, "view": view or "recent", "attempt_id": attempt_id,
+            "limit": limit, "offset": offset,
+        }  # fmt: skip
         answer = in_process_client.answer_of("list_attempts", arguments, as_json=as_json)
         print_result(answer.data, answer.text, as_json=as_json)
         return

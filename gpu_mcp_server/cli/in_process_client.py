@@ -335,9 +335,9 @@ async def _ended(lab: Session, answer: ToolAnswer) -> ToolAnswer:
     return answer
 
 
-def answer_of(tool: str, arguments: dict[str, Any], *, as_json: bool) -> ToolAnswer:
-    """Call one tool; an error of it ends the command with exit code 1."""
+def answer_of(tool: str, arguments: dict[str, Any], *, as_json: bool, typed: bool = False) -> ToolAnswer:
+    """Call one tool, which the user may have typed by its name; an error of it ends the command with exit code 1."""
     answer = call(tool, arguments)
     if answer.failed:
-        raise fail(answer.text, as_json=as_json)
+        raise fail(answer.text, as_json=as_json, typed=tool if typed else "")
     return answer

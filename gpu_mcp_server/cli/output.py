@@ -87,13 +87,15 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((WIDTH, 24)).columns
 
 
-def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
+def fail(message: str, *, as_json: bool, code: int = 1, typed: str = "") -> typer.Exit:
     """Print an error where it belongs, with commands for tools; return the exception that ends the command.
+
+    A tool that the user typed by its name keeps it.
 
     Its lines are wrapped at a terminal alone: elsewhere a program reads them.
     """
     withdraw()
-    message = name_commands(message)
+    message = name_commands(message, typed)
     if as_json:
         print_result({"error": message}, "", as_json=True)
     elif sys.stderr.isatty():

@@ -32,10 +32,19 @@ CALLED = (
     "make_dispatcher",
 )  # fmt: skip
 """Tools that `call` alone calls. Those named by an ordinary word, `lessons` and `share`, are in no hint."""
+LIST = "You may call: "
+"""How the server begins a list of its tools."""
 _COMMANDS = PHRASES | TWINS | {tool: f"call {tool}" for tool in CALLED}
 _NAMED = re.compile(rf"(?<![\w'\"`./-])(?<!call )({'|'.join(sorted(_COMMANDS, key=len, reverse=True))})(?![\w'\"`(])")
 
 
-def name_commands(text: str) -> str:
-    """Return an error or hint with each tool in it named by its command; quoted names stay, they are what was given."""
-    return _NAMED.sub(lambda found: f"`gpu-mcp-server {_COMMANDS[found[1]]}`", text)
+def name_commands(text: str, typed: str = "") -> str:
+    """Return an error or hint with each tool in it named by its command; quoted names stay, they are what was given.
+
+    Args:
+        text: The error or hint.
+        typed: The tool that the user named; it stays as well, as do the names in a list of what `call` takes.
+    """
+    said, begin, names = text.partition(LIST)
+    said = _NAMED.sub(lambda at: at[1] if at[1] == typed else f"`gpu-mcp-server {_COMMANDS[at[1]]}`", said)
+    return said + begin + names

@@ -86,7 +86,7 @@ class LabServer(MCPServer[LabHolder]):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             meant = f" Did you mean {near[0]}?" if near and name not in self.offers and name not in self.off else ""
-            raise ToolError(f"{self._withheld(name)}{meant} You may call: {', '.join(known)}.")
+            raise ToolError(self._withheld(name) + (meant or f" You may call: {', '.join(known)}."))
         return await super().call_tool(name, arguments, context)
 
     def _withheld(self, name: str) -> str:

@@ -9,6 +9,24 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class PagedModel(Model):
+    """Part of a list that goes on; what a shorter text leaves out of a page begins the next."""
+
+    offset: int | None = None
+    """How many come before these; absent: none."""
+    total: int | None = None
+    """How many there are."""
+
+    def after(self, shown: int) -> int:
+        """Return how many come behind those that are shown."""
+        return max((self.total or 0) - (self.offset or 0) - shown, 0)
+
+    def page_text(self, shown: int) -> str:
+        """Say how to see what comes behind those that are shown; empty if nothing does."""
+        first, end = (self.offset or 0) + 1, (self.offset or 0) + shown
+        return f"({first} to {end} of {self.total}; go on with offset {end})" if self.after(shown) else ""
+
+
 class ResultModel(Model):
     """A model that a tool returns: complete as data, and able to say itself as text."""
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, get_args
 
-from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models._base import Model, PagedModel, ResultModel
 from gpu_mcp_server.models.evaluation import HASHES, format_range
 from gpu_mcp_server.text_safety import join_lines
 from gpu_mcp_server.time_format import format_time, format_time_range
@@ -131,29 +131,35 @@ def _short(value: Any) -> str:
     return f"[{', '.join(map(_short, value))}]" if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-class AttemptList(ResultModel):
+class AttemptList(PagedModel, ResultModel):
     """Attempts in the order that was asked for."""
 
     view: str
     attempts: list[Attempt]
     devices: list[str] = []
     """Devices that have attempts here; `best` shows one at a time."""
-    left_out: int | None = None
     news: list[str] = []
     """Attempts at the problem that were voided since the last answer about it; shown first."""
+
+    @property
+    def left_out(self) -> int | None:
+        """How many come behind these; `None` if none does."""
+        return self.after(len(self.attempts)) or None
 
     def summary(self) -> str:
         """List them."""
         return "\n".join([*self.news, self._text()])
 
     def _text(self) -> str:
+        if self.offset and not self.attempts:
+            return f"no attempts ({self.view}) behind {self.offset}"
         if not self.attempts:
             where = f"devices with attempts: {'; '.join(self.devices)}" if self.devices else NONE_YET
             untimed = f"; {UNTIMED}" if self.view == "best" and self.devices else ""
             return f"no attempts ({self.view}); {where}{untimed}"
         lines = [f"{self.view}:", *(a.line_text() for a in self.attempts)]
-        if self.left_out:
-            lines.append(f"({self.left_out} more: problem_id, device or another view narrow the list)")
+        if page := self.page_text(len(self.attempts)):
+            lines.append(f"{page[:-1]}; problem_id, device or another view narrow the list)")
         if len(self.devices) > 1:
             lines.append("devices with attempts: " + "; ".join(self.devices))
         return "\n".join(lines)

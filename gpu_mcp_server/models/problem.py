@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models._base import Model, PagedModel, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.program import ProgramInfo, ProgramProblem
 from gpu_mcp_server.text_safety import join_lines
@@ -295,20 +295,22 @@ class ProblemInfo(ResultModel):
         )
 
 
-class ProblemList(ResultModel):
+class ProblemList(PagedModel, ResultModel):
     """Registered problems."""
 
     problems: list[ProblemInfo]
-    left_out: int | None = None
 
     def summary(self) -> str:
         """List them."""
+        if self.offset and not self.problems:
+            return f"no problems behind {self.offset}"
         if not self.problems:
             return "no problems yet; register_problem makes one"
-        whole = len(self.problems) == 1
+        whole = len(self.problems) == 1 and self.total in (None, 1)
         said = [p.summary(whole=whole) for p in self.problems]
         said += [] if whole else ["More rules for candidates: list_problems with a problem_id."]
-        return "\n\n".join(said) + (f"\n({self.left_out} more)" if self.left_out else "")
+        page = self.page_text(len(self.problems))
+        return "\n\n".join(said) + (f"\n{page}" if page else "")
 
 
 def _shapes_text(shapes: Sequence[Mapping[str, int | float | str]]) -> str:

@@ -32,6 +32,7 @@ from gpu_mcp_toolsets.common_arguments import (
     Flags,
     Host,
     Note,
+    Offset,
     Parent,
     Source,
     SourcePath,
@@ -167,10 +168,12 @@ async def import_problem(
 
 @TOOLSET.tool("List problems", effect="reads")
 async def list_problems(
-    registry: RegistryDep, problem_id: Annotated[str | None, Field(description="Show this problem alone.")] = None
+    registry: RegistryDep,
+    problem_id: Annotated[str | None, Field(description="Show this problem alone.")] = None,
+    offset: Offset = 0,
 ) -> ProblemList:
     """List problems: launchers, shapes, tolerances, best attempt."""
-    return await registry.problems(problem_id)
+    return await registry.problems(problem_id, offset)
 
 
 @TOOLSET.tool("Judge a kernel", effect="runs")
@@ -252,10 +255,11 @@ async def list_attempts(
     attempt_id: Annotated[str | None, Field(description="This one with its evidence, or its ancestors.")] = None,
     device: Annotated[str | None, Field(description="Part of the device's name.")] = None,
     limit: Annotated[int, Field(description="Most attempts to show.", ge=1, le=100)] = 10,
+    offset: Offset = 0,
     source: Annotated[bool, Field(description="With the sources too.")] = False,
 ) -> AttemptList:
     """Show earlier attempts."""
     await runner.refresh_running_jobs()
     return await listing.list_attempts(
-        view, attempt_id, problem_id=problem_id, device=device, limit=limit, with_sources=source
+        view, attempt_id, problem_id=problem_id, device=device, limit=limit, offset=offset, with_sources=source
     )

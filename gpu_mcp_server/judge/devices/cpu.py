@@ -102,6 +102,10 @@ class CpuDevice(Device):
             longest = [max(pair) for pair in zip(longest, sizes)]
         return Files.of(longest)
 
+    def error_text(self, code: int, asked: Any = None) -> str:
+        """Say what a launcher returns here; one whose end is missing returns what happens to be there."""
+        return " (0 is success; a launcher that ends without `return 0` gives any number)"
+
     def max_bytes(self) -> Tuple[int, int]:
         """Return 100 and 400 MiB."""
         return MAX_BYTES, MOST_BYTES

@@ -28,6 +28,7 @@ class AttemptListing:
         problem_id: str | None = None,
         device: str | None = None,
         limit: int = 10,
+        offset: int = 0,
         with_sources: bool = False,
     ) -> AttemptList:
         """Return one attempt with its evidence, or a list as `AttemptStore.list` does.
@@ -35,7 +36,9 @@ class AttemptListing:
         Raises:
             BadRequest, NotFound: As there.
         """
-        found = await self._experience.describe(view, attempt_id, problem_id=problem_id, device=device, limit=limit)
+        found = await self._experience.describe(
+            view, attempt_id, problem_id=problem_id, device=device, limit=limit, offset=offset
+        )
         attempts = [await self._baselines.attempt_with_compiled(each) for each in found.attempts]
         if with_sources:
             attempts = [each.model_copy(update={"source": await self._source(each)}) for each in attempts]

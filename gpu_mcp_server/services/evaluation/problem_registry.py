@@ -1,5 +1,6 @@
 """Registers problems: a problem is kept only after its reference ran and trivial answers failed."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -36,6 +37,8 @@ SMALLER = (
     "Import it again with the wish max_bytes, which leaves larger cases out; or on a host with a GPU or more memory."
 )
 TOO_MUCH = ("did not answer", "ran out of memory")
+OUT_OF_BOUNDS = re.compile(r"IndexError|out of (?:bounds|range)")
+"""As NumPy and torch say it of an index."""
 ACCEPT = "accept_degenerate, which marks its verdicts and leaves them out of scores"
 
 
@@ -200,13 +203,13 @@ class Registry:
             code = judge_code(self._compiler, self._artifacts, host, device, kind)
             await self._announcements.judge(problem, probe, host, device, kind, code)
 
-    async def problems(self, problem_id: str | None = None) -> ProblemList:
-        """Return one problem with its best attempt, or the newest."""
+    async def problems(self, problem_id: str | None = None, offset: int = 0) -> ProblemList:
+        """Return one problem with its best attempt, or the newest behind the first `offset`."""
         if problem_id is not None:
             return ProblemList(problems=[await self._with_best(await self._problems.get(problem_id), compiled=True)])
-        problems = await self._problems.list(limit=LISTED)
-        left = await self._problems.count() - len(problems)
-        return ProblemList(problems=[await self._with_best(p) for p in problems], left_out=left or None)
+        problems = await self._problems.list(limit=LISTED, offset=offset)
+        shown = [await self._with_best(problem) for problem in problems]
+        return ProblemList(problems=shown, offset=offset or None, total=await self._problems.count())
 
     async def _with_best(self, problem: Problem, *, compiled: bool = False) -> ProblemInfo:
         best = await self._experience.list("best", problem_id=problem.problem_id, limit=1)
@@ -249,13 +252,23 @@ def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     """Say why a problem is refused; of what may be done only what would help."""
     reason, trivial = f"Refused: {verdict.get('reason')}", bool(verdict.get("trivial"))
     if not trivial:
-        return ProblemRefused(reason, hint=SMALLER if problem.cases and any(t in reason for t in TOO_MUCH) else MEND)
+        too_much = problem.cases and any(t in reason for t in TOO_MUCH)
+        return ProblemRefused(reason, hint=SMALLER if too_much else _too_small_an_axis(problem, reason) or MEND)
     helps = cast("Mapping[str, Any]", verdict.get("helps") or {})
     narrower = ", ".join(f"{name} {helps[name]:g}" for name in ("atol", "rtol") if name in helps)
     ways = [f"distribution {helps['distribution']}"] if "distribution" in helps else []
     ways = [*ways, *([narrower] if narrower else []), ACCEPT]
     how = "Import it again with a wish" if problem.kind == "module" else "Register it again with"
     return ProblemRefused(reason, hint=f"{how}: {'; or '.join(ways)}; or correct the problem", degenerate=True)
+
+
+def _too_small_an_axis(problem: Problem, reason: str) -> str:
+    """Say what helps where an input that holds indices leads out of what it indexes; empty where it is not that."""
+    names = [each.name for each in problem.inputs if each.dtype in ("int32", "int64") and each.distribution != "full"]
+    if not names or not OUT_OF_BOUNDS.search(reason):
+        return ""
+    whose = f"{', '.join(names)} hold{'s' * (len(names) == 1)} whole numbers from 0 to 99"
+    return f"{whose}: declare 100 or more for the size that they index, or take them modulo that size in the reference."
 
 
 def _not_tried(done: FinishedJob) -> ProblemRefused | HostError:

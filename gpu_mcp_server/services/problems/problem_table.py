@@ -107,11 +107,11 @@ class Problems:
             {"problem_id": problem_id, "name": name, "done": done, "implementations": left}
         )
 
-    async def list(self, limit: int = 50) -> Sequence[Problem]:
-        """Return the newest problems, newest first."""
+    async def list(self, limit: int = 50, offset: int = 0) -> Sequence[Problem]:
+        """Return the newest problems, newest first, behind the first `offset`."""
         seen, values = visibility_condition("problem_id")
-        sql = f"SELECT json FROM problems WHERE {seen} ORDER BY seq DESC LIMIT ?"  # noqa: S608
-        rows = await self._db.fetch_all(sql, (*values, limit))
+        sql = f"SELECT json FROM problems WHERE {seen} ORDER BY seq DESC LIMIT ? OFFSET ?"  # noqa: S608
+        rows = await self._db.fetch_all(sql, (*values, limit, offset))
         return [Problem.model_validate_json(row["json"]) for row in rows]
 
     async def count(self) -> int:

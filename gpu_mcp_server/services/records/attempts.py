@@ -257,6 +257,7 @@ class AttemptStore:
         attempt_id: str | None = None,
         device: str | None = None,
         limit: int = 10,
+        offset: int = 0,
         kind: AttemptKind | None = None,
     ) -> AttemptList:
         """List attempts.
@@ -269,6 +270,7 @@ class AttemptStore:
             attempt_id: Where `ancestors` starts.
             device: Only attempts on it; `best` takes the one with most attempts if it is not given.
             limit: How many, 100 at most.
+            offset: How many to skip.
             kind: Only compile, run or evaluate.
 
         Raises:
@@ -280,7 +282,7 @@ class AttemptStore:
         if view not in get_args(View):
             raise BadRequest(f"There is no view {view!r}.", hint=f"Known are {', '.join(get_args(View))}.")
         if view == "ancestors":
-            return await self._ancestors(attempt_id, limit)
+            return await self._ancestors(attempt_id, limit, offset)
         if problem_id is not None:
             problem_id = await require_problem(self._db, problem_id)
         wanted = {"problem_id": problem_id, "kind": kind}
@@ -297,7 +299,7 @@ class AttemptStore:
             where, order = [*where, CORRECT], RANKED
         elif view == "failures":
             where = [*where, FAILED]
-        return await self._select(view, where, values, order, limit, devices)
+        return await self._select(view, where, values, order, (limit, offset), devices)
 
     async def _select(
         self,
@@ -305,20 +307,24 @@ class AttemptStore:
         where: Sequence[str],
         values: Sequence[Value],
         order: str,
-        limit: int,
+        page: tuple[int, int],
         devices: Sequence[str],
     ) -> AttemptList:
+        limit, offset = page
         rows = await self._db.fetch_all(
             "SELECT *, count(*) OVER () AS matching FROM attempts "  # noqa: S608 - conditions are this module's
             f"WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?",
-            (*values, limit),
+            (*values, offset + limit),
         )
-        more = rows[0]["matching"] - len(rows) if rows else 0
+        total = rows[0]["matching"] if rows else 0
         attempts = await Confirmations(self._db).with_states([_attempt(row) for row in rows])
         attempts = number_ranks(attempts) if view == "best" else attempts
-        return AttemptList(view=view, attempts=attempts, devices=[*devices], left_out=more or None)
+        # Those that are skipped are read too, as a rank begins with the first that it is shared with.
+        return AttemptList(
+            view=view, attempts=attempts[offset:], devices=[*devices], offset=offset or None, total=total
+        )
 
-    async def _ancestors(self, attempt_id: str | None, limit: int) -> AttemptList:
+    async def _ancestors(self, attempt_id: str | None, limit: int, offset: int) -> AttemptList:
         if attempt_id is None:
             raise BadRequest("ancestors needs an attempt_id.", hint="Give the attempt whose parents you want.")
         await self._require(attempt_id)
@@ -336,8 +342,9 @@ class AttemptStore:
         )
         return AttemptList(
             view="ancestors",
-            attempts=[_attempt(row) for row in rows[:limit]],
-            left_out=max(len(rows) - limit, 0) or None,
+            attempts=[_attempt(row) for row in rows[offset : offset + limit]],
+            offset=offset or None,
+            total=len(rows),
         )
 
     async def _devices(self, where: Sequence[str], values: Sequence[Value]) -> Sequence[str]:

@@ -9,6 +9,8 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
 from gpu_mcp_server.models.problem import Implementation, Problem, ProblemList, TensorSpec
+from gpu_mcp_server.runtime.result_limits import limit_result
+from gpu_mcp_server.services.evaluation.problem_registry import refusal_of
 from gpu_mcp_server.services.problems import problem_identity
 from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
 from gpu_mcp_server.services.problems.problem_identity import content_hash
@@ -105,6 +107,40 @@ def test_many_problems_are_listed_without_what_holds_for_all():
     one, two = ProblemList(problems=[info]).summary(), ProblemList(problems=[info, info]).summary()
 
     assert "read-only" in one and "read-only" not in two and "list_problems with a problem_id" in two
+
+
+@pytest.mark.parametrize(
+    ("reason", "helps"),
+    [
+        ("the reference failed: IndexError: index 64 is out of bounds for axis 0 with size 50", True),
+        ("the reference failed: RuntimeError: index out of range in self", True),
+        ("the reference failed: ZeroDivisionError: division by zero", False),
+    ],
+)
+def test_indices_that_lead_out_of_a_small_axis_are_told_their_range(reason: str, helps: bool):
+    inputs = [TensorSpec(name="ids", dtype="int32", shape=["n"]), TensorSpec(name="w", dtype="float32", shape=["v"])]
+    problem = softmax(
+        inputs=inputs,
+        outputs=[TensorSpec(name="y", dtype="float32", shape=["n"])],
+        shapes=[{"n": 8, "v": 50}],
+        reference="def softmax(ids, w):\n    return w[ids]",
+    )
+    said = str(refusal_of(problem, {"reason": reason}).hint)
+    assert ("ids holds whole numbers from 0 to 99: declare 100 or more" in said) is helps
+    floats_alone = softmax()
+    assert "0 to 99" not in str(refusal_of(floats_alone, {"reason": reason}).hint)
+
+
+def test_a_list_that_is_shortened_says_where_it_goes_on():
+    """A client that reads text alone finds the problems that did not fit."""
+    info = Problems.info(softmax())
+    every = [info.model_copy(update={"problem_id": f"p-{number}"}) for number in range(10)]
+    data, text = limit_result(ProblemList(problems=every, offset=20, total=35))
+
+    shown = len(data["problems"])
+    assert 1 < shown < 10 and "p-0" in text and f"p-{shown}" not in text
+    assert f"(21 to {20 + shown} of 35; go on with offset {20 + shown})" in text
+    assert "go on" not in ProblemList(problems=every, offset=20, total=30).summary()
 
 
 def test_each_type_has_its_c_and_its_cuda_name():

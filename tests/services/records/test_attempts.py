@@ -114,6 +114,13 @@ async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(expe
     best = await experience.list("best", "p-1", limit=2)
     assert [attempt.attempt_id for attempt in best.attempts] == [mine[4], mine[3]]
     assert best.left_out == 3
+    assert "(1 to 2 of 5; go on with offset 2; problem_id, device or another view narrow the list)" in best.summary()
+    second = await experience.list("best", "p-1", limit=2, offset=2)
+    assert [(each.attempt_id, each.rank) for each in second.attempts] == [(mine[2], 3), (mine[1], 4)]
+    last = await experience.list("recent", "p-1", limit=2, offset=4)
+    assert [each.attempt_id for each in last.attempts] == [mine[1], mine[0]] and "go on" not in last.summary()
+    beyond = await experience.list("failures", "p-1", offset=9)
+    assert beyond.summary() == "no attempts (failures) behind 9"
     assert await listed(experience, "recent", problem_id="p-1") == [compiled, *reversed(mine)]
     assert await listed(experience, "recent", kind="compile") == [compiled]
     empty = (await experience.list("failures", "p-1")).summary()
@@ -146,6 +153,8 @@ async def test_ancestors_lead_from_an_attempt_to_its_root(experience: AttemptSto
     assert await listed(experience, "ancestors", attempt_id=leaf) == [leaf, middle, root]
     short = await experience.list("ancestors", attempt_id=leaf, limit=1)
     assert (len(short.attempts), short.left_out) == (1, 2)
+    next_one = await experience.list("ancestors", attempt_id=leaf, limit=1, offset=1)
+    assert [each.attempt_id for each in next_one.attempts] == [middle]
     with pytest.raises(BadRequest, match="attempt_id"):
         await experience.list("ancestors")
 
