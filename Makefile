@@ -40,7 +40,7 @@ need-python:
 # what the server itself needs: enough for the demonstration, in a fifth of the time
 .venv/.runtime: pyproject.toml
 	@[ -n "$(PYTHON)" ] || [ -x $(BIN)/python ] || { echo "Python 3.11 or newer with venv is needed: apt-get install python3 python3-venv"; exit 1; }
-	@[ -x $(BIN)/python ] || { echo "making .venv with $(PYTHON), up to a minute ..."; $(PYTHON) -m venv .venv; }
+	@[ -x $(BIN)/python ] || $(PYTHON) gpu_mcp_server/dev/install_packages.py "making .venv with $(PYTHON)" venv .venv
 	@$(INSTALL) "installing the server into .venv" install -e .
 	@$(BIN)/python -c 'import mcp, gpu_mcp_server' && touch $@
 

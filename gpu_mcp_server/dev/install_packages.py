@@ -1,4 +1,4 @@
-"""Run pip and say how far it is: `python install_packages.py WHAT ARGUMENTS...`, before anything is installed.
+"""Run pip or venv and say how far it is: `python install_packages.py WHAT ARGUMENTS...`, before anything is installed.
 
 It has the standard library alone. On a terminal one line changes; elsewhere there is a line every few seconds.
 """
@@ -46,6 +46,8 @@ class PipProgress:
     def text(self) -> str:
         """Return where it stands, on one line."""
         seconds = time.monotonic() - self._start
+        if not self.found:
+            return f"{self.what}: {seconds:.0f} s"
         if not self.to_install:
             return f"{self.what}: {len(self.found)} packages found, {len(self.fetched)} fetched, {seconds:.0f} s"
         done = min(len(installed_packages() - self._before), self.to_install)
@@ -60,8 +62,9 @@ def installed_packages() -> set[str]:
 
 
 def main(what: str, arguments: list[str]) -> int:
-    """Run pip; its own words are printed only if it fails."""
-    command = [sys.executable, "-u", "-m", "pip", "--disable-pip-version-check", *arguments]
+    """Run pip, or venv where that is the first argument; its own words are printed only if it fails."""
+    program = [] if arguments[0] == "venv" else ["pip", "--disable-pip-version-check"]
+    command = [sys.executable, "-u", "-m", *program, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # noqa: S603
     progress = PipProgress(what)
     ended = threading.Event()
@@ -84,7 +87,7 @@ def main(what: str, arguments: list[str]) -> int:
     if code == 0:
         show(progress.text(), terminal=terminal, last=True)
         return 0
-    sys.stdout.write("\n".join([f"{what}: pip failed with exit code {code}", *progress.said, ""]))
+    sys.stdout.write("\n".join([f"{what}: {command[3]} failed with exit code {code}", *progress.said, ""]))
     return code
 
 

@@ -26,6 +26,8 @@ DOWN, UP = (0.25, 1.25, 2.5, 5.0), (0.75, 1.75, 3.5)
 """Middles between neighbours, from which a tie goes to the even code: down, or up."""
 NOTE = "aiter is not on this host: what the reference asks of it is computed by its definition"
 
+LACKING = "aiter is not on this host, and the judge has no definition of %s; install aiter for judge_python"
+
 
 class QuantType(enum.Enum):
     """Names of ways to quantize, as tasks import them."""
@@ -152,11 +154,8 @@ def is_stand_in() -> bool:
 
 
 def _refuse(module: str, name: str) -> Any:
-    """Refuse a name of aiter that has no definition here; `hasattr` of Python's own names must go on."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    text = "aiter is not on this host, and the judge has no definition of %s.%s; install aiter for judge_python"
-    raise ImportError(text % (module, name))
+    """Refuse a name of aiter that has no definition here, so that `hasattr` and `getattr` with a default go on."""
+    raise AttributeError(LACKING % ("%s.%s" % (module, name)))
 
 
 def install_aiter() -> None:
@@ -187,6 +186,7 @@ def install_aiter() -> None:
     for name, content in contents.items():
         module: Any = types.ModuleType(name, NOTE)
         module.__path__ = []
+        module.__file__ = LACKING % ("this name of %s" % name)  # Python ends its own error of an import with it
         module.__getattr__ = functools.partial(_refuse, name)
         for key, value in content.items():
             setattr(module, key, value)

@@ -24,9 +24,10 @@ TOLD_WORDS = 10
 """Words of a comment that make an enumerator an entry of its own; those of error enumerations always are."""
 LISTED_OVERLOADS = 12
 
+# A comment that nobody closed lasts to the end, as for a compiler; else each beginning would look for an end.
 _LEXEME = re.compile(
-    r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
-    r"|^[ \t]*\#(?:/\*.*?\*/|[^\n\\]|\\\n|\\.)*|[{};]|\n|[^/\"'{};\n\#]+|.",
+    r"/\*.*?(?:\*/|\Z)|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    r"|^[ \t]*\#(?:/\*.*?(?:\*/|\Z)|[^\n\\]|\\\n|\\.)*|[{};]|\n|[^/\"'{};\n\#]+|.",
     re.DOTALL | re.MULTILINE,
 )
 _DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?[ \t]*(.*)", re.DOTALL)
@@ -102,7 +103,7 @@ class Headers:
         found = _DEFINE.match(line)
         if found is None or not comment or self._skip(found.group(1)):
             return
-        value = " ".join(re.sub(r"/\*.*?\*/|//.*|\\\n", " ", found.group(3), flags=re.DOTALL).split())[:120]
+        value = " ".join(re.sub(r"/\*.*?(?:\*/|\Z)|//.*|\\\n", " ", found.group(3), flags=re.DOTALL).split())[:120]
         shown = f"#define {found.group(1)}{found.group(2) or ''} {value}".strip()
         said = doxygen.plain(comment)
         self._add(Entry("macro", (found.group(1),), found.group(1), said, shown, place, line_number, line_number))

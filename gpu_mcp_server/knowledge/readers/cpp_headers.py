@@ -15,8 +15,8 @@ LISTED_MEMBERS = 40
 LONGEST_OPEN = 20_000
 """Characters without a brace or semicolon after which a declaration is given up."""
 
-_LEXEME = re.compile(
-    r"/\*.*?\*/|(?://[^\n]*\n?[ \t]*)+|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+_LEXEME = re.compile(  # a comment that nobody closed lasts to the end, as for a compiler
+    r"/\*.*?(?:\*/|\Z)|(?://[^\n]*\n?[ \t]*)+|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
     r"|^[ \t]*\#(?:[^\n\\]|\\\n|\\.)*|[{};]|[^/\"'{};\n\#]+|.",
     re.DOTALL | re.MULTILINE,
 )
@@ -25,7 +25,7 @@ _RECORD = re.compile(
     r"\b(class|struct|union|enum(?:\s+class)?)\s+(?:_\w+\s+|alignas\([^)]*\)\s*)*([A-Za-z]\w*)\s*(?::[^:]|$|final)"
 )
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:]*)\s*$")
-_FUNCTION = re.compile(r"([A-Za-z_~]\w*|operator\s*\S{1,3})\s*\(")
+_FUNCTION = re.compile(r"(?<!\w)([A-Za-z_~]\w*|operator\s*\S{1,3})\s*\(")
 _ACCESS = re.compile(r"\b(public|private|protected)\s*:(?!:)")
 _HIDDEN = re.compile(r"^_|detail|internal|impl|anonymous", re.IGNORECASE)
 _NOT_FUNCTIONS = {
@@ -43,10 +43,10 @@ _RST = re.compile(
     r"|^\s*\.\. versionadded::[^\n]*\n(?:[^\n]*Toolkit[^\n]*)?",
     re.MULTILINE,
 )
-_TAG = re.compile(r"</?(?:tt|p|b|i|em|br|a|code|ul|li|pre)\b[^>\n]*>")
+_TAG = re.compile(r"</?(?:tt|p|b|i|em|br|a|code|ul|li|pre)\b[^<>\n]*>")
 _HIDE, _SHOW = str.maketrans("<>", "\x01\x02"), str.maketrans("\x01\x02", "<>")
 """Templates and includes in examples look like HTML."""
-_ROLE = re.compile(r":[\w:-]+:`~?([^`<]*?)(?:\s*<[^`]*>)?`")
+_ROLE = re.compile(r":[\w:-]{1,80}:`~?([^`<]*?)(?:\s*<[^`]*>)?`")
 
 
 @dataclass

@@ -20,7 +20,7 @@ _RECORD = re.compile(
 )
 _TEMPLATE = re.compile(r"^template\s*<[^{;]*?>\s*(?=[a-zA-Z_])")
 _POINTER = re.compile(r"\(\s*\*\s*(\w+)\s*\)\s*\(")
-_CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_CALLED = re.compile(r"(?<!\w)([A-Za-z_]\w*)\s*\(")
 _STATEMENT = re.compile(r"(?:if|for|while|switch|return|sizeof|static_assert|asm)$")
 _NOISE = re.compile(
     r"\b(?:extern|CUDARTAPI|CUDAAPI|CUBLASWINAPI|CUSPARSEAPI|__cudart_builtin__|ROCBLAS_EXPORT|CUSOLVERAPI|CUFFTAPI"
@@ -28,7 +28,8 @@ _NOISE = re.compile(
     r"|NVSHMEMI_HOSTDEVICE_PREFIX)\b ?"
 )
 _MEMBER = re.compile(
-    r"(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<name>[A-Za-z_]\w*)[ \t]*(?:\s*=\s*(?P<value>[^,/}\n]+))?|(?P<line>\n)|.",
+    r"(?P<comment>/\*.*?(?:\*/|\Z)|//[^\n]*)|(?P<name>[A-Za-z_]\w*)[ \t]*(?:\s*=\s*(?P<value>[^,/}\n]+))?"
+    r"|(?P<line>\n)|.",
     re.DOTALL,
 )
 
@@ -70,7 +71,7 @@ def declared_names(text: str) -> tuple[str | None, list[str]]:
 def signature(text: str) -> str:
     """Return a function's declaration on one line, without body, attributes that say nothing, and export macros."""
     line = re.sub(r"\{.*$", "", re.sub(r"\s+", " ", text).strip()).strip().rstrip(";") + ";"
-    line = re.sub(r"//[^;]*$|/\*.*?\*/", "", line)
+    line = re.sub(r"//[^;]*$|/\*.*?(?:\*/|$)", "", line)
     line = re.sub(r"__dv\((.*?)\)", r"= \1", line)
     line = re.sub(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)\s*", "", line)
     return re.sub(r"\s+;$", ";", _NOISE.sub("", line).strip())

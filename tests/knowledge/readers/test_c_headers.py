@@ -1,3 +1,7 @@
+import time
+
+import pytest
+
 from gpu_mcp_server.knowledge.readers.blas_names import blas_meaning
 from gpu_mcp_server.knowledge.readers.c_headers import Headers
 from gpu_mcp_server.knowledge.readers.cpp_headers import Classes
@@ -147,3 +151,24 @@ def test_a_header_that_never_ends_what_it_opens_is_read_to_its_end():
     )
 
     assert classes.entries == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["/* left open\n", "/** left open ", "#define A 1 /* left open\n", "enum e { A, /* left open\n"],
+)
+def test_comments_that_nobody_closed_are_read_once(part: str):
+    text = "int before(int a);\n" + part * (200_000 // len(part))
+    begin = time.monotonic()
+    found = read(text)
+    classes = Classes()
+    classes.read(text, "open.h", "")
+
+    assert "before" in found
+    assert time.monotonic() - begin < 10
+
+
+def test_a_word_without_end_is_searched_once():
+    begin = time.monotonic()
+    read("int before(int a);\nint " + "a" * 200_000 + ";\n")
+    assert time.monotonic() - begin < 10

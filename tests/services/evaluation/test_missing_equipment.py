@@ -1,5 +1,6 @@
 """Equipment that a host lacks is named, and is neither a verdict on the candidate nor an attempt."""
 
+import re
 import shutil
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,7 +11,7 @@ from gpu_mcp_server.errors import BadRequest, MachineLacks, NotFound, ToolMissin
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.builds.python_siblings import joined_python
+from gpu_mcp_server.services.builds.python_siblings import joined_python, with_own_places
 from gpu_mcp_server.services.evaluation.missing_equipment import check_one_file, program_missing_in
 from gpu_mcp_server.services.lab import Lab
 from tests.judge.harness import torch_python
@@ -211,6 +212,31 @@ async def test_a_build_that_failed_for_want_of_a_program_is_told_from_one_of_a_b
     probe = (await lab.jobs.runner.probe("local")).model_copy(update={"nvcc": None})
 
     assert program_missing_in(log, probe) == program
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "from __future__ import annotations",
+        "from __future__ import (\n    annotations,\n    division,  # old\n)",
+        '"""What é does."""; from __future__ import annotations; import json',
+        "from   __future__ import annotations as later, division",
+        "# first\r\nfrom __future__ import \\\r\n    annotations",
+    ],
+)
+def test_imports_from_the_future_stand_first_however_they_are_written(head: str):
+    sent = head + "\nimport beside\n\ndef launch(x: Nowhere) -> None:\n    raise ValueError(beside.half(4))\n"
+    text = joined_python({"norms.py": sent, "beside.py": "def half(x):\n    return x / 2\n"}, "norms.py")
+    made: dict[str, Any] = {}
+    exec(compile(text, "candidate.py", "exec"), made)
+
+    with pytest.raises(ValueError, match=r"2\.0") as raised:
+        made["launch"](None)
+    lines = raised.value.__traceback__
+    assert lines is not None and lines.tb_next is not None
+    place = f"candidate.py line {lines.tb_next.tb_lineno}"
+    own = 1 + len(re.split("\r\n|\n", head)) + 3
+    assert with_own_places(place, text, "norms.py") == f"norms.py line {own}"
 
 
 @needs_torch

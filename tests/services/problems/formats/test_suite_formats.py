@@ -662,12 +662,36 @@ async def test_a_task_that_calls_aiter_is_judged_by_its_definition_where_aiter_i
 
 
 @needs_torch
-def test_a_name_of_aiter_without_a_definition_says_so():
-    code = "import aiter_definitions as d; d.install_aiter()\nfrom aiter import QuantType, get_triton_quant"
-    done = subprocess.run(
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [
+        ("from aiter import QuantType, get_triton_quant", "this name of aiter;"),
+        ("from aiter.ops.shuffle import shuffle_weight, shuffle_bytes", "this name of aiter.ops.shuffle;"),
+        ("import aiter; aiter.get_triton_quant()", "aiter.get_triton_quant;"),
+    ],
+)
+def test_a_name_of_aiter_without_a_definition_says_so(use: str, what: str):
+    done = with_aiter(use)
+    assert "get_triton_quant" in done.stderr or "shuffle_bytes" in done.stderr
+    assert f"the judge has no definition of {what} install aiter for judge_python" in done.stderr
+
+
+@needs_torch
+def test_a_kernel_that_asks_whether_aiter_has_a_name_goes_on_without_it():
+    done = with_aiter(
+        "import aiter\n"
+        "print(hasattr(aiter, 'flash_attn_func'), getattr(aiter, 'rms_norm', None))\n"
+        "try:\n    from aiter import rms_norm\nexcept ImportError:\n    print('without')\n"
+        "import inspect; inspect.getmodule(aiter.mla.mla_decode_fwd)"
+    )
+    assert (done.stdout, done.stderr) == ("False None\nwithout\n", "")
+
+
+def with_aiter(code: str) -> "subprocess.CompletedProcess[str]":
+    code = f"import aiter_definitions as d; d.install_aiter()\n{code}"
+    return subprocess.run(
         [torch_python(), "-c", code], cwd=ADAPTERS, capture_output=True, text=True, timeout=500, check=False
     )
-    assert "the judge has no definition of aiter.get_triton_quant; install aiter for judge_python" in done.stderr
 
 
 @needs_torch
