@@ -17,14 +17,14 @@ class PagedModel(Model):
     total: int | None = None
     """How many there are."""
 
-    def after(self, shown: int) -> int:
+    def count_after(self, shown: int) -> int:
         """Return how many come behind those that are shown."""
         return max((self.total or 0) - (self.offset or 0) - shown, 0)
 
     def page_text(self, shown: int) -> str:
         """Say how to see what comes behind those that are shown; empty if nothing does."""
         first, end = (self.offset or 0) + 1, (self.offset or 0) + shown
-        return f"({first} to {end} of {self.total}; go on with offset {end})" if self.after(shown) else ""
+        return f"({first} to {end} of {self.total}; go on with offset {end})" if self.count_after(shown) else ""
 
 
 class ResultModel(Model):

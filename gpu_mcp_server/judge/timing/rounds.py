@@ -1,6 +1,7 @@
 """A round: fresh inputs, the reference, the candidate under the owner's clock, the check, and why it failed."""
 
 import time
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..devices.device import Buffers, Device, RoundCheck
 from ..inputs.problem_inputs import draw
 from ..numerics.compare import LARGE, compare, describe
 from ..numerics.error_location import grid
-from ..verdicts import Judged, ReferenceFailed, cheat, incorrect
+from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
 from .clock_overhead import Cost
 from .extra_rounds import ONTO_JUNK, is_right_onto_zeros, other_masks, writes_by_what_was_there
 from .machine_state import State, Watch
@@ -269,13 +270,13 @@ class Rounds:
             raise incorrect("%s%s" % (where, str(reply["error"])[:1500]))
         finished = finished or not buffers.unfinished()  # what is wrong for good is for the full check to say
         if not check.passed:
-            check = self.without_ties(buffers, check)
+            check = self._without_ties(buffers, check)
         if check.passed and finished:
             return
         if not check.passed and self.forgives is not None:
             left = self.forgives(buffers, check)
             if left.wrong.sum() < check.wrong.sum():
-                left = self.without_ties(buffers, left)
+                left = self._without_ties(buffers, left)
             if left.passed and finished:
                 return
             check = check._replace(wrong=check.wrong * left.wrong.any(axis=1, keepdims=True))
@@ -289,7 +290,7 @@ class Rounds:
             wrong.reason += "; " + self.differ
         raise wrong
 
-    def without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
+    def _without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Return what is wrong besides discrete elements that are as right as the reference's."""
         left = self.ties.excuse(buffers, check)
         if left.passed and not check.passed:
@@ -301,7 +302,7 @@ class Rounds:
     ) -> Judged:
         # Before the watch below, in which late work may still write.
         untouched = buffers.untouched()
-        bad = int(check.wrong.any(axis=1).sum())
+        bad, play = int(check.wrong.any(axis=1).sum()), partial(self._play_again, buffers)
         if self._becomes_right(buffers, check, reference_s):
             return cheat(
                 "finished after it said done: %s%d of %d calls were unfinished when it said done and right later"
@@ -310,7 +311,7 @@ class Rounds:
         if untouched and isinstance(returned, str):
             text = "%sno output was written; the launcher returned %s, which the judge ignores: write into the outputs"
             return incorrect(text % (where, returned[:40]))
-        if untouched and writes_by_what_was_there(self, buffers):
+        if untouched and not self.calls_checked and writes_by_what_was_there(buffers, play, self.history.well.word()):
             return incorrect("%sno output changed, though zeros there do: %s" % (where, ONTO_JUNK))
         if untouched:
             return cheat("returned without computing: %sno output was written%s" % (where, self.device.empty_hint))
@@ -332,16 +333,34 @@ class Rounds:
             call + 1, buffers.sets, self.number, bad, buffers.sets,
         )  # fmt: skip
         difference, poison = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask), buffers.words[output]
-        others = [] if mask.all() else other_masks(self, buffers, check, (call, output), twice=twice)
+        others = (
+            []
+            if mask.all()
+            else other_masks(buffers, check, (call, output), (rtol, atol), self.ties, play if twice else None)
+        )
         if any(not other.any() for other in others):
             others, which = [], which + "; one more, with other inputs, was right"
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
-        if others and twice and is_right_onto_zeros(self, buffers):
+        if others and twice and not self.calls_checked and is_right_onto_zeros(buffers, play):
             which += "; right in a round whose outputs held zeros: " + ONTO_JUNK
         judged = incorrect("%s (%s)" % (words, which))
         judged.where, judged.answer = grid(buffers.outputs[output], np.flatnonzero(mask)), (call, output)
         return judged
+
+    def _play_again(self, buffers: Buffers, zeros: bool) -> Optional[RoundCheck]:
+        """Play one more round with fresh inputs; return what is wrong in it, `None` if it does not come to an end."""
+        if self.candidate.lost:
+            return None
+        try:
+            self.expect(buffers)
+            buffers.poison(zeros=zeros)
+            buffers.publish()
+            timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
+            self.candidate.freeze()
+            return self._without_ties(buffers, buffers.check())
+        except (Judged, JudgeFailed):
+            return None
 
     def repeated(self, buffers: Buffers, call: int, output: int) -> Optional[Judged]:
         """Return the verdict on a wrong answer that is another call's."""
