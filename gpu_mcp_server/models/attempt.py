@@ -143,7 +143,7 @@ class AttemptList(PagedModel, ResultModel):
 
     @property
     def left_out(self) -> int | None:
-        """How many come behind these; `None` if none does."""
+        """The number of attempts that come behind these; `None` if none does."""
         return self.count_after(len(self.attempts)) or None
 
     def summary(self) -> str:

@@ -23,6 +23,8 @@ DATABASE = "lab.db"
 
 JournalMode = Literal["WAL", "TRUNCATE"]
 Value = str | int | float | bytes | None
+LARGEST_INTEGER = (1 << 63) - 1
+"""Of SQLite; a larger one cannot be asked for."""
 
 CHECKED_BYTES = 64 << 20
 """A database up to this size is read wholly when it is opened for work: a tenth of a second at most."""

@@ -169,10 +169,10 @@ async def import_problem(
 @TOOLSET.tool("List problems", effect="reads")
 async def list_problems(
     registry: RegistryDep,
-    problem_id: Annotated[str | None, Field(description="Show this problem alone.")] = None,
+    problem_id: Annotated[str | None, Field(description="This one alone.")] = None,
     offset: Offset = 0,
 ) -> ProblemList:
-    """List problems: launchers, shapes, tolerances, best attempt."""
+    """List problems: launchers, shapes, best attempt."""
     return await registry.problems(problem_id, offset)
 
 
@@ -247,16 +247,16 @@ async def evaluate_kernels(
 async def list_attempts(
     listing: ListingDep,
     runner: RunnerDep,
-    problem_id: Annotated[str | None, Field(description="Attempts at this problem alone.")] = None,
+    problem_id: Annotated[str | None, Field(description="Attempts at it alone.")] = None,
     view: Annotated[
         Literal["best", "recent", "ancestors", "failures"],
-        Field(description="Which; ancestors: those of attempt_id."),
+        Field(description="ancestors: those of attempt_id."),
     ] = "best",
-    attempt_id: Annotated[str | None, Field(description="This one with its evidence, or its ancestors.")] = None,
-    device: Annotated[str | None, Field(description="Part of the device's name.")] = None,
-    limit: Annotated[int, Field(description="Most attempts to show.", ge=1, le=100)] = 10,
+    attempt_id: Annotated[str | None, Field(description="This one whole, or its ancestors.")] = None,
+    device: Annotated[str | None, Field(description="Part of its name.")] = None,
+    limit: Annotated[int, Field(description="Most to show.", ge=1, le=100)] = 10,
     offset: Offset = 0,
-    source: Annotated[bool, Field(description="With the sources too.")] = False,
+    source: Annotated[bool, Field(description="With sources.")] = False,
 ) -> AttemptList:
     """Show earlier attempts."""
     await runner.refresh_running_jobs()

@@ -32,7 +32,7 @@ from gpu_mcp_server.services.problems.program_problems import check_program, inf
 from gpu_mcp_server.services.problems.reference_source import check_reference
 from gpu_mcp_server.services.problems.shape_expressions import check_constraints, check_formula
 from gpu_mcp_server.services.problems.tensor_sizes import FOREIGN, MAX_SHAPE_BYTES, shape_bytes
-from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.database import LARGEST_INTEGER, Database
 from gpu_mcp_server.store.ownership import claim, visibility_condition
 from gpu_mcp_server.store.problem_aliases import current_problem_id
 
@@ -111,7 +111,7 @@ class Problems:
         """Return the newest problems, newest first, behind the first `offset`."""
         seen, values = visibility_condition("problem_id")
         sql = f"SELECT json FROM problems WHERE {seen} ORDER BY seq DESC LIMIT ? OFFSET ?"  # noqa: S608
-        rows = await self._db.fetch_all(sql, (*values, limit, offset))
+        rows = await self._db.fetch_all(sql, (*values, limit, min(offset, LARGEST_INTEGER)))
         return [Problem.model_validate_json(row["json"]) for row in rows]
 
     async def count(self) -> int:

@@ -14,7 +14,7 @@ from gpu_mcp_server.models.history import ProblemHistory
 from gpu_mcp_server.services.records.confirmations import Confirmations
 from gpu_mcp_server.services.records.problem_history import ProblemHistoryReader
 from gpu_mcp_server.services.records.trust import BEST, CONTRADICTED_BY, CORRECT, RANKED, number_ranks, trust_of
-from gpu_mcp_server.store.database import Database, Value
+from gpu_mcp_server.store.database import LARGEST_INTEGER, Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
 from gpu_mcp_server.store.problem_aliases import require_problem
 
@@ -314,7 +314,7 @@ class AttemptStore:
         rows = await self._db.fetch_all(
             "SELECT *, count(*) OVER () AS matching FROM attempts "  # noqa: S608 - conditions are this module's
             f"WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?",
-            (*values, offset + limit),
+            (*values, min(offset + limit, LARGEST_INTEGER)),
         )
         total = rows[0]["matching"] if rows else 0
         attempts = await Confirmations(self._db).with_states([_attempt(row) for row in rows])
