@@ -11,6 +11,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.probe import host_probe as hostd_probe
+from gpu_mcp_server.hostd.probe import python_probe
 from gpu_mcp_server.hostd.probe.version_cache import VersionCache
 from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.services.builds.build_plans import build_of, compiling_environment
@@ -194,6 +195,6 @@ def test_the_judges_python_says_which_names_its_torch_takes(tmp_path: Path):
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch takes seconds to import')\n")
     listed = "def flags():\n    supported_arches = ['8.0', '9.0', '9.0a',\n                        '10.0', '10.0a']\n"
     (site / "cpp_extension.py").write_text(listed)
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{hostd_probe._ABOUT}"
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{python_probe.ABOUT}"
     said = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout
     assert json.loads(said)["torch_archs"] == ["8.0", "9.0", "9.0a", "10.0", "10.0a"]

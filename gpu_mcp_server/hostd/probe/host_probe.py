@@ -2,7 +2,6 @@
 
 import fcntl
 import glob
-import json
 import os
 import platform
 import re
@@ -15,39 +14,12 @@ from ..gpus.kfd import add_details, runtime_folder
 from ..gpus.nvml import driver_library
 from ..jobs.host_resources import Host
 from . import setup_lines, toolchain_probe
+from .python_probe import ask_python
 from .version_cache import VersionCache
 
 SIOCGIFADDR = 0x8915
 INNER = ("docker", "br-", "virbr", "veth", "cni", "podman", "lxc")
 COMPILERS = ("gcc", "g++", "clang", "clang++")
-
-_ABOUT = """
-import json, sys
-try:
-    from importlib import metadata
-except ImportError:
-    metadata = None
-def version(name):
-    try:
-        return metadata.version(name)
-    except Exception:
-        return None
-import os, re
-def torch_archs():
-    try:
-        from importlib.util import find_spec
-        place = os.path.dirname(find_spec("torch").origin)
-        with open(os.path.join(place, "utils", "cpp_extension.py"), encoding="utf-8") as text:
-            listed = re.search(r"supported_arches\\s*=\\s*\\[(.*?)\\]", text.read(), re.DOTALL)
-        return re.findall(r"\\b\\d+\\.\\d+[a-z]?\\b", listed.group(1))
-    except Exception:
-        return []
-roots = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)}
-print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "base_prefix": sys.base_prefix,
-    "real": os.path.realpath(sys.executable), "executable": sys.executable,
-    "numpy": version("numpy"), "torch": version("torch"),
-    "torch_archs": torch_archs(), "triton": version("triton")}))
-"""
 
 
 def describe_gpus(host: Host) -> Dict[str, Any]:
@@ -262,14 +234,13 @@ def can_jobs_reach(path: str) -> bool:
 
 
 def _about_python(answers: VersionCache, path: str, named: bool) -> Optional[Dict[str, Any]]:
-    text = answers.uncached_output([path, "-I", "-c", _ABOUT])
-    if not text:
+    told = ask_python(answers, path)
+    if not told:
         return None
-    about: Dict[str, Any] = json.loads(text)
-    started = about.pop("executable", path)
-    about["path"] = path if named else started  # python3 on PATH may be a script of pyenv's, which no sandbox shows
-    real = os.path.dirname(os.path.dirname(about.pop("real")))
-    roots = {about.pop("prefix"), about.pop("base_prefix"), real, os.path.dirname(os.path.dirname(path))}
+    about = {name: told[name] for name in ("version", "numpy", "torch", "torch_archs", "triton")}
+    # python3 on PATH may be a script of pyenv's, which no sandbox shows.
+    about["path"] = path if named else told["executable"] or path
+    roots = {*told["roots"], os.path.dirname(os.path.dirname(path))}
     about["roots"] = sorted(r for r in roots if r not in ("/", "/usr") and not r.startswith("/usr/"))
     return about
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from . import header_trees, nvidia_libraries
+from .python_probe import ask_python
 from .version_cache import VersionCache
 
 CLANG_VERSIONS = range(30, 13, -1)
@@ -48,23 +49,6 @@ TOOLS = (
     ("c2s", ("/opt/intel/oneapi/dpcpp-ct/*/bin/c2s",)),
 )
 
-_ABOUT_PYTHON = """
-import json, os, sys, sysconfig
-try:
-    from importlib import metadata
-except ImportError:
-    metadata = None
-def version(name):
-    try:
-        return metadata.version(name)
-    except Exception:
-        return None
-real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
-print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "site": sysconfig.get_paths()["purelib"],
-    "include": sysconfig.get_paths()["include"],
-    "triton": version("triton"), "torch": version("torch"), "sycl": version("intel-sycl-rt"),
-    "roots": [sys.prefix, sys.base_prefix, real]}))
-"""
 _ABOUT_NVRTC = """
 import ctypes, json, sys
 for builtins in sys.argv[2:]:
@@ -124,16 +108,14 @@ def _on_path(name: str) -> Optional[str]:
 
 
 def _python(answers: VersionCache, path: str) -> Optional[Dict[str, Any]]:
-    try:
-        # -I: neither the user's packages nor PYTHON variables change what jobs will find.
-        about: Dict[str, Any] = json.loads(answers.uncached_output([path, "-I", "-c", _ABOUT_PYTHON]))
-    except ValueError:
+    told = ask_python(answers, path)
+    if not told:
         return None
+    about = {name: told[name] for name in ("version", "site", "triton", "torch", "sycl")}
     # Every sandbox shows /usr; folders within it need no mount of their own.
-    roots = {r for r in (*about["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
+    roots = {r for r in (*told["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
     about.update(path=path, roots=sorted(r for r in roots if not r.startswith("/usr/")))
-    include = str(about.pop("include"))
-    about["torch_build"] = _torch_build(about["site"], include) if about["torch"] else None
+    about["torch_build"] = _torch_build(about["site"], told["include"]) if about["torch"] else None
     about["archs"] = _triton_archs(answers, about["site"]) if about["triton"] else []
     return about
 

@@ -32,6 +32,7 @@ class VersionCache:
         """
         self._path = path
         self._known: Dict[str, Dict[str, Any]] = _read(path) if path else {}
+        self._told: Dict[Tuple[str, ...], str] = {}
         self._new = False
 
     def successful_output(self, argv: Sequence[str]) -> str:
@@ -43,9 +44,12 @@ class VersionCache:
         return self._answer(argv, env, stdin, fails=True)
 
     def uncached_output(self, argv: Sequence[str]) -> str:
-        """As `successful_output`, asked anew each time: what an interpreter has installed changes without its file."""
-        text, failed = _ask(argv, None, "")
-        return "" if failed else text
+        """As `successful_output`, asked once by each probe: what an interpreter has changes without its file."""
+        key = tuple(argv)
+        if key not in self._told:
+            text, failed = _ask(argv, None, "")
+            self._told[key] = "" if failed else text
+        return self._told[key]
 
     def _answer(self, argv: Sequence[str], env: Optional[Dict[str, str]], stdin: str, *, fails: bool) -> str:
         # The environment is part of the key: a wrapper hands on to another compiler when it changes.

@@ -18,7 +18,7 @@ def fake_python(prefix: Path, *, numpy: str | None, torch: str | None) -> str:
     """Write a program that tells of itself what an interpreter would."""
     (prefix / "bin").mkdir(parents=True)
     python = prefix / "bin" / "python"
-    about = {"version": "3.12.1", "prefix": str(prefix), "base_prefix": str(prefix), "real": str(python)}
+    about = {"version": "3.12.1", "executable": str(python), "roots": [str(prefix)]}
     said = json.dumps({**about, "numpy": numpy, "torch": torch, "torch_archs": [], "triton": None})
     python.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
     python.chmod(0o755)

@@ -1,0 +1,44 @@
+"""Asks an interpreter where it lies and what is installed for it, once for the judge and for compilers' packages."""
+
+import json
+from typing import Any, Dict, Optional
+
+from .version_cache import VersionCache
+
+ABOUT = """
+import json, os, re, sys, sysconfig
+try:
+    from importlib import metadata
+except ImportError:
+    metadata = None
+def version(name):
+    try:
+        return metadata.version(name)
+    except Exception:
+        return None
+def torch_archs():
+    try:
+        from importlib.util import find_spec
+        place = os.path.dirname(find_spec("torch").origin)
+        with open(os.path.join(place, "utils", "cpp_extension.py"), encoding="utf-8") as text:
+            listed = re.search(r"supported_arches\\s*=\\s*\\[(.*?)\\]", text.read(), re.DOTALL)
+        return re.findall(r"\\b\\d+\\.\\d+[a-z]?\\b", listed.group(1))
+    except Exception:
+        return []
+real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable,
+    "roots": [sys.prefix, sys.base_prefix, real],
+    "site": sysconfig.get_paths()["purelib"], "include": sysconfig.get_paths()["include"],
+    "numpy": version("numpy"), "torch": version("torch"), "torch_archs": torch_archs(), "triton": version("triton"),
+    "sycl": version("intel-sycl-rt")}))
+"""
+
+
+def ask_python(answers: VersionCache, path: str) -> Optional[Dict[str, Any]]:
+    """Return what an interpreter says of itself; nothing if there is none of that path, or it does not start."""
+    try:
+        # -I: neither the user's packages nor PYTHON variables change what jobs will find.
+        about: Dict[str, Any] = json.loads(answers.uncached_output([path, "-I", "-c", ABOUT]))
+    except ValueError:
+        return None
+    return about
