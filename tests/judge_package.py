@@ -3,12 +3,15 @@
 import atexit
 import functools
 import importlib.util
+import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+
+from gpu_mcp_server.services.evaluation.judge_files import bytecode_path, judge_files
 
 JUDGE = Path(__file__).resolve().parents[1] / "gpu_mcp_server" / "judge"
 NAME = "gpu_mcp_judge"
@@ -34,9 +37,16 @@ def packages() -> str:
 
 
 def lay_tree(folder: Path, more: Mapping[str, str | bytes] = MappingProxyType({})) -> Path:
-    """Make a tree as a job is shown one, with `more` files, or others of the same name; return its folder."""
-    shutil.copytree(JUDGE, folder / NAME, ignore=shutil.ignore_patterns("__pycache__"))
+    """Make a tree as a job is shown one, with `more` files, or others of the same name; return its folder.
+
+    It has the bytecode that goes to a host: to compile the package takes a process longer than most judgements.
+    """
+    files = {**judge_files(platform.python_version())}
     for name, content in more.items():
-        (folder / NAME / name).parent.mkdir(exist_ok=True)
-        (folder / NAME / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        files.pop(f"{NAME}/{bytecode_path(name)}", None)  # Python would believe it
+        files[f"{NAME}/{name}"] = content if isinstance(content, bytes) else content.encode()
+    for parent in sorted({(folder / name).parent for name in files}):
+        parent.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
     return folder

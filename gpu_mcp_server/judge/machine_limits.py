@@ -9,7 +9,6 @@ import importlib.util
 import os
 import re
 import shutil
-from importlib import metadata
 from importlib.machinery import PathFinder
 from typing import Dict, Optional, Sequence, Tuple
 
@@ -79,6 +78,8 @@ def package_versions(names: Sequence[str]) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for name in names:
         try:
+            from importlib import metadata  # brings email and zipfile: 20 ms that most tasks have no use for
+
             found[name] = str(metadata.version(name))[:40]
         except Exception:  # not there by this name, or with metadata that cannot be read
             continue

@@ -35,11 +35,11 @@ def judge_files(python: str = "") -> dict[str, bytes]:
     sources = {path.relative_to(JUDGE).as_posix(): path.read_bytes() for path in found}
     files = {f"{PACKAGE}/{name}": data for name, data in sources.items()}
     if python.split(".")[:2] == platform.python_version().split(".")[:2]:
-        files |= {f"{PACKAGE}/{_bytecode_path(name)}": _bytecode(name) for name in sources if name.endswith(".py")}
+        files |= {f"{PACKAGE}/{bytecode_path(name)}": _bytecode(name) for name in sources if name.endswith(".py")}
     return files
 
 
-def _bytecode_path(name: str) -> str:
+def bytecode_path(name: str) -> str:
     """Return where Python looks for the bytecode of a module."""
     path = PurePosixPath(name)
     return str(path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc")

@@ -24,7 +24,7 @@ from gpu_mcp_server.services.evaluation.judge_files import (
     PACKAGE,
     TREE,
     _bytecode,
-    _bytecode_path,
+    bytecode_path,
     judge_files,
     judge_tree,
     role_source,
@@ -186,7 +186,7 @@ def test_the_bytecode_that_goes_along_is_what_python_runs(tmp_path: Path):
         "channel/packet_link.py",
         "memory/mapped_file.py",
     ):
-        assert f"{tree}/{PACKAGE}/{_bytecode_path(path)} matches" in done.stderr
+        assert f"{tree}/{PACKAGE}/{bytecode_path(path)} matches" in done.stderr
 
 
 def test_a_role_that_was_not_made_ahead_imports_before_it_is_asked_and_lives_without_what_is_missing(tmp_path: Path):
