@@ -65,7 +65,8 @@ lint: setup ## format, types, layers
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --ignore=tests/real
 
 test: setup .venv/.toolchains ## the main job in three minutes: what tests/quick.txt lists
-	$(PYTEST) -m "not slow and not slurm"
+	@# named, so that two workers do not import the files of all the others first
+	$(PYTEST) -m "not slow and not slurm" $$(grep -v '^\#' tests/quick.txt)
 
 test-slow: setup .venv/.toolchains ## the others
 	$(PYTEST) -m "slow and not slurm" --durations=30
