@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from gpu_mcp_server.nccl.program_model.functions import declared_identifier
 from gpu_mcp_server.nccl.program_model.macros import Macro
-from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, field, walk
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, field
 
 NESTING = 8
 _SUFFIX = re.compile(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlLzZ]+\b")
@@ -17,7 +17,7 @@ def constants_of(sources: Iterable[ParsedSource], macros: Mapping[str, Macro]) -
     """Return macros without parameters and `const` or `constexpr` integers, as texts."""
     found = {m.name: m.body for m in macros.values() if m.parameters is None and m.body}
     for source in sources:
-        for node in walk(source.root):
+        for node in source.landmarks:
             if node.type != "init_declarator" or node.parent is None:
                 continue
             qualifiers = {source.text(c) for c in node.parent.children if "qualifier" in c.type}

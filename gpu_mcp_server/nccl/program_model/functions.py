@@ -48,7 +48,7 @@ class Function:
 def functions_of(source: ParsedSource) -> list[Function]:
     """Return the functions that are defined in a file, inactive code left out."""
     found: list[Function] = []
-    for node in walk(source.root):
+    for node in source.landmarks:
         made = None
         if node.type == "function_definition":
             made = _function(source, node)

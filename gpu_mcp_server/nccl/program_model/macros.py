@@ -29,7 +29,7 @@ class Macro:
 def macros_of(source: ParsedSource) -> list[Macro]:
     """Return the macros that a file defines."""
     found: list[Macro] = []
-    for node in walk(source.root):
+    for node in source.landmarks:
         if node.type not in {"preproc_def", "preproc_function_def"} or is_inactive(source, node):
             continue
         name, value, given = field(node, "name"), field(node, "value"), field(node, "parameters")

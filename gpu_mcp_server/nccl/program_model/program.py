@@ -219,7 +219,7 @@ class ProgramModel:
 def includes_of(source: ParsedSource) -> list[str]:
     """Return the names that a file includes."""
     found: list[str] = []
-    for node in walk(source.root):
+    for node in source.landmarks:
         if node.type == "preproc_include" and not is_inactive(source, node):
             path = field(node, "path")
             if path is not None:

@@ -21,6 +21,11 @@ BLOCKS = frozenset({"compound_statement", "translation_unit", "declaration_list"
 PREPROCESSOR = frozenset({"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef"})
 STRUCTURES = frozenset({"struct_specifier", "class_specifier"})
 CALL = "call_expression"
+LANDMARKS = STRUCTURES | {
+    *(CALL, "function_definition", "lambda_expression", "init_declarator", "preproc_include", "preproc_def"),
+    "preproc_function_def",
+}
+"""Nodes that several readers look for in a whole file."""
 CHUNK = 1 << 16
 MOST_S = 10.0
 """Processor time for a file. 1 MiB of code takes half a second; a text that is no code could take hours."""
@@ -98,6 +103,11 @@ class ParsedSource:
         return self._effects[function.id]
 
     @cached_property
+    def landmarks(self) -> list[Node]:
+        """Nodes of the types in LANDMARKS, in the text's order: collected once for all readers."""
+        return [node for node in walk(self.root) if node.type in LANDMARKS]
+
+    @cached_property
     def jumps(self) -> dict[str, list[Node]]:
         """Every `goto`, by the label that it names, in the text's order."""
         found: dict[str, list[Node]] = {}
@@ -120,7 +130,7 @@ class ParsedSource:
     def structures(self) -> dict[str, Node]:
         """Structures and classes with a body, by name; the first of each."""
         found: dict[str, Node] = {}
-        for node in walk(self.root):
+        for node in self.landmarks:
             name = field(node, "name") if node.type in STRUCTURES and field(node, "body") is not None else None
             if name is not None:
                 found.setdefault(self.text(name), node)
@@ -128,7 +138,7 @@ class ParsedSource:
 
     def calls(self) -> Iterator[Node]:
         """Every call, in the text's order, inactive code included."""
-        return (node for node in walk(self.root) if node.type == CALL)
+        return (node for node in self.landmarks if node.type == CALL)
 
 
 def parse(path: str, text: str, branch: int = 0) -> ParsedSource:
