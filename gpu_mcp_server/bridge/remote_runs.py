@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from gpu_mcp_server.bridge.command_session import CommandSession
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NotFound
 from gpu_mcp_server.models.recipe import RunState
-from gpu_mcp_server.models.run_plan import UNJUDGED, RunPlan
+from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents, Interrupted
 from gpu_mcp_server.recipes.agents.tool_call_meter import ToolCall
 from gpu_mcp_server.recipes.headless_runs import RUN_ID, Tell, silent
@@ -168,7 +168,7 @@ class RemoteRuns:
 
     async def _sent_problem(self, plan: RunPlan) -> str:
         """Send the problem's file with what goes with it; return the plan's problem as the server has it."""
-        if not plan.problem or (plan.problem.startswith("p-") and plan.mode not in UNJUDGED):
+        if not plan.problem or plan.names_known_problem():
             return plan.problem
 
         async def says(text: str) -> None:

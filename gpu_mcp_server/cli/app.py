@@ -49,8 +49,8 @@ STARTS_AGAIN = "The same command starts again from the beginning."
 AFTER_INTERRUPT = {
     "compare": "The kernels with a result above are compared, and every judgement is kept: `gpu-mcp-server history`. "
     "The same command judges all of them again; a BASE nearer to HEAD leaves fewer kernels.",
-    "recipe": "Finished steps are kept. `gpu-mcp-server recipe list` names the run, `gpu-mcp-server recipe resume RUN` "
-    "continues it; a series (repeat, compare, suite) goes on by the same command.",
+    "recipe": "Finished steps are kept. A series (repeat, compare, suite) goes on by the same command; "
+    "`gpu-mcp-server recipe list` names the runs.",
     "nccl": "The files that you gave are as they were. `nccl run` keeps finished steps: the same command goes on.",
     "selftest": f"Nothing failed by that. {STARTS_AGAIN}",
     "demo": f"Verdicts until then are kept: `gpu-mcp-server history`. {STARTS_AGAIN}",
@@ -69,9 +69,9 @@ class CommandPanels(TyperGroup):
         """Run the command; Ctrl-C and SIGTERM end it with a sentence and exit code 130."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             command = str(ctx.invoked_subcommand or "serve")
-            if left := AFTER_INTERRUPT.get(command, STARTS_AGAIN):
+            if left := str(error) or AFTER_INTERRUPT.get(command, STARTS_AGAIN):
                 begin = "\n" if sys.stderr.isatty() else ""  # the terminal wrote ^C
                 note(f"{begin}interrupted: {left}")
             raise typer.Exit(130) from None

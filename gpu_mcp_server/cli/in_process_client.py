@@ -236,6 +236,10 @@ async def laboratory() -> AsyncGenerator["Lab"]:
             yield lab
 
 
+class Interrupted(Exception):
+    """What was cancelled says how to go on."""
+
+
 def run(work: Callable[[], Awaitable[T]]) -> T:
     """Run `work` in an event loop; SIGINT and SIGTERM cancel it, and with it its job."""
 
@@ -249,6 +253,8 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
         return asyncio.run(cancellable())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    except Interrupted as error:
+        raise KeyboardInterrupt(str(error)) from None
 
 
 def call(tool: str, arguments: dict[str, Any]) -> ToolAnswer:

@@ -1,5 +1,6 @@
 """`recipe`: headless runs, on this machine or, after `login`, at a team's server with the agent here."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -383,6 +384,10 @@ async def _went(runs: "Runs | RemoteRuns", run_id: str, jobs: int) -> RunState:
     live = ProgressView()
     try:
         return await runs.go(run_id, live, jobs)
+    except asyncio.CancelledError:
+        raise in_process_client.Interrupted(
+            f"Finished steps are kept: `gpu-mcp-server recipe resume {run_id}` goes on."
+        ) from None
     except GpuMcpError as error:
         error.hint = f"{error.hint} `gpu-mcp-server recipe resume {run_id}` goes on.".strip()
         raise

@@ -16,6 +16,14 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+class KernelTarget(Model):
+    """From the agent to the capture: the part of a program that one kernel is to replace."""
+
+    target: str = Field(default="", max_length=200)
+    """`aten::mm`, `package.module:function` or `Net.blocks.*.mlp`; empty where nothing is worth a kernel."""
+    why: str = Field(default="", max_length=500)
+
+
 class CaptureOptions(Model):
     """Options of capture_problem: the calls to record, and tolerances of the problem."""
 

@@ -11,23 +11,16 @@ from gpu_mcp_server.time_format import format_time, format_time_range
 
 Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
 """Of a candidate: the stage at which it failed, or `target` when it reached it."""
+NOT_MEASURED = "not measured"
+"""What bounds a kernel, where no profiler says it."""
 NO_BASELINE = "no GPU baseline; give a torch reference"
 StopReason = Literal[
-    "target",
-    "iterations",
-    "rounds",
-    "budget",
-    "specification",
-    "agent",
-    "refused",
-    "degenerate",
-    "compiled",
-    "cached",
-    "tuned",
-    "unmeasured",
-]
+    "target", "iterations", "rounds", "budget", "specification", "agent", "refused", "degenerate", "compiled", "cached",
+    "tuned", "unmeasured", "faster", "no_gain",
+]  # fmt: skip
 """cached: an earlier run's best, confirmed on this device, reaches the target. tuned: every
-point of a sweep is judged. unmeasured: verified, and its speed target could not be measured here."""
+point of a sweep is judged. unmeasured: verified, and its speed target could not be measured here. faster,
+no_gain: of the whole program, measured with the kernel in it."""
 
 
 class Specification(Model):
@@ -184,7 +177,7 @@ class CandidateProfile(Model):
     """times: no profiler ran, and the judge's times stand alone."""
     profile_id: str | None = None
     """For query_profile."""
-    bound: str = "not measured"
+    bound: str = NOT_MEASURED
     evidence: str = ""
     """The profiler's verdict, or the judge's time against the device's floor."""
     topic: str = ""

@@ -9,9 +9,9 @@ from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier
 from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
 
-Mode = Literal["structured", "population", "agent", "nccl", "tune", "project"]
-UNJUDGED: tuple[Mode, ...] = ("nccl", "project")
-"""Modes whose programs are verified or tested, not judged as a problem's candidates."""
+Mode = Literal["structured", "population", "agent", "nccl", "tune", "project", "program"]
+WITHOUT_PROBLEM: tuple[Mode, ...] = ("nccl", "project", "program")
+"""Modes that begin with a program or a sentence; mode program makes a problem on its way."""
 Preparer = Literal["analyst", "builder", "tester"]
 ClientName = Literal["claude", "codex", "gemini", "chat"]
 HintKind = Literal["compile", "correctness", "performance", "research", "diversity"]
@@ -114,7 +114,8 @@ class PlanTarget(Model):
     """Target at which a run stops; without one it uses its iterations up."""
 
     speedup: float | None = Field(default=None, gt=0)
-    """Speed-up against the reference, geometric mean over the shapes; in mode nccl of the whole program."""
+    """Speed-up against the reference, geometric mean over the shapes; in mode nccl of the whole program, in mode
+    program of the kernel alone."""
     median_us: float | None = Field(default=None, gt=0)
     """Median time of one call at the last shape."""
 
@@ -167,6 +168,28 @@ class Tuning(Model):
     """Points to try at most; optuna's TPE samples a larger space."""
 
 
+class ProgramSpeedup(Model):
+    """Options of mode program: the command to make faster, the part to replace, the measurement."""
+
+    command: Annotated[list[str], Field(max_length=1000)] = []
+    """The program's benchmark as its folder has it: a Python interpreter, then a script, -m or -c, with arguments."""
+    target: Annotated[str, Field(max_length=200)] = ""
+    """Operator, function or module to replace, as capture_problem takes it. Absent: the agent chooses by hot spots."""
+    outputs: Annotated[list[str], Field(max_length=8)] = []
+    """Output files whose numbers must stay; stdout if absent."""
+    warm_s: float = Field(default=0.0, ge=0, le=1700)
+    """Seconds of the program that find_hotspots leaves out first."""
+    sets: int = Field(default=8, ge=1, le=32)
+    """Most sets of shapes and values that become cases of the problem."""
+    pairs: int = Field(default=8, ge=6, le=60)
+    """Pairs of runs of one measurement, without and with the kernel."""
+    run_s: float = Field(default=300.0, gt=0, le=1700)
+    """Limit of one run."""
+    rtol: float = Field(default=1e-3, ge=0)
+    """Relative tolerance of the program's outputs."""
+    atol: float = Field(default=1e-6, ge=0)
+
+
 class RunPlan(Model):
     """The whole plan of one run."""
 
@@ -176,7 +199,7 @@ class RunPlan(Model):
     """Loop that the run follows (docs/how-to/headless-runs.md)."""
     problem: Annotated[str, Field(max_length=200)] = ""
     """Problem_id, or a problem's file relative to the TOML. Mode nccl takes the program's main file, mode project a
-    folder to start from, or nothing."""
+    folder to start from, or nothing, mode program the program's folder or a workspace_id."""
     accept_degenerate: bool = False
     """Take problems whose answer needs no work; verdicts say so, and no score counts them."""
     language: CandidateLanguage = "cuda"
@@ -221,6 +244,8 @@ class RunPlan(Model):
     """Options of the sweep over `tune`."""
     nccl: NcclPipelineOptions = NcclPipelineOptions()
     """Start of the program, and depth of each stage's verification."""
+    program: ProgramSpeedup = ProgramSpeedup()
+    """Command to make faster in mode program, and how the whole is measured."""
     hints: dict[HintKind, list[str]] = {}
     """Hints for prompts: `research` when an error repeats, `diversity` one for each candidate in turn, others at their
     stage."""
@@ -239,12 +264,21 @@ class RunPlan(Model):
         own = {"agent": "optimize-kernel", "nccl": "nccl-device-transform"}
         return self.recipe or own.get(self.mode, "coder")
 
+    def names_known_problem(self) -> bool:
+        """Say whether `problem` is an id of the store, not a path."""
+        known = {"program": "w-"}.get(self.mode, "" if self.mode in WITHOUT_PROBLEM else "p-")
+        return bool(known) and self.problem.startswith(known)
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.mode != "project" and not self.problem:
             raise ValueError(f"mode {self.mode} needs a problem")
         if self.mode == "project" and not self.request:
             raise ValueError("mode project needs a request: describe in words the program to build")
+        if self.mode == "program" and not self.program.command:
+            raise ValueError("mode program needs program.command: how the program's benchmark is started")
+        if self.mode == "program" and self.tier != "performance":
+            raise ValueError(f"mode program needs tier performance: tier {self.tier} times nothing")
         if self.mode != "tune" and self.agent.client is None and not self.agent.command:
             raise ValueError("agent: command or client says which agent is called")
         if self.mode == "tune" and not (self.tune and self.tuning.source):

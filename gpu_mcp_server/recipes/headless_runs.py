@@ -12,11 +12,12 @@ from typing import Any, cast
 from gpu_mcp_server.errors import NotFound, ProblemRefused
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.models.recipe import RunCost, RunState, RunStep, Verdict
-from gpu_mcp_server.models.run_plan import UNJUDGED, AgentCommand, Mode, RunPlan
+from gpu_mcp_server.models.run_plan import WITHOUT_PROBLEM, AgentCommand, Mode, RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import AgentCalls, Agents
 from gpu_mcp_server.recipes.modes.agent_mode import sessions
 from gpu_mcp_server.recipes.modes.nccl_mode import nccl
 from gpu_mcp_server.recipes.modes.population import population
+from gpu_mcp_server.recipes.modes.program_mode import program
 from gpu_mcp_server.recipes.modes.project_mode import project
 from gpu_mcp_server.recipes.modes.structured_mode import structured
 from gpu_mcp_server.recipes.modes.tune_mode import tune, tune_best, tuned_points
@@ -24,7 +25,7 @@ from gpu_mcp_server.recipes.run.compile_tier import unjudged
 from gpu_mcp_server.recipes.run.journal import Journal, entries
 from gpu_mcp_server.recipes.run.next_step import next_step
 from gpu_mcp_server.recipes.run.prompt_verdict import worth
-from gpu_mcp_server.recipes.run.run_context import Ending, Ground, Tell
+from gpu_mcp_server.recipes.run.run_context import PROBLEM, Ending, Ground, Tell
 from gpu_mcp_server.recipes.run.run_memory import recall
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
@@ -33,14 +34,13 @@ from gpu_mcp_server.services.workspaces.local_files import IN_WORKSPACE, checked
 
 MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
     "structured": structured, "population": population, "agent": sessions, "nccl": nccl,
-    "tune": tune, "project": project,
+    "tune": tune, "project": project, "program": program,
 }  # fmt: skip
 ASKED = ("specification", "plan", "code", "session", "reflect")
 """Kinds of steps that call the agent."""
 GOOD: Mapping[Mode, str] = {"nccl": "verified", "project": "green"}
 """Outcome of what a mode is for, where no kernel is judged."""
 PLAN_FILE = "plan.json"
-PROBLEM = "problem"
 END = "end"
 RUN_ID = re.compile(r"^r-[A-Za-z0-9_.-]{1,80}\Z")
 
@@ -165,7 +165,7 @@ class Runs:
                 agents = self._agents(plan.agent)
                 self.check_agent(plan)
                 try:
-                    judged = plan.mode not in UNJUDGED
+                    judged = plan.mode not in WITHOUT_PROBLEM
                     problem = await self._problem(plan, folder, journal, tell) if judged else None
                 except ProblemRefused as error:
                     stopped = "degenerate" if error.degenerate else "refused"

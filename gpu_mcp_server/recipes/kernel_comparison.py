@@ -98,7 +98,9 @@ async def compare_kernels(
     rows = [KernelChange(name=f"{at}:*", status="refused", note=one.refused) for at, one in new.items() if one.refused]
     where = lab.hosts.choose(host)
     most = sum(turns * (1 if one.base is None else 2) for one in touched)
-    await tell(f"{len(touched)} kernels are touched: up to {most} judgements on {where}")
+    await tell(
+        f"{len(touched)} kernel{' is' if len(touched) == 1 else 's are'} touched: up to {most} judgements on {where}"
+    )
     for number, kernel in enumerate(touched, 1):
         place = f"{number}/{len(touched)} {kernel.name}"
         row = await _KernelJudging(lab, kernel, turns, host, _Steps(place, tell, detail)).compare()

@@ -7,7 +7,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.recipe import RunState
-from gpu_mcp_server.models.run_plan import UNJUDGED, AgentCommand, RunPlan
+from gpu_mcp_server.models.run_plan import AgentCommand, RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import Answer
 from gpu_mcp_server.services.workspaces.local_files import IN_WORKSPACE, read_local
 
@@ -161,7 +161,7 @@ def lay_plan(sent: SentRun, folder: Path) -> RunPlan:
         BadRequest: If its problem is a path.
     """
     plan = sent.plan
-    known = plan.problem.startswith(IN_WORKSPACE) or (plan.problem.startswith("p-") and plan.mode not in UNJUDGED)
+    known = plan.problem.startswith(IN_WORKSPACE) or plan.names_known_problem()
     if plan.problem and not known:
         raise BadRequest(
             f"{plan.problem!r} is no problem of this server.", hint="Name a problem_id, or workspace:ID/PATH."

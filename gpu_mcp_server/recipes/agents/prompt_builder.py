@@ -1,5 +1,6 @@
 """Prompts of headless runs: recipe, problem, what was tried, hints, and the form of the answer."""
 
+import ast
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ def about(problem: Problem, plan: RunPlan) -> str:
             f"Shapes: {json.dumps(list(map(dict, info.shapes)))}; sizes that you are not told of are tried too.",
             f"Tolerance: rtol {info.rtol:g}, atol {info.atol:g}. " + "; ".join(info.conditions),
             f"Reference:\n\n```python\n{cut_text(problem.reference, REFERENCE_CHARS)}\n```",
+            *_imported_files(problem),
         ]
     said += [f"Its launcher is called {plan.entry}."] if plan.entry != "launch" else []
     said += [f"Flags of the compiler: {' '.join(plan.flags)}"] if plan.flags else []
@@ -98,6 +100,16 @@ def about(problem: Problem, plan: RunPlan) -> str:
         [f"The seed's own test prints {plan.pass_string!r}; the verdict counts, not that."] if plan.pass_string else []
     )
     return "\n\n".join(said)
+
+
+def _imported_files(problem: Problem) -> list[str]:
+    """Return the files beside a reference that it imports by name: the code of a captured program."""
+    if not problem.files:
+        return []
+    imports = [node for node in ast.walk(ast.parse(problem.reference)) if isinstance(node, ast.ImportFrom)]
+    named = dict.fromkeys((node.module or "").replace(".", "/") for node in imports)
+    paths = [path for name in named for path in (f"{name}.py", f"{name}/__init__.py") if path in problem.files]
+    return [f"{path}:\n\n```python\n{cut_text(problem.files[path], FILE_CHARS)}\n```" for path in paths]
 
 
 def _about_program(program: ProgramProblem, plan: RunPlan) -> list[str]:

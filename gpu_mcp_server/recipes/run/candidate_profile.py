@@ -6,7 +6,7 @@ from typing import Any
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.evaluation import ShapeVerdict
 from gpu_mcp_server.models.profile import Advice, KernelVerdict, ProfileLevel, ProfileResult
-from gpu_mcp_server.models.recipe import AdviceScore, CandidateProfile, Verdict
+from gpu_mcp_server.models.recipe import NOT_MEASURED, AdviceScore, CandidateProfile, Verdict
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.recipes.run.run_candidates import judged
 from gpu_mcp_server.recipes.run.run_context import Ground
@@ -40,7 +40,7 @@ async def profile_candidate(ground: Ground, step: str, verdict: Verdict) -> Cand
         found, why = await _measured(ground, attempt_id)
         found = found or await _timed(ground, verdict, why)
         ground.hand_off(step, found)
-        outcome = f"{found.level}: bound by {found.bound}" if found.level != "times" else "times alone"
+        outcome = f"{found.level}: {bound_text(found)}" if found.level != "times" else "times alone"
         return {"outcome": outcome, "profile": found.model_dump(mode="json")}
 
     return CandidateProfile.model_validate((await ground.step(step, "profile", work))["profile"])
@@ -65,11 +65,16 @@ def gain_of(before: Verdict, after: Verdict) -> float | None:
     return before.median_us / after.median_us if before.median_us and after.median_us else None
 
 
+def bound_text(profile: CandidateProfile) -> str:
+    """Say what bounds a candidate, or that it is not measured."""
+    return f"bound by {profile.bound}" if profile.bound != NOT_MEASURED else "what bounds it is not measured"
+
+
 def profile_text(profile: CandidateProfile | None) -> str:
     """Return a profile as the next prompt has it; nothing without one."""
     if profile is None:
         return ""
-    said = [f"Profile of {profile.attempt_id} ({profile.level}): bound by {profile.bound}.", profile.evidence]
+    said = [f"Profile of {profile.attempt_id} ({profile.level}): {bound_text(profile)}.", profile.evidence]
     if profile.advice:
         gain = f" It may become {profile.predicted:.2g} times as fast by it." if profile.predicted else ""
         said.append(f"Try one thing: {profile.advice}.{gain} The next verdict scores this advice.")
@@ -110,7 +115,7 @@ def _of_kernel(attempt_id: str, result: ProfileResult, kernel: KernelVerdict) ->
 
 def _bound(kernel: KernelVerdict) -> str:
     if kernel.bound is None:
-        return "not measured"
+        return NOT_MEASURED
     return f"{kernel.bound} ({kernel.bound_percent:.0f} %)" if kernel.bound_percent is not None else kernel.bound
 
 

@@ -3,13 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpu_mcp_server.models.recipe import CandidateProfile, Verdict
+from gpu_mcp_server.models.recipe import NOT_MEASURED, CandidateProfile, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 
 REASON_CHARACTERS = 160
 SAME_PLAN = "`gpu-mcp-server recipe run` of the changed plan starts from this run's best"
 STAGE_KEYS = ("compile", "correctness", "performance")
 """Stages at which candidates end, each with a key of [iterations] and of [hints]."""
+
+
+PROGRAM_NEXT = {
+    "faster": "`gpu-mcp-server pull WORKSPACE FOLDER` fetches the copy; PYTHONPATH=speedup_overlay before the command "
+    "switches the kernel on; a run with the copy as its `problem` looks for the next gain",
+    "no_gain": "leave the program as it was, or name another `program.target`: hotspots-001 in the journal ranks them",
+    "unmeasured": "correct what the reason names; `gpu-mcp-server call verify_in_place` measures the copy again",
+}
 
 
 def next_step(run_id: str, plan: RunPlan, journal: Sequence[Mapping[str, Any]], verdicts: Sequence[Verdict]) -> str:
@@ -46,6 +54,8 @@ def _after(stopped: str, run_id: str, plan: RunPlan, done: Mapping[str, Mapping[
     if plan.mode == "project" and stopped in ("target", "compiled"):
         there = "" if stopped == "target" else "; run its tests on a host that has the device: `host` in the plan"
         return f"the files are in recipes/{run_id}/project{there}"
+    if plan.mode == "program" and stopped in PROGRAM_NEXT:
+        return PROGRAM_NEXT[stopped]
     if plan.mode == "nccl" and stopped == "target":
         return "the files are in the folder that the reason names; `gpu-mcp-server nccl verify` of them on GPUs is next"
     return texts.get(stopped, "")
@@ -62,6 +72,8 @@ def _after_iterations(plan: RunPlan, verdicts: Sequence[Verdict], done: Mapping[
         return f"give hints.{stage} against what failed last ({reason}), or raise iterations.{stage}"
     profiles = [CandidateProfile.model_validate(entry["profile"]) for entry in done.values() if "profile" in entry]
     told = "and not profiled"
+    if profiles and profiles[-1].bound == NOT_MEASURED:
+        profiles, told = [], "and no profiler here says what bounds it"
     if profiles:
         told = f"bound by {profiles[-1].bound}" + (f": {profiles[-1].advice}" if profiles[-1].advice else "")
     tune = "" if plan.tune else "; or sweep its parameters with [tune]"

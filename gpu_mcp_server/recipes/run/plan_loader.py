@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.run_plan import UNJUDGED, RunPlan
+from gpu_mcp_server.models.run_plan import RunPlan
 
 MAX_PLAN_BYTES = 1 << 20
 
@@ -52,7 +52,7 @@ def plan_of(values: dict[str, Any], folder: Path) -> RunPlan:
     def at(name: str) -> str:
         return str(folder / Path(name).expanduser())
 
-    own = plan.problem.startswith("p-") and plan.mode not in UNJUDGED
+    own = plan.names_known_problem()
     problem = plan.problem if own or not plan.problem else at(plan.problem)
     agent = plan.agent.model_copy(
         update={

@@ -28,6 +28,8 @@ from gpu_mcp_server.time_format import format_time
 
 Tell = Callable[[str], Awaitable[None]]
 
+PROBLEM = "problem"
+"""Step that notes which problem a run has."""
 LOOKED_UP = 3000
 """Characters of a documentation page in a prompt."""
 JUDGE_WAIT_S = 3600.0

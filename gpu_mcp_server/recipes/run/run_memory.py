@@ -7,7 +7,6 @@ from typing import Any, get_args
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import Tier
 from gpu_mcp_server.models.recipe import Verdict
-from gpu_mcp_server.models.run_plan import UNJUDGED
 from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION
@@ -28,7 +27,7 @@ async def recall(ground: Ground) -> Ending | None:
     Only runs over a judged kernel problem without `fresh` start from what earlier runs found.
     """
     plan = ground.plan
-    if plan.fresh or plan.mode in UNJUDGED or plan.tier == "compile":
+    if plan.fresh or ground.registered is None or plan.tier == "compile":
         return None
 
     done = ground.journal.done(STEP)

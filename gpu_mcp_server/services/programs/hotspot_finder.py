@@ -60,6 +60,7 @@ class HotspotFinder:
         options: HotspotOptions | None = None,
         *,
         progress: Progress | None = None,
+        wait_s: float | None = None,
     ) -> HotspotReport:
         """Run a program, record a part of it, and rank what took its time.
 
@@ -69,6 +70,7 @@ class HotspotFinder:
             host: Where; the default host unless given. A GPU is leased where the host has one.
             options: Which part is recorded.
             progress: Told what happens meanwhile.
+            wait_s: Seconds to wait for the end; options.wait_s unless given.
 
         Raises:
             BadRequest: If the command is no Python program.
@@ -97,7 +99,7 @@ class HotspotFinder:
         job_id, attempt_id = await self._tools.start(job, target)
         if progress is not None:
             await progress(f"program under torch's profiler, job {job_id} on {target.host}")
-        done = await self._tools.wait(job_id, target.host, options.wait_s, progress)
+        done = await self._tools.wait(job_id, target.host, options.wait_s if wait_s is None else wait_s, progress)
         if done is None:
             return HotspotReport(status="running", host=target.host, job_id=job_id, attempt_id=attempt_id)
         return await self.finish(done, await self._tools.row(job_id))

@@ -75,6 +75,7 @@ class ProblemCapture:
         options: CaptureOptions | None = None,
         *,
         progress: Progress | None = None,
+        wait_s: float | None = None,
     ) -> CaptureReport:
         """Run a program, record the calls of one target, and register the problem that they are.
 
@@ -85,6 +86,7 @@ class ProblemCapture:
             host: Where; the default host unless given.
             options: Which calls, and tolerances.
             progress: Told what happens meanwhile.
+            wait_s: Seconds to wait for the end; options.wait_s unless given.
 
         Raises:
             BadRequest: If the command is no Python program, or the target names nothing of these.
@@ -125,7 +127,7 @@ class ProblemCapture:
         job_id, attempt_id = await self._tools.start(job, run_at)
         if progress is not None:
             await progress(f"program whose calls are recorded, job {job_id} on {run_at.host}")
-        done = await self._tools.wait(job_id, run_at.host, options.wait_s, progress)
+        done = await self._tools.wait(job_id, run_at.host, options.wait_s if wait_s is None else wait_s, progress)
         if done is None:
             return CaptureReport(
                 status="running", host=run_at.host, target=target, job_id=job_id, attempt_id=attempt_id

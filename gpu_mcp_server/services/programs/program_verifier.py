@@ -101,6 +101,7 @@ class ProgramVerifier:
         options: VerifyOptions | None = None,
         *,
         progress: Progress | None = None,
+        wait_s: float | None = None,
     ) -> VerifyReport:
         """Run a program alternately without and with the kernel that apply_attempt put in.
 
@@ -111,6 +112,7 @@ class ProgramVerifier:
             outputs: Files whose numbers are compared, by path, or `stdout`; stdout alone unless given.
             options: How often, and how exact.
             progress: Told what happens meanwhile.
+            wait_s: Seconds to wait for the end; options.wait_s unless given.
 
         Raises:
             BadRequest: If the workspace has no overlay, or the interpreter would not see it.
@@ -151,7 +153,7 @@ class ProgramVerifier:
         job_id, _ = await self._tools.start(job, target)
         if progress is not None:
             await progress(f"program with and without the kernel, job {job_id} on {target.host}")
-        done = await self._tools.wait(job_id, target.host, options.wait_s, progress)
+        done = await self._tools.wait(job_id, target.host, options.wait_s if wait_s is None else wait_s, progress)
         if done is None:
             return VerifyReport(status="running", host=target.host, workspace_id=workspace_id, job_id=job_id)
         return await self.finish(done, await self._tools.row(job_id))
