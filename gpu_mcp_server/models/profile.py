@@ -297,9 +297,10 @@ class HotspotReport(ResultModel):
     elsewhere: float | None = None
     """Share outside of operators: interpreter, data loading, waits. Known on a CPU alone."""
     hotspots: list[Hotspot] = []
-    hotspots_left_out: int | None = None
-    left_out_us: float | None = None
-    """Time of the operators that are left out."""
+    operators: int | None = None
+    """All operators and kernels, those that are not listed included."""
+    operators_us: float | None = None
+    """Time of them all."""
     modules: list[HotModule] = []
     notes: list[str] = []
     job_id: str | None = None
@@ -318,8 +319,8 @@ class HotspotReport(ResultModel):
         if self.hotspots:
             busy = "" if self.device is None else "  of the GPU's busy time"
             lines += [f" share{busy}  whole at most", *(h.line_text() for h in self.hotspots)]
-        if self.hotspots_left_out:
-            lines.append(f"({self._left_out()})")
+        if self.operators and self.operators > len(self.hotspots):
+            lines.append(f"({self._left_out(self.operators - len(self.hotspots))})")
         if self.elsewhere is not None:
             lines.append(f"{self.elsewhere:6.1%}         outside of operators: the interpreter, data loading, waits")
         if self.modules:
@@ -342,11 +343,10 @@ class HotspotReport(ResultModel):
             f"most {first.at_most_speedup:.2f} times as fast by it"
         )
 
-    def _left_out(self) -> str:
-        listed_us, left_us = sum(h.total_us for h in self.hotspots), self.left_out_us or 0.0
+    def _left_out(self, more: int) -> str:
+        part = sum(h.total_us for h in self.hotspots) / max(self.operators_us or 0.0, 1e-9)
         whole = "the kernels' time" if self.device else "the operators' time"
-        more = f"{self.hotspots_left_out} more operators"
-        return f"those listed have {listed_us / max(listed_us + left_us, 1e-9):.0%} of {whole}; {more} have the rest"
+        return f"those listed have {part:.0%} of {whole}; {more} more operators have the rest"
 
     def _modules_head(self) -> str:
         if self.device is None:

@@ -80,13 +80,15 @@ def test_operators_of_a_gpu_that_is_mostly_idle_are_listed_until_they_are_most_o
     assert sum(s.busy_share or 0 for s in spots) == pytest.approx(0.9)
     report = HotspotReport(
         status="ok", host="local", device=H100, wall_s=1.0, device_busy=0.0005, hotspots=spots,
-        hotspots_left_out=len(left_out), left_out_us=sum(s.total_us for s in left_out),
+        operators=len(spots) + len(left_out), operators_us=sum(s.total_us for s in (*spots, *left_out)),
         modules=rank_modules(found),
     )  # fmt: skip
     lines = report.summary().splitlines()
     assert lines[3] == "  0.0%   40.0%  1.00 times  aten::op0: 1 calls, 200 µs each"
     assert "(those listed have 90% of the kernels' time; 3 more operators have the rest)" in lines
     assert lines[-2:] == ["  0.1%  100.0%  Net: 1 calls", "  0.1%  100.0%  Net.norm: 1 calls"]
+    shortened = report.model_copy(update={"hotspots": spots[:2]})  # as a result is that would be too long
+    assert "(those listed have 70% of the kernels' time; 4 more operators have the rest)" in shortened.summary()
 
 
 def test_a_compiled_program_s_kernels_are_named_by_their_operators_and_its_compiler_is_no_hot_spot():

@@ -13,10 +13,10 @@ STAGE_KEYS = ("compile", "correctness", "performance")
 
 
 PROGRAM_NEXT = {
-    "faster": "`gpu-mcp-server pull WORKSPACE FOLDER` fetches the copy; PYTHONPATH=speedup_overlay before the command "
-    "switches the kernel on; a run with the copy as its `problem` looks for the next gain",
-    "no_gain": "leave the program as it was, or name another `program.target`: hotspots-001 in the journal ranks them",
-    "unmeasured": "correct what the reason names; `gpu-mcp-server call verify_in_place` measures the copy again",
+    "faster": "`gpu-mcp-server pull {copy} FOLDER` fetches the program with the kernel; PYTHONPATH=speedup_overlay "
+    "before its command switches the kernel on",
+    "no_gain": "leave the program as it was, or name another part of it as program.target",
+    "unmeasured": "correct what the reason names, then run the plan again",
 }
 
 
@@ -55,7 +55,7 @@ def _after(stopped: str, run_id: str, plan: RunPlan, done: Mapping[str, Mapping[
         there = "" if stopped == "target" else "; run its tests on a host that has the device: `host` in the plan"
         return f"the files are in recipes/{run_id}/project{there}"
     if plan.mode == "program" and stopped in PROGRAM_NEXT:
-        return PROGRAM_NEXT[stopped]
+        return PROGRAM_NEXT[stopped].format(copy=done.get("apply-001", {}).get("copy", "WORKSPACE"))
     if plan.mode == "nccl" and stopped == "target":
         return "the files are in the folder that the reason names; `gpu-mcp-server nccl verify` of them on GPUs is next"
     return texts.get(stopped, "")

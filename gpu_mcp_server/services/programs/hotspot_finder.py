@@ -26,6 +26,8 @@ from gpu_mcp_server.services.jobs.output_text import shown_lines
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
 from gpu_mcp_server.services.profiles.profile_targets import PYTHON, Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
+from gpu_mcp_server.services.programs.overlay_builder import FOLDER as OVERLAY
+from gpu_mcp_server.services.programs.overlay_builder import PLAN
 from gpu_mcp_server.time_format import format_duration
 
 PURPOSE = "hotspots"
@@ -83,6 +85,7 @@ class HotspotFinder:
         plan = json.dumps(options.model_dump(include={"warm_s", "record_s", "steps"}))
         argv = [*python, script, plan, WRITTEN, *rest]
         modules = ("hotspot_trace.py", "python_profile.py")
+        has_kernel = any(file.path == PLAN for file in target.files)
         job = ToolJob(
             kind="run",
             purpose=PURPOSE,
@@ -90,10 +93,14 @@ class HotspotFinder:
             plan={"argv": argv, "folder": FOLDER, "collect": [WRITTEN]},
             outputs=(ABOUT, COLLECTED),
             limit_s=options.timeout_s,
-            env={},
+            env={"PYTHONPATH": OVERLAY} if has_kernel else {},
             tool=None,
             extra_files={f"{OURS}/{name}": (WORKERS / name).read_bytes() for name in modules},
-            context={"options": options.model_dump(), "torch_python": torch_python(target.probe)},
+            context={
+                "options": options.model_dump(),
+                "torch_python": torch_python(target.probe),
+                "has_kernel": has_kernel,
+            },
             gpus=min(1, len(target.probe.gpus)),
         )
         job_id, attempt_id = await self._tools.start(job, target)
@@ -184,8 +191,8 @@ def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedTool
         "device_busy": min(1.0, found.device_busy_us / wall_us) if found.on_gpu else None,
         "elsewhere": None if found.on_gpu else max(0.0, 1 - found.covered_us / wall_us),
         "hotspots": spots,
-        "hotspots_left_out": len(left_out) or None,
-        "left_out_us": sum(h.total_us for h in left_out) if left_out else None,
+        "operators": len(spots) + len(left_out),
+        "operators_us": sum(h.total_us for h in (*spots, *left_out)),
         "modules": rank_modules(found),
         "notes": _notes(found, options, ended),
     }
@@ -193,6 +200,8 @@ def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedTool
 
 def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJob) -> list[str]:
     notes: list[str] = []
+    if ended.row.context.get("has_kernel"):
+        notes.append(f"the kernel that apply_attempt put in was switched on: PYTHONPATH={OVERLAY}")
     if code := ended.about.get("code"):
         notes.append(f"the program ended with {code}; times until then are shown. {last_words(ended)}")
     if found.wall_s >= options.record_s:

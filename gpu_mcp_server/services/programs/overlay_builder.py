@@ -44,12 +44,13 @@ class OverlayBuilder:
             workspace_id: The program's files; they are left as they are.
 
         Raises:
-            BadRequest: If the attempt is not correct, or there is no sound way to put it in.
+            BadRequest: If the attempt is not correct, the workspace has a kernel already, or there is no sound way.
             NotFound: If a handle names nothing.
         """
         attempt = await self._store.experience.get(attempt_id)
         problem = await self._store.problems.get(attempt.problem_id or "")
         _check(attempt, problem)
+        await self._check_plain(workspace_id)
         plan = overlay_plan(problem, attempt) | {"of": workspace_id}
         changed, hooked = await self._files(attempt, plan), await self._hooked_script(plan, problem, workspace_id)
         copy = await self._copy(workspace_id, {**changed, **hooked})
@@ -65,6 +66,18 @@ class OverlayBuilder:
             files=sorted({**changed, **hooked}),
             notes=_notes(plan, attempt),
         )
+
+    async def _check_plain(self, workspace_id: str) -> None:
+        """Refuse a workspace that has a kernel: a second overlay would take the first one's place.
+
+        Raises:
+            BadRequest: If it has one.
+        """
+        if any(ref.path == PLAN for ref in await self._store.workspaces.manifest(workspace_id)):
+            raise BadRequest(
+                f"Workspace {workspace_id} has a kernel put in already; a copy holds one kernel.",
+                hint="Give the program's own workspace, of which it is a copy.",
+            )
 
     async def _files(self, attempt: Attempt, plan: Mapping[str, Any]) -> dict[str, bytes]:
         """Return the overlay's files."""

@@ -284,7 +284,9 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
 def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
     """Return why no call could be recorded, with names like the target's."""
     if found.wrong:
-        return [f"{target} cannot be captured: {found.wrong}"]
+        is_method = kind == "function" and "." in target.partition(":")[2]
+        instead = "; a method takes its object: name the module by its path, as find_hotspots shows it" * is_method
+        return [f"{target} cannot be captured: {found.wrong}{instead}"]
     if found.sets:
         return []
     if found.graphs:

@@ -85,6 +85,13 @@ async def test_a_kernel_answers_modules_with_weights_in_the_mode_that_costs_most
         await asyncio.to_thread(subprocess.run, argv, cwd=folder, env=env, check=True)
         told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
     assert told == [{"calls": 6, "passed_on": 3}], "three norms; one batch of three is in training mode"
+    with pytest.raises(BadRequest, match="a copy holds one kernel"):
+        await lab.programs.overlays.apply(verdict.attempt_id, applied.workspace_id)
+    command = [PYTHON, "program.py", "3", "16"]
+    plain, fast = [await lab.programs.hotspots.find(command, at) for at in (workspace, applied.workspace_id)]
+    assert "note: the kernel that apply_attempt put in was switched on" in fast.summary() and plain.operators_us
+    squares = [sum(h.calls for h in report.hotspots if h.name == "aten::var_mean") for report in (plain, fast)]
+    assert squares[1] < squares[0] or (fast.operators or 0) < (plain.operators or 0), fast.summary()
 
 
 @needs_torch
