@@ -77,7 +77,7 @@ class KernelDispatch:
         weights = weights if len(weights) == len(problem.shapes) else []
         chosen = smallest_set([c.times_us for c in found], weights)
         first = found[0].attempt
-        report = _report(problem, found, chosen, weights).model_copy(update={"notes": notes})
+        report = _report(problem, found, chosen, weights).model_copy(update={"notes": [*notes, *_doubts(found)]})
         if len(chosen) == 1:
             return report
         source = await self._source(problem, FAMILIES[str(first.language)], [found[number] for number in chosen])
@@ -237,6 +237,17 @@ def best_single(times_us: Sequence[Sequence[float]], weights: Sequence[int]) -> 
 
 def _key(dims: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, str(size)) for name, size in dims.items()))
+
+
+def _doubts(found: Sequence[TimedCandidate]) -> list[str]:
+    """Return a note that names candidates whose times are in doubt: the choice rests on them."""
+    names = [one.attempt.attempt_id for one in found if (one.attempt.trust or "").startswith("unconfirmable")]
+    if not names:
+        return []
+    return [
+        f"the times of {', '.join(names)} are in doubt, and the choice rests on them: judge again with timing.fresh on "
+        "an idle host"
+    ]
 
 
 def _group(one: TimedCandidate) -> tuple[str, str]:

@@ -283,9 +283,9 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
 
 def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
     """Return why no call could be recorded, with names like the target's."""
+    is_method = kind == "function" and "." in target.partition(":")[2]
+    instead = "; a method takes its object: name the module by its path, as find_hotspots shows it" * is_method
     if found.wrong:
-        is_method = kind == "function" and "." in target.partition(":")[2]
-        instead = "; a method takes its object: name the module by its path, as find_hotspots shows it" * is_method
         return [f"{target} cannot be captured: {found.wrong}{instead}"]
     if found.sets:
         return []
@@ -301,7 +301,7 @@ def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
     if by_name and where != "__main__":
         return [f"the program never imported {where}"]
     if by_name:
-        return [f"the script defines no {target.partition(':')[2]} at its top level, or never calls it"]
+        return [f"the script defines no {target.partition(':')[2]} at its top level, or never calls it{instead}"]
     near = difflib.get_close_matches(target, found.seen, n=5, cutoff=0.3)
     near = near or sorted(found.seen, key=lambda n: -found.seen[n])[:5]
     ran = f"; it ran {', '.join(near)}" if near else f"; it ran no {kind} at all"

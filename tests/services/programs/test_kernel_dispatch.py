@@ -139,4 +139,6 @@ async def test_a_dispatcher_is_made_of_what_was_judged_and_judged_itself():
     assert found.status == "correct", found.reason
     assert {tuple(row.dims.values()): row.taken for row in found.rows} == {(64,): small, (20_000,): large}
     assert "hidden shapes" in found.covers and found.attempt_id not in (large, small)
+    doubted = any(verdict.unconfirmable() for verdict in verdicts)
+    assert ("are in doubt, and the choice rests on them" in found.summary()) == doubted
     assert large in source and small in source and found.single_over_best > 1.02 >= found.set_over_best
