@@ -236,8 +236,8 @@ async def laboratory() -> AsyncGenerator["Lab"]:
             yield lab
 
 
-class Interrupted(Exception):
-    """What was cancelled says how to go on."""
+class CommandStopped(Exception):
+    """Signal that a command was cancelled, with the words that say how to go on."""
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
@@ -253,7 +253,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
         return asyncio.run(cancellable())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    except Interrupted as error:
+    except CommandStopped as error:
         raise KeyboardInterrupt(str(error)) from None
 
 

@@ -29,8 +29,7 @@ suite_app = typer.Typer(help="One plan over many problems.", no_args_is_help=Tru
 app.add_typer(suite_app, name="suite")
 
 Jobs = Annotated[
-    int,
-    typer.Option("--jobs", help="Problems, or candidates of a population, to work on at once.", min=1, max=64),
+    int, typer.Option("--jobs", help="Problems, or candidates of a population, to work on at once.", min=1, max=64)
 ]
 RunId = Annotated[str, typer.Argument(help="From `recipe list`.")]
 
@@ -381,15 +380,13 @@ async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path], jobs: in
 
 
 async def _went(runs: "Runs | RemoteRuns", run_id: str, jobs: int) -> RunState:
-    live = ProgressView()
+    live, again = ProgressView(), f"`gpu-mcp-server recipe resume {run_id}` goes on"
     try:
         return await runs.go(run_id, live, jobs)
     except asyncio.CancelledError:
-        raise in_process_client.Interrupted(
-            f"Finished steps are kept: `gpu-mcp-server recipe resume {run_id}` goes on."
-        ) from None
+        raise in_process_client.CommandStopped(f"Finished steps are kept: {again}.") from None
     except GpuMcpError as error:
-        error.hint = f"{error.hint} `gpu-mcp-server recipe resume {run_id}` goes on.".strip()
+        error.hint = f"{error.hint} {again}.".strip()
         raise
     finally:
         live.end()

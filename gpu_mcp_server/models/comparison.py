@@ -186,7 +186,8 @@ class KernelChanges(ResultModel):
             lines += [
                 "No kernel is there to compare: no `problem.toml` of either tree has a table `[implementations]`."
             ]
-        lines += [f"{self.untouched} kernels are unchanged. Base `{_code(self.base)}`, head `{_code(self.head)}`."]
+        unchanged = "1 kernel is" if self.untouched == 1 else f"{self.untouched} kernels are"
+        lines += [f"{unchanged} unchanged. Base `{_code(self.base)}`, head `{_code(self.head)}`."]
         if devices:
             lines += [f"Judged on {_plain(devices)}, host {_plain(self.host)}, up to {self.turns} turns each, "
                       f"{self.seconds:.0f} s."]  # fmt: skip

@@ -298,9 +298,9 @@ class HotspotReport(ResultModel):
     """Share outside of operators: interpreter, data loading, waits. Known on a CPU alone."""
     hotspots: list[Hotspot] = []
     operators: int | None = None
-    """All operators and kernels, those that are not listed included."""
+    """Number of operators and kernels, listed or not."""
     operators_us: float | None = None
-    """Time of them all."""
+    """Time of all operators and kernels."""
     modules: list[HotModule] = []
     notes: list[str] = []
     job_id: str | None = None

@@ -51,7 +51,7 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-def begun(lab: Lab, folder: Path, calls: int = 400, target: str = "", scenario: str = "") -> str:
+def begun(lab: Lab, folder: Path, calls: int = 200, target: str = "", scenario: str = "") -> str:
     for name, text in FILES.items():
         (folder / "loop").mkdir(exist_ok=True)
         (folder / "loop" / name).write_text(text)
