@@ -350,6 +350,42 @@ def test_interrupting_a_call_cancels_its_job(sandboxed: Run, environment: dict[s
     assert "interrupted: The call's job was ended, too; what had its verdict is kept:" in said
 
 
+def test_ctrl_c_ends_a_run_s_agent_and_says_the_command_that_goes_on(
+    sandboxed: Run, environment: dict[str, str], tmp_path: Path
+):
+    problem = (
+        'name = "same"\nreference = "def reference(x):\\n    return x + 1\\n"\nrtol = 1e-5\natol = 1e-6\n'
+        'inputs = [{ name = "x", dtype = "float32", shape = ["n"] }]\n'
+        'outputs = [{ name = "y", dtype = "float32", shape = ["n"] }]\nshapes = [{ n = 1000 }]\n'
+    )
+    (tmp_path / "problem.toml").write_text(problem)
+    plan = 'name = "slow"\nproblem = "problem.toml"\nlanguage = "c"\n[agent]\ncommand = ["/bin/sleep", "600"]\n'
+    (tmp_path / "run.toml").write_text(plan)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_mcp_server", "recipe", "run", "run.toml"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "specification-001: begun" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    (run_state,) = json.loads(sandboxed("recipe", "list", "--json").stdout)
+    jobs = json.loads(sandboxed("jobs", "--json").stdout)["jobs"]
+
+    assert process.returncode == 130 and run_state["state"] == "unfinished"
+    assert (
+        f"interrupted: Finished steps are kept: `gpu-mcp-server recipe resume {run_state['run_id']}` goes on."
+        in " ".join(said.split())
+    )
+    assert {job["state"] for job in jobs} == {"finished"}, jobs
+
+
 def test_what_ctrl_c_leaves_is_said_of_known_commands():
     members = [member for listed in PANELS.values() for member in listed]
     names = {member[0] if isinstance(member, tuple) else str(getattr(member, "__name__", "")) for member in members}

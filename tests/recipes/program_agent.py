@@ -8,7 +8,7 @@ KERNEL = """
 #include <stdint.h>
 #define WIDTH 64
 int launch(const float *x, const float *keep, float *y) {
-    for (int64_t at = 0; at < 512; at++)
+    for (int64_t at = 0; at < 2048; at++)
         for (int c = 0; c < WIDTH; c++)
             y[at * WIDTH + c] = x[at * WIDTH + c] SIGN (at ? keep[at * WIDTH + c] * y[(at - 1) * WIDTH + c] : 0);
     return 0;

@@ -22,11 +22,11 @@ FILES = {
 
 def scan(x, keep):
     \"\"\"Return the running sums that forget.\"\"\"
-    state, states = torch.zeros_like(x[0]), []
-    for row, part in zip(x, keep):
-        state = row + part * state
+    state, states = [0.0] * x.shape[1], []
+    for row, part in zip(x.tolist(), keep.tolist()):
+        state = [new + kept * old for new, kept, old in zip(row, part, state)]
         states.append(state)
-    return torch.stack(states)
+    return torch.tensor(states)
 """,
     "bench.py": """import sys
 
@@ -36,9 +36,9 @@ import recurrence
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-total = 0.0
+x, keep, total = torch.rand(2048, 64), 0.9 * torch.rand(2048, 64), 0.0
 for _ in range(int(sys.argv[1])):
-    total += float(recurrence.scan(torch.rand(512, 64), 0.9 * torch.rand(512, 64)).mean())
+    total += float(recurrence.scan(x, keep).mean())
 print(f"total {total:.6f}")
 """,
 }
@@ -51,7 +51,7 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-def begun(lab: Lab, folder: Path, calls: int = 200, target: str = "", scenario: str = "") -> str:
+def begun(lab: Lab, folder: Path, calls: int = 150, target: str = "", scenario: str = "") -> str:
     for name, text in FILES.items():
         (folder / "loop").mkdir(exist_ok=True)
         (folder / "loop" / name).write_text(text)
