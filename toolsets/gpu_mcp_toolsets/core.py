@@ -194,7 +194,7 @@ async def job_status(
     runner: RunnerDep,
     job_id: JobId,
     wait_s: Annotated[float, Field(description="Seconds to wait for its end.", ge=0, le=240)] = 0,
-    stdout_offset: Annotated[int, Field(description="Byte of stdout to start at.", ge=0)] = 0,
+    stdout_offset: Annotated[int, Field(description="First byte of stdout.", ge=0)] = 0,
 ) -> JobResult:
     """Show a job's state, exit and output so far; also jobs of an earlier server."""
     return await runner.status(job_id, wait_s=wait_s, stdout_offset=stdout_offset)

@@ -169,7 +169,7 @@ async def import_problem(
 @TOOLSET.tool("List problems", effect="reads")
 async def list_problems(
     registry: RegistryDep,
-    problem_id: Annotated[str | None, Field(description="This one alone.")] = None,
+    problem_id: Annotated[str | None, Field(description="Show this one alone.")] = None,
     offset: Offset = 0,
 ) -> ProblemList:
     """List problems: launchers, shapes, best attempt."""
