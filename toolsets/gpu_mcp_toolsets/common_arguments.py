@@ -16,7 +16,7 @@ CompiledLanguage = Annotated[Language | None, Field(description="Absent: by the 
 AnyLanguage = Annotated[CandidateLanguage | None, Field(description="Absent: by suffix and content.")]
 Flags = Annotated[tuple[str, ...], Field(description="Compiler flags: -O3, -DN=4, -std=c++20, -lm.")]
 Parent = Annotated[str | None, Field(description="attempt_id that this one improves.")]
-Offset = Annotated[int, Field(description="Skip so many.", ge=0)]
+Offset = Annotated[int, Field(description="Skip so many rows.", ge=0)]
 Note = Annotated[str | None, Field(description="What this attempt tries.", max_length=500)]
 Wait = Annotated[float, Field(description="Seconds to wait; then you get a job_id.", ge=0, le=240)]
 FirstLine = Annotated[int, Field(description="First line shown, from 1.", ge=1)]

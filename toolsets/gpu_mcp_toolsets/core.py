@@ -69,7 +69,7 @@ async def write_files(
         dict[str, str] | None,
         Field(
             description="Text of each file, by relative path.",
-            examples=[{"src/main.c": "int main(void) { return 0; }"}],
+            examples=[{"src/main.c": "int main(void) {}"}],
         ),
     ] = None,
     workspace_id: Annotated[str | None, Field(description="Workspace to add to; absent: a new one.")] = None,
@@ -145,7 +145,7 @@ async def run_command(
             min_length=1,
         ),
     ],
-    workspace_id: Annotated[str | None, Field(description="Workspace whose files are the current folder.")] = None,
+    workspace_id: Annotated[str | None, Field(description="Workspace that is the current folder.")] = None,
     host: Host = None,
     env: Annotated[
         dict[str, str] | None, Field(description="Environment variables to set.", examples=[{"OMP_NUM_THREADS": "4"}])
@@ -159,7 +159,7 @@ async def run_command(
         float | None, Field(description="Seconds until killed; default: 60, with detach 24 h.", gt=0, le=86_400)
     ] = None,
     stdin: Annotated[str, Field(description="Text for its stdin.")] = "",
-    outputs: Annotated[tuple[str, ...], Field(description="Files to keep as artifacts; ['*']: all that changed.")] = (),
+    outputs: Annotated[tuple[str, ...], Field(description="Files to keep as artifacts; ['*']: all changed.")] = (),
     detach: Annotated[bool, Field(description="Return a job_id at once.")] = False,
     fetch: Annotated[bool, Field(description="Run with network and without GPU, to download.")] = False,
     ranks: Annotated[

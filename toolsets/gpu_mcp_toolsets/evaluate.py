@@ -254,9 +254,9 @@ async def list_attempts(
     ] = "best",
     attempt_id: Annotated[str | None, Field(description="This one whole, or its ancestors.")] = None,
     device: Annotated[str | None, Field(description="Part of its name.")] = None,
-    limit: Annotated[int, Field(description="Most to show.", ge=1, le=100)] = 10,
+    limit: Annotated[int, Field(description="Most rows to show.", ge=1, le=100)] = 10,
     offset: Offset = 0,
-    source: Annotated[bool, Field(description="With sources.")] = False,
+    source: Annotated[bool, Field(description="Show sources as well.")] = False,
 ) -> AttemptList:
     """Show earlier attempts."""
     await runner.refresh_running_jobs()
