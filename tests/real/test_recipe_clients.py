@@ -15,10 +15,13 @@ import pytest
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.services.lab import Lab
+from tests.laboratory import laboratory
 from tests.real.clients import installer
 from tests.real.clients.model import ScriptedModel, Step, Use
 from tests.recipes.conftest import HERE, register_anew
 from tests.recipes.modes.test_nccl_mode import PRODUCT
+from tests.recipes.modes.test_program_mode import FILES
+from tests.services.programs.test_problem_capture import PYTHON, needs_torch
 
 pytestmark = [
     pytest.mark.clients,
@@ -193,6 +196,39 @@ async def test_a_real_agent_answers_in_every_mode(lab: Lab, tmp_path: Path, name
 
     assert state.stopped == stopped, state.summary()
     assert state.spent.agent_calls >= 2 and state.spent.tokens and model.strangers == []
+
+
+def choice_and_kernels(prompt: str) -> str:
+    """Answer as the scripted agent of mode program does, which is told its step and not to read it from the prompt."""
+    begins = {"choose the target": "target-001", "You write the specification": "specification-001"}
+    named = [step for words, step in begins.items() if words in prompt]
+    step = named[0] if named else f"code-00{1 if 'This is candidate 1.' in prompt else 2}"
+    command = [sys.executable, str(HERE / "program_agent.py"), step]
+    return subprocess.run(command, input=prompt, capture_output=True, text=True, check=True).stdout
+
+
+@needs_torch
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+async def test_a_real_agent_answers_in_mode_program(tmp_path: Path, name: str):
+    (tmp_path / "loop").mkdir()
+    for path, text in FILES.items():
+        (tmp_path / "loop" / path).write_text(text)
+    options = {"command": [PYTHON, "bench.py", "1"], "pairs": 6}
+    values: dict[str, Any] = {
+        "name": f"{name}-program", "mode": "program", "problem": "loop", "language": "c", "program": options,
+        "target": {"speedup": 1.5}, "accept_provisional": True,
+    }  # fmt: skip
+    async with laboratory(hosts={"local": {"judge_python": PYTHON}}) as lab:
+        with ScriptedModel([], answer=choice_and_kernels) as model:
+            runs = Runs(lab)
+            state = await runs.go(runs.create(plan_of({**values, "agent": CLIENTS[name].agent(model.url)}, tmp_path)))
+
+    outcomes = {step.step: step.outcome for step in state.steps}
+    assert outcomes["capture-002"].startswith("captured recurrence:scan: "), state.summary()
+    assert (outcomes["judge-001"], outcomes["judge-002"]) == ("incorrect", "correct")
+    assert state.stopped in ("faster", "no_gain") and "of the whole" in state.why, state.summary()  # one call is little
+    assert state.spent.agent_calls == 5 and state.spent.tokens and model.strangers == []
 
 
 def not_cut(text: str) -> bool:
