@@ -326,26 +326,33 @@ def test_run_prints_all_of_a_long_output(sandboxed: Run):
     assert done.stdout.splitlines() == [str(i) for i in range(1, 20001)]
 
 
-def test_interrupting_a_call_cancels_its_job(sandboxed: Run, environment: dict[str, str], tmp_path: Path):
-    arguments = json.dumps({"command": ["sh", "-c", "echo started; sleep 600"]})
+def interrupt_after(words: str, command: list[str], environment: dict[str, str], folder: Path) -> tuple[int, str]:
+    """Press Ctrl-C once a command has written these words to stderr; return its exit code and what it wrote then."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpu_mcp_server", "call", "run_command", "--args", arguments],
+        [sys.executable, "-m", "gpu_mcp_server", *command],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
-        cwd=tmp_path,
+        cwd=folder,
         text=True,
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if "started" in line:
+        if words in line:
             break
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
+    return process.returncode, said
+
+
+def test_interrupting_a_call_cancels_its_job(sandboxed: Run, environment: dict[str, str], tmp_path: Path):
+    arguments = json.dumps({"command": ["sh", "-c", "echo started; sleep 600"]})
+    command = ["call", "run_command", "--args", arguments]
+    code, said = interrupt_after("started", command, environment, tmp_path)
     (job,) = json.loads(sandboxed("jobs", "--json").stdout)["jobs"]
     seen = json.loads(sandboxed("call", "job_status", "--args", json.dumps({"job_id": job["job_id"]}), "--json").stdout)
 
-    assert process.returncode == 130
+    assert code == 130
     assert (seen["state"], seen["status"]) == ("finished", "cancelled")
     assert "interrupted: The call's job was ended, too; what had its verdict is kept:" in said
 
@@ -361,24 +368,11 @@ def test_ctrl_c_ends_a_run_s_agent_and_says_the_command_that_goes_on(
     (tmp_path / "problem.toml").write_text(problem)
     plan = 'name = "slow"\nproblem = "problem.toml"\nlanguage = "c"\n[agent]\ncommand = ["/bin/sleep", "600"]\n'
     (tmp_path / "run.toml").write_text(plan)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpu_mcp_server", "recipe", "run", "run.toml"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        cwd=tmp_path,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "specification-001: begun" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate()
+    code, said = interrupt_after("specification-001: begun", ["recipe", "run", "run.toml"], environment, tmp_path)
     (run_state,) = json.loads(sandboxed("recipe", "list", "--json").stdout)
     jobs = json.loads(sandboxed("jobs", "--json").stdout)["jobs"]
 
-    assert process.returncode == 130 and run_state["state"] == "unfinished"
+    assert code == 130 and run_state["state"] == "unfinished"
     assert (
         f"interrupted: Finished steps are kept: `gpu-mcp-server recipe resume {run_state['run_id']}` goes on."
         in " ".join(said.split())

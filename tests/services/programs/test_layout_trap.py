@@ -14,19 +14,7 @@ EXAMPLE = (content_path("examples/programs") / "layout_trap.py").read_text()
 TRAP = EXAMPLE.replace("torch.manual_seed(0)", "torch.manual_seed(0)\n    torch.set_num_threads(1)")
 """One thread: several wait for each other where others work on the cores."""
 ARGUMENTS = ("4", "512", "512")
-KERNEL = """
-#include <math.h>
-#include <stdint.h>
-int launch(const float *x, float *y) {
-    for (int place = 0; place < 512; place++)
-        for (int batch = 0; batch < 8; batch++)
-            for (int at = 0; at < 512; at++) {
-                float v = x[(place * 8 + batch) * 512 + at];
-                y[(batch * 512 + place) * 512 + at] = v / (1 + expf(-1.702f * v));
-            }
-    return 0;
-}
-"""
+KERNEL = (content_path("benchmarks/programs") / "gate.c").read_text()
 
 
 @pytest.fixture
