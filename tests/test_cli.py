@@ -125,7 +125,7 @@ def test_call_prints_the_text_of_a_tool_or_its_structure(run: Run):
     structure = run("call", "list_problems", "--args", "{}", "--json")
 
     assert (text.returncode, text.stdout) == (0, "no problems yet; register_problem makes one\n")
-    assert json.loads(structure.stdout) == {"problems": []}
+    assert json.loads(structure.stdout) == {"total": 0, "problems": []}
 
 
 def test_call_of_a_tool_that_reports_an_error_exits_with_one(run: Run):
@@ -767,7 +767,7 @@ def test_serve_over_http_answers_clients_and_prints_nothing_on_stdout(environmen
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
 
-    assert problems.structured_content == {"problems": []}
+    assert problems.structured_content == {"total": 0, "problems": []}
     assert refused.is_error
     assert out == ""
 

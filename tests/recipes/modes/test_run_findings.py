@@ -97,11 +97,13 @@ async def test_where_counters_are_denied_a_timeline_says_what_takes_the_time_and
     monkeypatch.setattr(profile_plans, "WORKERS", tmp_path)
     state = await Runs(lab).go(run_id := await begun("learns", **TIMED))
 
-    assert [s.outcome for s in state.steps if s.kind == "profile"] == ["quick: bound by not measured"], state.summary()
+    assert [s.outcome for s in state.steps if s.kind == "profile"] == ["quick: what bounds it is not measured"], (
+        state.summary()
+    )
     handoffs = lab.settings.data_dir / "recipes" / run_id / "handoffs"
     told = CandidateProfile.model_validate_json((handoffs / "profile-003.json").read_text())
     prompt = await asked(lab, run_id, "code-004")
-    assert told.profile_id and "(quick): bound by not measured" in prompt and told.evidence in prompt
+    assert told.profile_id and "(quick): what bounds it is not measured" in prompt and told.evidence in prompt
     assert "product_kernel" in told.evidence and "Not measured: hardware counters" in prompt
 
 
@@ -152,7 +154,7 @@ async def test_where_nothing_can_profile_the_times_stand_alone_and_say_why(
 
     assert [s.outcome for s in state.steps if s.kind == "profile"] == ["times alone"]
     prompt = await asked(lab, run_id, "code-004")
-    assert "(times): bound by not measured" in prompt and "Not measured: An NVIDIA GPU" in prompt
+    assert "(times): what bounds it is not measured" in prompt and "Not measured: An NVIDIA GPU" in prompt
 
 
 def test_a_promise_is_of_the_whole_candidate_and_a_score_of_two_that_are_correct():
