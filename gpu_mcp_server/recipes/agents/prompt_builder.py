@@ -15,6 +15,7 @@ from gpu_mcp_server.models.run_plan import HintKind, Preparer, RunPlan
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.runtime.result_limits import cut_text
 from gpu_mcp_server.services.problems.problem_table import Problems
+from gpu_mcp_server.services.problems.reference_source import parse_reference
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
 FILE_CHARS = 20_000
@@ -106,7 +107,7 @@ def _imported_files(problem: Problem) -> list[str]:
     """Return the files beside a reference that it imports by name: the code of a captured program."""
     if not problem.files:
         return []
-    imports = [node for node in ast.walk(ast.parse(problem.reference)) if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in ast.walk(parse_reference(problem.reference)) if isinstance(node, ast.ImportFrom)]
     named = dict.fromkeys((node.module or "").replace(".", "/") for node in imports)
     paths = [path for name in named for path in (f"{name}.py", f"{name}/__init__.py") if path in problem.files]
     return [f"{path}:\n\n```python\n{cut_text(problem.files[path], FILE_CHARS)}\n```" for path in paths]

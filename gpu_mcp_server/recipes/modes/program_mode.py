@@ -4,7 +4,8 @@ Hot spots are measured, the agent chooses what one kernel shall replace, its cal
 loop wins there; the winner goes into a copy of the program, and the whole is measured with and without it.
 """
 
-from collections.abc import Awaitable, Callable
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ async def _workspace(ground: Ground) -> str:
     done = ground.journal.done(WORKSPACE)
     if done is None:
         named, workspaces = ground.plan.problem, ground.lab.store.workspaces
-        own = named.startswith("w-")
-        listing = await (workspaces.listing(named) if own else workspaces.write_local(None, Path(named)))
+        known = ground.plan.names_known_problem()
+        listing = await (workspaces.listing(named) if known else workspaces.write_local(None, Path(named)))
         ground.journal.finish(WORKSPACE, workspace_id=listing.workspace_id)
         return listing.workspace_id
     return str(done["workspace_id"])
@@ -60,12 +61,14 @@ async def _capture(ground: Ground, workspace_id: str) -> Ending | None:
         ground.registered = await ground.lab.store.problems.get(known["problem_id"])
     hot = await _hot_spots(ground, workspace_id)
     named, refused = ground.plan.program.target, ""
+    if not named and hot.get("status") != "ok":
+        return Ending("refused", str(hot["said"])[:WHY_CHARACTERS])  # an agent would choose by nothing
     for number in range(1, 2 if named else ground.plan.iterations.specification + 1):
         target = named
         if not named:
             if (over := ground.over()) is not None:
                 return over
-            target, refused = await _chosen(ground, f"target-{number:03}", hot, refused)
+            target, refused = await _chosen(ground, f"target-{number:03}", str(hot["said"]), refused)
             if not target and not refused:
                 return Ending("no_gain", "the agent chose no target: nothing here is worth a kernel; see hotspots-001")
         if target:
@@ -76,7 +79,7 @@ async def _capture(ground: Ground, workspace_id: str) -> Ending | None:
     return Ending(stopped, refused[:WHY_CHARACTERS])
 
 
-async def _hot_spots(ground: Ground, workspace_id: str) -> str:
+async def _hot_spots(ground: Ground, workspace_id: str) -> Mapping[str, Any]:
     plan = ground.plan
 
     async def work() -> dict[str, Any]:
@@ -85,9 +88,9 @@ async def _hot_spots(ground: Ground, workspace_id: str) -> str:
             plan.program.command, workspace_id, plan.host, options, progress=ground.tell, wait_s=JUDGE_WAIT_S
         )
         said = found.summary()
-        return {"outcome": said.partition("\n")[0][:300], "said": said}
+        return {"outcome": said.partition("\n")[0][:300], "said": said, "status": found.status}
 
-    return str((await ground.step("hotspots-001", "profile", _answered(work)))["said"])
+    return await ground.step("hotspots-001", "profile", _answered(work))
 
 
 async def _chosen(ground: Ground, step: str, hot: str, refused: str) -> tuple[str, str]:
@@ -179,7 +182,7 @@ def target_prompt(ground: Ground, hot: str, refused: str) -> str:
     parts = [
         HEADLESS,
         recipe(PROCEDURE).body.strip(),
-        f"This is step 2: choose the target. The program is run as: {' '.join(plan.program.command)}",
+        f"This is step 2: choose the target. The program is run as: {shlex.join(plan.program.command)}",
         f"Language of the kernel: {plan.language}." + (f"\n\nWanted: {plan.request}" if plan.request else ""),
         f"find_hotspots says:\n\n{cut_text(hot, SAID_CHARACTERS)}",
         given_files(plan),

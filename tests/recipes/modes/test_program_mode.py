@@ -51,11 +51,13 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-def begun(lab: Lab, folder: Path, calls: int = 150, target: str = "", scenario: str = "") -> str:
+def begun(
+    lab: Lab, folder: Path, calls: int = 150, target: str = "", scenario: str = "", script: str = "bench.py"
+) -> str:
     for name, text in FILES.items():
         (folder / "loop").mkdir(exist_ok=True)
         (folder / "loop" / name).write_text(text)
-    options = {"command": [PYTHON or "python3", "bench.py", str(calls)], "target": target, "pairs": 6}
+    options = {"command": [PYTHON or "python3", script, str(calls)], "target": target, "pairs": 6}
     values: dict[str, Any] = {
         "name": "loop", "mode": "program", "problem": "loop", "language": "c", "program": options,
         "agent": {**AGENT, "environment": {"SCENARIO": scenario}}, "target": {"speedup": 1.5},
@@ -100,6 +102,13 @@ async def test_an_agent_that_finds_nothing_worth_a_kernel_ends_the_run(lab: Lab,
     state = await Runs(lab).go(begun(lab, tmp_path, calls=2, scenario="nothing"))
     assert (state.stopped, state.spent.agent_calls) == ("no_gain", 1) and "worth a kernel" in state.why
     assert state.best is None and "program.target" in state.next_step
+
+
+@needs_torch
+async def test_no_agent_is_asked_for_a_target_of_a_program_that_does_not_run(lab: Lab, tmp_path: Path):
+    state = await Runs(lab).go(begun(lab, tmp_path, script="bench.txt"))
+    assert (state.stopped, state.spent.agent_calls) == ("refused", 0), state.summary()
+    assert "bench.txt" in state.why and state.next_step.startswith("correct what")
 
 
 @needs_torch
