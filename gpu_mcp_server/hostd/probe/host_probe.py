@@ -237,11 +237,9 @@ def _about_python(answers: VersionCache, path: str, named: bool) -> Optional[Dic
     told = ask_python(answers, path)
     if not told:
         return None
-    about = {name: told[name] for name in ("version", "numpy", "torch", "torch_archs", "triton")}
+    about = {name: told[name] for name in ("version", "numpy", "torch", "torch_archs", "triton", "roots")}
     # python3 on PATH may be a script of pyenv's, which no sandbox shows.
     about["path"] = path if named else told["executable"] or path
-    roots = {*told["roots"], os.path.dirname(os.path.dirname(path))}
-    about["roots"] = sorted(r for r in roots if r not in ("/", "/usr") and not r.startswith("/usr/"))
     return about
 
 

@@ -1,6 +1,7 @@
 """Asks an interpreter where it lies and what is installed for it, once for the judge and for compilers' packages."""
 
 import json
+import os
 from typing import Any, Dict, Optional
 
 from .version_cache import VersionCache
@@ -35,10 +36,15 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sy
 
 
 def ask_python(answers: VersionCache, path: str) -> Optional[Dict[str, Any]]:
-    """Return what an interpreter says of itself; nothing if there is none of that path, or it does not start."""
+    """Return what an interpreter says of itself; nothing if there is none of that path, or it does not start.
+
+    Its `roots` are the folders that a sandbox must show for it; every sandbox shows /usr.
+    """
     try:
         # -I: neither the user's packages nor PYTHON variables change what jobs will find.
         about: Dict[str, Any] = json.loads(answers.uncached_output([path, "-I", "-c", ABOUT]))
     except ValueError:
         return None
+    roots = {*about["roots"], os.path.dirname(os.path.dirname(path))}
+    about["roots"] = sorted(r for r in roots if r not in ("/", "/usr") and not r.startswith("/usr/"))
     return about

@@ -111,10 +111,8 @@ def _python(answers: VersionCache, path: str) -> Optional[Dict[str, Any]]:
     told = ask_python(answers, path)
     if not told:
         return None
-    about = {name: told[name] for name in ("version", "site", "triton", "torch", "sycl")}
-    # Every sandbox shows /usr; folders within it need no mount of their own.
-    roots = {r for r in (*told["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
-    about.update(path=path, roots=sorted(r for r in roots if not r.startswith("/usr/")))
+    about = {name: told[name] for name in ("version", "site", "triton", "torch", "sycl", "roots")}
+    about["path"] = path
     about["torch_build"] = _torch_build(about["site"], told["include"]) if about["torch"] else None
     about["archs"] = _triton_archs(answers, about["site"]) if about["triton"] else []
     return about
