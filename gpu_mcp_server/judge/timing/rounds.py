@@ -312,7 +312,7 @@ class Rounds:
             text = "%sno output was written; the launcher returned %s, which the judge ignores: write into the outputs"
             return incorrect(text % (where, returned[:40]))
         if untouched and not self.calls_checked and writes_by_what_was_there(buffers, play, self.history.well.word()):
-            return incorrect("%sno output changed, though zeros there do: %s" % (where, ONTO_JUNK))
+            return incorrect("%sno output changed, though outputs that hold zeros do: %s" % (where, ONTO_JUNK))
         if untouched:
             return cheat("returned without computing: %sno output was written%s" % (where, self.device.empty_hint))
         call, output = (int(i[0]) for i in np.nonzero(check.wrong))

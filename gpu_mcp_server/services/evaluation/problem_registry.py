@@ -39,6 +39,8 @@ SMALLER = (
 TOO_MUCH = ("did not answer", "ran out of memory")
 OUT_OF_BOUNDS = re.compile(r"IndexError|out of (?:bounds|range)")
 """As NumPy and torch say it of an index."""
+OTHER_NUMBERS = ("full", "zeros", "made", "weights")
+"""Distributions of whole numbers that are not 0 to 99."""
 ACCEPT = "accept_degenerate, which marks its verdicts and leaves them out of scores"
 
 
@@ -264,7 +266,8 @@ def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
 
 def _too_small_an_axis(problem: Problem, reason: str) -> str:
     """Say what helps where an input that holds indices leads out of what it indexes; empty where it is not that."""
-    names = [each.name for each in problem.inputs if each.dtype in ("int32", "int64") and each.distribution != "full"]
+    drawn = [each for each in problem.inputs if each.dtype in ("int32", "int64")]
+    names = [each.name for each in drawn if each.distribution not in OTHER_NUMBERS]
     if not names or not OUT_OF_BOUNDS.search(reason):
         return ""
     whose = f"{', '.join(names)} hold{'s' * (len(names) == 1)} whole numbers from 0 to 99"

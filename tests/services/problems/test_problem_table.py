@@ -127,8 +127,9 @@ def test_indices_that_lead_out_of_a_small_axis_are_told_their_range(reason: str,
     )
     said = str(refusal_of(problem, {"reason": reason}).hint)
     assert ("ids holds whole numbers from 0 to 99: declare 100 or more" in said) is helps
-    floats_alone = softmax()
-    assert "0 to 99" not in str(refusal_of(floats_alone, {"reason": reason}).hint)
+    made = [inputs[0].model_copy(update={"distribution": "made"}), inputs[1]]
+    for other in (softmax(), problem.model_copy(update={"inputs": made})):
+        assert "0 to 99" not in str(refusal_of(other, {"reason": reason}).hint)
 
 
 def test_a_list_that_is_shortened_says_where_it_goes_on():
