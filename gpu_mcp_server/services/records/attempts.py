@@ -317,12 +317,11 @@ class AttemptStore:
             (*values, min(offset + limit, LARGEST_INTEGER)),
         )
         total = rows[0]["matching"] if rows else 0
-        attempts = await Confirmations(self._db).with_states([_attempt(row) for row in rows])
-        attempts = number_ranks(attempts) if view == "best" else attempts
+        attempts = [_attempt(row) for row in rows]
         # Those that are skipped are read too, as a rank begins with the first that it is shared with.
-        return AttemptList(
-            view=view, attempts=attempts[offset:], devices=[*devices], offset=offset or None, total=total
-        )
+        shown = (number_ranks(attempts) if view == "best" else attempts)[offset:]
+        shown = await Confirmations(self._db).with_states(shown)
+        return AttemptList(view=view, attempts=shown, devices=[*devices], offset=offset or None, total=total)
 
     async def _ancestors(self, attempt_id: str | None, limit: int, offset: int) -> AttemptList:
         if attempt_id is None:
