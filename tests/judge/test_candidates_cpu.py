@@ -332,7 +332,9 @@ def test_a_candidate_that_builds_on_what_its_outputs_held_is_no_cheat(court, eac
     verdict = court(HEAD + "static float t[1 << 20]; " + launcher(body).removeprefix(HEAD), shapes=SMALL).verdict
 
     assert verdict["verdict"] == "incorrect"
-    assert "no output changed, though outputs that hold zeros do: outputs hold junk before every call" in verdict["reason"]
+    assert (
+        "no output changed, though outputs that hold zeros do: outputs hold junk before every call" in verdict["reason"]
+    )
 
 
 def test_one_that_adds_to_its_outputs_is_told_that_it_is_right_onto_zeros(court):
