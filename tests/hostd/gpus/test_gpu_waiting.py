@@ -293,7 +293,7 @@ def read_quietly(path: Path) -> str:
 
 async def test_a_job_that_waits_too_long_says_who_was_ahead(pool):
     holder = await pool.start(GpuRequest(2, "exclusive"))
-    done = await pool.lab.run("true", gpus=GpuRequest(1, "exclusive", wait_s=0.5))
+    done = await pool.lab.run("true", gpus=GpuRequest(1, "exclusive", wait_s=2.0))
     assert done.record.status == "no_gpu"
     assert f"GPU-0 by {holder}" in done.record.note
     assert "position 1" in done.record.note
