@@ -29,7 +29,7 @@ QUERY = "name,driver_version,memory.total,clocks.max.sm,clocks.sm,clocks.max.mem
 
 
 def prepare_folders(python: str, wheels: Path, deb: Path, case: Path) -> None:
-    """Fill the folders of wheels and of bubblewrap anew, and say how large all are.
+    """Replace the folders of wheels and of bubblewrap, and print the size of everything that is carried.
 
     Raises:
         SystemExit: If pip or apt-get fails, or if it is too much to carry.

@@ -181,8 +181,8 @@ class Queue:
             if max(ahead.get((owner, name), 0) for name in request.names) < each:
                 near.add(request.number)
                 request.near_since = now if request.near_since is None else request.near_since
-            # One that is ready counts: with enough of these, nobody else need start. One that was to start long ago and
-            # is not ready does not: it would keep those behind it from starting.
+            # A ready request counts: where enough are ready, no other needs to start. A request that may start since
+            # START_S and is still not ready does not count: it would keep those behind it from starting.
             if request.ready or request.near_since is None or now - request.near_since <= START_S:
                 ahead.update(((owner, name), ahead.get((owner, name), 0) + 1) for name in request.names)
         return near

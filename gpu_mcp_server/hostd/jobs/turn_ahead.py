@@ -20,7 +20,7 @@ class AheadOfTurn:
     Attributes:
         able: Whether they may start then.
         started: Whether they have.
-        hindrance: Why they could not when they were to, in words.
+        hindrance: Why the processes could not start at their turn, in words; empty if nothing hindered them.
     """
 
     def __init__(self, links: List[ControlLink], start: Callable[[], bool]) -> None:

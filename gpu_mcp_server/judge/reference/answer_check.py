@@ -21,7 +21,7 @@ class ForkWatch:
     """Refuses forks of this process while a check runs.
 
     A forked copy has torch's locks and none of its threads: its first operation waits for them for ever, and the check
-    for the copy. Programs that are executed anew, as by `subprocess`, do no harm.
+    for the copy. A new program, as `subprocess` starts it, has no such locks.
     """
 
     def __init__(self) -> None:
