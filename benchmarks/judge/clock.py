@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.judge.harness import EXAMPLES, build, judge  # noqa: E402
+from tests.judge.harness import EXAMPLES, build_cuda, judge  # noqa: E402
 
 SHAPES = [{"rows": rows, "cols": cols} for rows, cols in ((64, 1000), (1024, 1024), (4096, 4096), (8192, 8192))]
 PLAIN = r"""
@@ -88,7 +88,7 @@ def plainly(program: Path, library: Path, dims: dict[str, int], sets: int, round
 def measured(top: Path, dims: dict[str, int], options: argparse.Namespace) -> dict[str, Any]:
     """Judge one shape and time it plainly."""
     folder = Path(tempfile.mkdtemp(dir=top))
-    library = build(EXAMPLES / options.candidate, folder)
+    library = build_cuda(EXAMPLES / options.candidate, folder)
     torch = importlib.util.find_spec("torch") is not None
     reference = EXAMPLES / ("reference_torch.py" if torch else "reference.py")
     task = {"framework": "torch" if torch else "numpy", "overhead_s": options.overhead, "round_ms": options.round_ms}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from gpu_mcp_judge.numerics.tensors import SMALL_GUARD_BYTES
 from gpu_mcp_judge.timing import serial_calls
 
@@ -17,7 +18,7 @@ from tests.judge.harness import EXAMPLES, believing, build, edited, judge, patie
 from tests.judge_package import JUDGE
 
 HERE = Path(__file__).parent
-CUBIN = "compiled/kernels.cubin"
+CUBIN, FAKE_ARCH = "compiled/sm_%d.cubin", 99
 SHAPES = [{"rows": 16, "cols": 500}, {"rows": 7, "cols": 333}]
 
 
@@ -67,15 +68,22 @@ def test_the_examples_get_their_verdicts_over_the_fake_driver(court, name, verdi
 
 
 @pytest.mark.parametrize(
-    ("files", "by"),
-    [({}, "the driver"), ({CUBIN: "garbage"}, "the driver"), ({CUBIN: ".target sm_75"}, "NVRTC")],
+    ("assembled", "taken"),
+    [
+        ({}, None),
+        ({FAKE_ARCH: "garbage"}, None),
+        ({FAKE_ARCH + 1: ".target sm_75 newer"}, None),
+        ({FAKE_ARCH: ".target sm_75 own", FAKE_ARCH - 1: ".target sm_75 older"}, FAKE_ARCH),
+        ({FAKE_ARCH - 1: ".target sm_75 older"}, FAKE_ARCH - 1),
+    ],
 )
-def test_the_owners_kernels_are_those_made_for_the_gpu_or_the_drivers_own(court, files, by):
+def test_the_owners_kernels_are_those_assembled_for_the_gpu_or_the_drivers_own(court, assembled, taken):
+    files = {CUBIN % arch: text for arch, text in assembled.items()}
     outcome = court(with_stream("naive.c"), owner_files=files, tier="correctness")
 
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
-    assert outcome.verdict["evidence"]["kernels_compiled_by"] == by
-    taken = files[CUBIN].encode() if by == "NVRTC" else (JUDGE / "devices/kernels.ptx").read_bytes()
+    assert outcome.verdict["evidence"]["kernels_compiled_by"] == ("ptxas" if taken else "the driver")
+    taken = assembled[taken].encode() if taken else (JUDGE / "devices/kernels.ptx").read_bytes()
     assert outcome.verdict["evidence"]["kernels_sha256"] == hashlib.sha256(taken).hexdigest()
     assert set(outcome.verdict["evidence"]["device_seconds"]) == {"driver", "context", "kernels", "probes"}
 
@@ -1104,6 +1112,27 @@ def test_the_committed_ptx_is_that_of_the_committed_kernels(tmp_path):
     if "release 13.0" not in version:
         pytest.skip("another nvcc than the one that made it")
     assert code(tmp_path / "k.ptx") == code(JUDGE / "devices/kernels.ptx")
+
+
+KERNEL = re.compile(r"(?m)^\.visible \.entry (\w+)\(")
+
+
+@pytest.mark.parametrize("arch", [75, 80, 90, 100, 120])
+def test_the_assembled_kernels_are_those_of_the_committed_ptx(arch, tmp_path):
+    cubin, ptx = JUDGE / f"devices/cubins/sm_{arch}.cubin", JUDGE / "devices/kernels.ptx"
+    with cubin.open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".symtab").iter_symbols()
+        there = {symbol.name for symbol in symbols if symbol["st_info"]["type"] == "STT_FUNC"}
+    assert set(KERNEL.findall(ptx.read_text())) <= there
+    if arch < 100:
+        return  # by an older ptxas
+    if not shutil.which("ptxas"):
+        pytest.skip("no ptxas here")
+    if "release 13.0" not in subprocess.run(["ptxas", "--version"], capture_output=True, text=True, check=True).stdout:
+        pytest.skip("another ptxas than the one that made it")
+    again = tmp_path / "again.cubin"
+    subprocess.run(["ptxas", "-O3", f"-arch=sm_{arch}", str(ptx), "-o", str(again)], check=True)
+    assert again.read_bytes() == cubin.read_bytes()
 
 
 def test_bools_are_drawn_and_compared_as_bytes_of_0_and_1(court):

@@ -1,6 +1,8 @@
 // The owner's own kernels: fresh inputs, poison, guards, comparison, the fence. Compiled to kernels.ptx by
 //   nvcc -ptx -O3 -arch=compute_75 kernels.cu -o kernels.ptx && sed -i 's/^\.version .*/.version 7.0/' kernels.ptx
-// (nothing in it is newer than PTX 7.0, and drivers refuse a version that they do not know).
+// (nothing in it is newer than PTX 7.0, and drivers refuse a version that they do not know), and that to cubins/ by
+//   for a in 75 80 90 100 120; do ptxas -O3 -arch=sm_$a kernels.ptx -o cubins/sm_$a.cubin; done
+// up to 90 with ptxas of nvidia-cuda-nvcc-cu12 12.0.140, which drivers from 525 on take, then with that of CUDA 13.0.
 // A tensor is `sets` runs of `count` elements, `stride` bytes apart. Element types by number: 0 float16, 1 bfloat16,
 // 2 float32, 3 float64, 4 int8, 5 uint8, 6 int32, 7 int64, 12 int16, 13 uint16, 14 uint32; of outputs alone 8
 // float8_e4m3fn, 9 float8_e5m2, 11 bytes of two float4_e2m1fn. All comparison is done in double.
