@@ -9,13 +9,26 @@ import importlib.util
 import os
 import sys
 import time
-from typing import List, Sequence
+from typing import Any, List, Sequence
 
 IMPORTS: Sequence[str] = globals().get("IMPORTS", ())
 PACKAGE = "gpu_mcp_judge"
 TREE = "TREE_JUDGE"
 BEGAN = "JUDGE_BEGAN_S"
 """Environment variable that says when a process began to work, on the clock since boot, if that was not its start."""
+BYTECODE, BYTECODE_OF = "JUDGE_BYTECODE", "JUDGE_BYTECODE_OF"
+"""Environment variables: a folder with bytecode, and whose it is."""
+
+
+class BytecodeFolder:
+    """A finder that finds nothing: asked first for each module, it says where Python looks for the bytecode of that."""
+
+    def __init__(self, folder: str, packages: Sequence[str]) -> None:
+        self._folder, self._packages = folder, frozenset(packages)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Choose between the folder and the `__pycache__` beside the source; leave the search to the others."""
+        sys.pycache_prefix = self._folder if name.partition(".")[0] in self._packages else None
 
 
 def load_judge() -> bool:
@@ -51,6 +64,9 @@ def import_ahead(*, prepares: bool) -> None:
         prepares: Whether modules prepare what every task needs, and a module that cannot be imported ends the process.
     """
     gc.disable()
+    if os.environ.get(BYTECODE):
+        finder: Any = BytecodeFolder(os.environ[BYTECODE], os.environ.get(BYTECODE_OF, "").split())
+        sys.meta_path.insert(0, finder)
     try:
         for name in IMPORTS:
             try:

@@ -28,6 +28,7 @@ import traceback
 from typing import Any, Callable, Dict, List, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, numbers_of, stand_in_driver
+from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
 
 TYPES = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
@@ -141,6 +142,7 @@ def hook_triton(made: KernelCollection) -> None:
         "cuda", int(re.sub(r"\D", "", made.arch)), 32
     )
     title = "Triton " + version_of("triton")
+    shorten_cache_keys()
     runtime.driver.set_active(stand_in_driver(target))
     start = compiler.CompiledKernel.__init__
 

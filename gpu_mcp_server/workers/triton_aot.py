@@ -23,6 +23,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Dict, List, Optional, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, stand_in_driver
+from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
 
 BINARIES = ("cubin", "hsaco")
 LISTINGS = ("ptx", "amdgcn")
@@ -133,6 +134,7 @@ def compile_for(source: Any, target: Any, options: Dict[str, Any]) -> Tuple[Dict
     import triton
 
     if version() >= (3, 0):
+        shorten_cache_keys()
         made = triton.compile(source, target=target, options=options)
         about = made.metadata if isinstance(made.metadata, dict) else made.metadata._asdict()
         return dict(made.asm), about

@@ -14,6 +14,7 @@ from ..gpus.kfd import add_details, runtime_folder
 from ..gpus.nvml import driver_library
 from ..jobs.host_resources import Host
 from . import setup_lines, toolchain_probe
+from .bytecode import bytecode_of
 from .python_probe import ask_python
 from .version_cache import VersionCache
 
@@ -93,7 +94,7 @@ def describe_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "nvcc": nvcc,
         "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
         "toolchains": toolchain_probe.probe_toolchains(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
-        "judge": _judge_python(answers, wishes),
+        "judge": _judge_python(host, answers, wishes),
     }
     answers.keep()
     return about
@@ -164,7 +165,17 @@ def _toolkit_root(answers: VersionCache, nvcc: str) -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
 
 
-def _judge_python(answers: VersionCache, wishes: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def _judge_python(host: Host, answers: VersionCache, wishes: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """Return the judge's interpreter, and where the bytecode is that its packages lack."""
+    about = _choose_python(answers, wishes)
+    if about is None:
+        return None
+    lacking: Dict[str, Any] = about["uncompiled"]
+    folder = bytecode_of(host.state, host.level, about["path"], lacking)
+    return dict(about, uncompiled=sorted(lacking), bytecode=folder)
+
+
+def _choose_python(answers: VersionCache, wishes: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     """Choose an interpreter, and say why, and what must be shown inside the sandbox for it.
 
     One that the settings name is taken if it has NumPy. Else it is the first with torch, or the first with NumPy, and
@@ -237,7 +248,8 @@ def _about_python(answers: VersionCache, path: str, named: bool) -> Optional[Dic
     told = ask_python(answers, path)
     if not told:
         return None
-    about = {name: told[name] for name in ("version", "numpy", "torch", "torch_archs", "triton", "roots")}
+    names = ("version", "numpy", "torch", "torch_archs", "triton", "roots", "uncompiled")
+    about = {name: told[name] for name in names}
     # python3 on PATH may be a script of pyenv's, which no sandbox shows.
     about["path"] = path if named else told["executable"] or path
     return about

@@ -17,6 +17,17 @@ def version(name):
         return metadata.version(name)
     except Exception:
         return None
+def uncompiled():
+    from importlib.util import find_spec
+    found = {}
+    for name in ("numpy", "torch", "triton"):
+        try:
+            spec = find_spec(name)
+            if spec and not os.path.exists(spec.cached):
+                found[name] = [os.path.dirname(spec.origin), version(name)]
+        except Exception:
+            pass
+    return found
 def torch_archs():
     try:
         from importlib.util import find_spec
@@ -31,7 +42,7 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sy
     "roots": [sys.prefix, sys.base_prefix, real],
     "site": sysconfig.get_paths()["purelib"], "include": sysconfig.get_paths()["include"],
     "numpy": version("numpy"), "torch": version("torch"), "torch_archs": torch_archs(), "triton": version("triton"),
-    "sycl": version("intel-sycl-rt")}))
+    "sycl": version("intel-sycl-rt"), "uncompiled": uncompiled()}))
 """
 
 

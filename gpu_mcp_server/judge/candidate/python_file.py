@@ -13,6 +13,7 @@ from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import tensors
 from . import torch_extensions
 from .call_loop import saying
+from .triton_cache_key import shorten_cache_keys
 
 Reply = Dict[str, Any]
 
@@ -98,7 +99,9 @@ class PythonFile:
                 self.torch.cuda.set_device(self.device)
             prepare_files(self.task)
             sys.argv = [SOURCE]  # a parser of arguments at the file's top would stumble over ours
+            shorten_cache_keys()
             self.module = self.load_source()
+            shorten_cache_keys()  # where the file was the first to import Triton
             return self.take(self.module, message)
         # BaseException: a candidate that calls sys.exit at import must yield an error, not end the process silently.
         except BaseException as error:

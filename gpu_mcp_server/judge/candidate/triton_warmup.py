@@ -15,6 +15,7 @@ from typing import Any
 
 from ..folders import WORK
 from .python_file import CACHES
+from .triton_cache_key import shorten_cache_keys
 
 triton: Any = importlib.import_module("triton")
 tl: Any = importlib.import_module("triton.language")
@@ -38,6 +39,7 @@ def prepare() -> None:
     """Compile a kernel, and Triton's own C module, which the first launch builds and finds then."""
     os.environ["TRITON_CACHE_DIR"] = folder = os.path.join(WORK, ".cache", CACHES["TRITON_CACHE_DIR"])
     os.makedirs(folder, exist_ok=True)
+    shorten_cache_keys()
     try:
         compiler: Any = importlib.import_module("triton.compiler")
         backends: Any = importlib.import_module("triton.backends.compiler")

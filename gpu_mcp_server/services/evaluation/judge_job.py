@@ -122,7 +122,7 @@ def judge_spec(
                 role=role,
                 trusted=role == "owner",
                 workspace=role,
-                env=_environment(role, device, compiling),
+                env=_environment(role, device, compiling, python),
                 program=role_program(role, problem, device, candidate),
                 python=python.path,
             )
@@ -132,7 +132,7 @@ def judge_spec(
         files=files,
         trees=judge_tree(python.version, blobs, candidate.code if candidate is not None else {}),
         outputs=("verdict.json",),
-        roots=roots_of(probe, settings.hosts[host].roots),
+        roots=(*roots_of(probe, settings.hosts[host].roots), *filter(None, [python.bytecode])),
         gpus=_turn(device, judge=candidate is not None and mode == "judge"),
         limits=_limits(timing.first_call_s if compiles else None),
         min_level=min_level(settings),
@@ -182,11 +182,14 @@ def _modules(role: str, problem: Problem, device: str, candidate: BuiltCandidate
     ]
 
 
-def _environment(role: str, device: str, compiling: Mapping[str, str]) -> dict[str, str]:
+def _environment(role: str, device: str, compiling: Mapping[str, str], python: JudgePython) -> dict[str, str]:
+    common = {"OMP_PROC_BIND": "false"}
+    if python.bytecode:
+        common |= {"JUDGE_BYTECODE": python.bytecode, "JUDGE_BYTECODE_OF": " ".join(python.uncompiled)}
     if role != "candidate":
-        return {"OMP_PROC_BIND": "false"}
+        return common
     # libgomp's idle threads spin for milliseconds by default, on the cores that must stop the clock.
-    return {"OMP_PROC_BIND": "false", **({"GOMP_SPINCOUNT": "10000"} if device == "cpu" else {}), **compiling}
+    return {**common, **({"GOMP_SPINCOUNT": "10000"} if device == "cpu" else {}), **compiling}
 
 
 def _python(

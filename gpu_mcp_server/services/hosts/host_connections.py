@@ -58,6 +58,10 @@ class JudgePython(Model):
     torch_archs: tuple[str, ...] = ()
     """Names that its TORCH_CUDA_ARCH_LIST may have, as `9.0a`."""
     triton: str | None = None
+    uncompiled: tuple[str, ...] = ()
+    """Packages that have no bytecode beside them."""
+    bytecode: str = ""
+    """Folder where hostd compiles theirs."""
     why: str = ""
     """Why it was taken: who named it or where it was found, and what the others lack."""
 

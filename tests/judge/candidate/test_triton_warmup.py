@@ -23,6 +23,8 @@ from triton.compiler import ASTSource
 from triton.backends.compiler import GPUTarget
 from gpu_mcp_judge.candidate import triton_warmup
 triton.compile(ASTSource(triton_warmup.scale, triton_warmup.SIGNATURE, {}), target=GPUTarget("cuda", 90, 32))
+from triton.runtime.cache import triton_key
+assert triton_key() == triton.__version__, "it hashed 0.4 GB of itself"
 """
 
 

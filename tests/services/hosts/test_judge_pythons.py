@@ -34,7 +34,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VersionCache:
 
 def chosen(answers: VersionCache, pythons: dict[str, str], *, named: bool = False) -> Any:
     wishes = {"judge_pythons": list(pythons), "judge_reasons": pythons, "judge_named": named}
-    return host_probe._judge_python(answers, wishes)
+    return host_probe._choose_python(answers, wishes)
 
 
 def test_torch_comes_before_numpy_and_the_first_before_the_second(answers: VersionCache, tmp_path: Path):
