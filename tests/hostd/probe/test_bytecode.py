@@ -34,6 +34,8 @@ def wait_for(folder: Path, since: float = 0) -> None:
     while not (folder / MADE).exists() or (folder / MADE).stat().st_mtime < since:
         assert time.monotonic() < end, "not compiled in 100 s"
         time.sleep(0.05)
+    with (folder / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # its process ends after that
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ def fake_python(prefix: Path, *, numpy: str | None, torch: str | None) -> str:
     (prefix / "bin").mkdir(parents=True)
     python = prefix / "bin" / "python"
     about = {"version": "3.12.1", "executable": str(python), "roots": [str(prefix)]}
-    said = json.dumps({**about, "numpy": numpy, "torch": torch, "torch_archs": [], "triton": None})
+    has = {"numpy": numpy, "torch": torch, "torch_archs": [], "triton": None, "uncompiled": {}}
+    said = json.dumps({**about, **has})
     python.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
     python.chmod(0o755)
     return str(python)
