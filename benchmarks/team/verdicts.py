@@ -180,6 +180,8 @@ async def play(server: Server, options: argparse.Namespace) -> tuple[list[Level]
                 task.result()
             levels.append(level)
             print(row(level), file=sys.stderr, flush=True)
+            if options.markdown:  # after each: a machine may be lost before the last
+                options.markdown.write_text(page(levels, str(first.get("device")), options))
     return levels, str(first.get("device"))
 
 
@@ -256,10 +258,7 @@ def main() -> None:
         server.stop()
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             shutil.rmtree(folder)
-    text = page(levels, device, options)
-    if options.markdown:
-        options.markdown.write_text(text)
-    print(text)
+    print(page(levels, device, options))
 
 
 if __name__ == "__main__":
