@@ -1,9 +1,9 @@
-"""Count how often `compare` finds a kernel that became 3 % slower, and takes an unchanged one for changed.
+"""Count how often `compare` finds a kernel that became some per cent slower, and takes an unchanged one for changed.
 
     python benchmarks/judge/planted_slowdowns.py --device cuda --planted 100 --null 200 --json OUT
 
 A kernel iterates to the square root of x * x + 1. It has converged long before the end, so more iterations change the
-time and not the answer: the slower one makes 3 % more. Each comparison is one of `gpu-mcp-server compare`, of two
+time and not the answer: the slower one makes `--percent` more. Each comparison is one of `gpu-mcp-server compare`, of two
 folders; comparisons with a planted slow-down and without take turns. `--json` is written after each comparison and read
 at the start, so a call that ends early goes on. Besides the counts with their intervals, the report says how often
 random sets of all pairs of turns would have said so: those sets overlap, so that is no count.
@@ -27,9 +27,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from gpu_mcp_server.models.suite import Proportion  # noqa: E402 - after the path
-from gpu_mcp_server.recipes.kernel_comparison import TURNS, compare_kernels, decide  # noqa: E402
+from gpu_mcp_server.recipes.kernel_comparison import TURNS, compare_kernels, decide_by_looks  # noqa: E402
 
-ITERATIONS, SLOWER = 200, 206
+ITERATIONS = 200
 STEPS = (
     "float a = x[i] * x[i] + 1, v = a;\n        for (int k = 0; k < {0}; k++) v = 0.5f * (v + a / v);"
     "\n        y[i] = v;"
@@ -62,6 +62,7 @@ def given() -> argparse.Namespace:
     parser.add_argument("--device", choices=list(KERNELS), default="cuda")
     parser.add_argument("--planted", type=int, default=100)
     parser.add_argument("--null", type=int, default=200)
+    parser.add_argument("--percent", type=float, default=3.0, help="by which the planted kernel does more")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--judge-python", default=sys.executable, help="a Python with NumPy, on a GPU with torch")
     parser.add_argument("--deadline-s", type=float, default=math.inf)
@@ -70,7 +71,7 @@ def given() -> argparse.Namespace:
 
 
 def write_tree(folder: Path, device: str, iterations: int, mark: str) -> str:
-    """Write a folder with the problem and its kernel; `mark` makes its text another one than before."""
+    """Write a folder with the problem and its kernel; `mark` makes its text another one, which compiles once."""
     language, text = KERNELS[device]
     name = "newton.cu" if device == "cuda" else "newton.c"
     folder.mkdir()
@@ -80,15 +81,15 @@ def write_tree(folder: Path, device: str, iterations: int, mark: str) -> str:
     return str(folder)
 
 
-async def compare_once(lab: Any, options: argparse.Namespace, kind: str, number: int) -> dict[str, Any]:
+async def compare_once(lab: Any, options: argparse.Namespace, kind: str) -> dict[str, Any]:
     """Compare once; return the row, the seconds and the pairs' ratios."""
 
     async def unheard(_: str) -> None: ...
 
     with tempfile.TemporaryDirectory() as folder:
-        base = write_tree(Path(folder, "base"), options.device, ITERATIONS, f"base {kind} {number}")
-        iterations = SLOWER if kind == "planted" else ITERATIONS
-        head = write_tree(Path(folder, "head"), options.device, iterations, f"head {kind} {number}")
+        base = write_tree(Path(folder, "base"), options.device, ITERATIONS, "base")
+        iterations = round(ITERATIONS * (1 + options.percent / 100)) if kind == "planted" else ITERATIONS
+        head = write_tree(Path(folder, "head"), options.device, iterations, f"head {kind}")
         began = time.monotonic()
         found = await compare_kernels(lab, base, head, tell=unheard, turns=options.turns)
     (row,) = found.rows
@@ -108,7 +109,7 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             kind = max(left, key=lambda one: left[one] / max(wanted[one], 1))
             if left[kind] <= 0:
                 break
-            rows.append(await compare_once(lab, options, kind, len(rows)))
+            rows.append(await compare_once(lab, options, kind))
             longest = max(longest, rows[-1]["seconds"])
             options.json.write_text(json.dumps(rows, indent=1))
             said = {name: rows[-1][name] for name in ("kind", "status", "speed", "low", "high", "seconds", "note")}
@@ -119,7 +120,8 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 def redrawn(ratios: Sequence[float], turns: int) -> Counter[str]:
     """Return what random sets of pairs would have said, without replacement within a set; the sets overlap."""
     draw = random.Random(38)
-    return Counter(decide(draw.sample(ratios, turns)) for _ in range(DRAWS)) if len(ratios) >= 2 * turns else Counter()
+    drawn = (draw.sample(ratios, turns) for _ in range(DRAWS if len(ratios) >= 2 * turns else 0))
+    return Counter(decide_by_looks(each, turns) for each in drawn)
 
 
 def report(rows: Sequence[dict[str, Any]], turns: int) -> str:
@@ -145,7 +147,9 @@ def report(rows: Sequence[dict[str, Any]], turns: int) -> str:
         further += [f"- {kind}, random sets of {turns} of {len(ratios)} pairs: {shares}"] if drawn else []
     if rows:
         further.append(f"- seconds of a comparison: {statistics.median(row['seconds'] for row in rows):.1f} (median)")
-        further.append(f"- device: {rows[0]['device']}")
+        turns_made = Counter(row["turns"] for row in rows)
+        said = ", ".join(f"{count} times {number}" for number, count in sorted(turns_made.items()))
+        further += [f"- turns until it was decided: {said}", f"- device: {rows[0]['device']}"]
     return "\n".join([*lines, "", *further])
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ from gpu_mcp_server.cli.implementations import one_line
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.comparison import KernelChange, KernelChanges
 from gpu_mcp_server.models.evaluation import Evaluation
-from gpu_mcp_server.recipes.kernel_comparison import compare_kernels, decide, failure_of, touched_kernels
+from gpu_mcp_server.recipes.kernel_comparison import (
+    compare_kernels,
+    decide,
+    decide_by_looks,
+    failure_of,
+    touched_kernels,
+)
 from gpu_mcp_server.recipes.kernel_revisions import TreeProblem, open_tree, read_tree
 from tests.laboratory import laboratory
 
@@ -68,6 +75,30 @@ def git(repository: Path, *arguments: str) -> str:
 )
 def test_pairs_of_turns_decide(ratios: list[float], status: str):
     assert decide([math.log(ratio) for ratio in ratios]) == status
+
+
+def test_half_of_the_turns_decide_where_they_can_and_all_of_them_where_not():
+    even, spread = [0.970, 0.972, 0.969, 0.971], [0.90, 1.04, 0.95, 0.99]
+    assert decide_by_looks([math.log(ratio) for ratio in even], 8) == "slower"
+    assert decide_by_looks([math.log(ratio) for ratio in spread], 8) == "unknown"
+    assert decide_by_looks([math.log(ratio) for ratio in [*spread, *[0.9701, 0.9699] * 13]], 30) == "slower"
+    assert decide_by_looks([math.log(ratio) for ratio in [*even, *spread]], 8) == "slower", "later ones cannot undo it"
+
+
+@pytest.mark.parametrize("spread", [0.003, 0.01, 0.03, 0.1])
+@pytest.mark.parametrize("turns", [3, 6, 8])
+def test_looks_together_take_one_of_a_hundred_equal_kernels_for_changed(turns: int, spread: float):
+    draw = random.Random(f"{turns} {spread}")
+    found = [decide_by_looks([draw.gauss(0, spread) for _ in range(turns)], turns) for _ in range(2000)]
+    assert (
+        sum(status in ("slower", "faster") for status in found) <= 33
+    )  # 20 are expected at most, 4.5 is their deviation
+
+
+def test_three_per_cent_are_found_where_pairs_of_turns_differ_by_one():
+    draw = random.Random(3)
+    found = [decide_by_looks([draw.gauss(math.log(0.97), 0.01) for _ in range(8)], 8) for _ in range(1000)]
+    assert sum(status == "slower" for status in found) >= 950
 
 
 @pytest.mark.parametrize(
