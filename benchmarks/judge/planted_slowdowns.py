@@ -3,9 +3,9 @@
     python benchmarks/judge/planted_slowdowns.py --device cuda --planted 100 --null 200 --json OUT
 
 A kernel iterates to the square root of x * x + 1. It has converged long before the end, so more iterations change the
-time and not the answer: the slower one makes `--percent` more. Each comparison is one of `gpu-mcp-server compare`, of two
-folders; comparisons with a planted slow-down and without take turns. `--json` is written after each comparison and read
-at the start, so a call that ends early goes on. Besides the counts with their intervals, the report says how often
+time and not the answer: the slower one makes `--percent` more. Each comparison is one of `gpu-mcp-server compare`, of
+two folders; comparisons with a planted slow-down and without take turns. `--json` is written after each comparison and
+read at the start, so a call that ends early goes on. Besides the counts with their intervals, the report says how often
 random sets of all pairs of turns would have said so: those sets overlap, so that is no count.
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from gpu_mcp_server.errors import LimitExceeded, NotFound, PathRefused
-from gpu_mcp_server.services.workspaces.local_files import checked_path
+from gpu_mcp_server.services.workspaces.local_files import LEFT_OUT, checked_path
 
 MAX_FILES = 20_000
 MAX_BYTES = 2 << 30
@@ -218,7 +218,7 @@ def _walk(folder: Path, prefix: str, root: Path, rules: Rules, chosen: Selection
     for entry in entries:
         path = prefix + entry.name
         source, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
-        if entry.name == ".git" or _is_ignored(path, is_folder, rules):
+        if entry.name in LEFT_OUT or _is_ignored(path, is_folder, rules):
             yield None
         elif is_secret(path + "/" if is_folder else path):
             chosen.secrets.append(path)

@@ -174,6 +174,8 @@ class RemoteRuns:
         async def says(text: str) -> None:
             return
 
+        if plan.mode == "program":
+            return (await self._session.push(Path(plan.problem), None, says)).workspace_id
         with_headers = "transform_nccl" if plan.mode == "nccl" else "import_problem"
         workspace_id, path = await self._session.push_named(with_headers, Path(plan.problem), says)
         return f"{IN_WORKSPACE}{workspace_id}/{path}"

@@ -98,14 +98,16 @@ class ApplyReport(ResultModel):
     workspace_id: str
     """The copy."""
     of: str
-    """The original workspace; it stays unchanged."""
+    """The program's own workspace, without any kernel; it stays unchanged."""
     attempt_id: str
     replaces: str
     cases: int
     """Sets of inputs that the kernel answers."""
     kernel_speedup: float | None = None
+    kernels: list[str]
+    """Attempts whose kernels are in the copy, this one last."""
     patch: str
-    """Artifact: the changes as a unified diff."""
+    """Artifact: all changes to the original workspace; `git apply` takes it."""
     files: list[str]
     notes: list[str] = []
 
@@ -115,6 +117,7 @@ class ApplyReport(ResultModel):
             f"workspace {self.workspace_id}: a copy of {self.of} in which {self.attempt_id} answers {self.replaces} at "
             f"{_counted(self.cases, 'set')} of inputs",
             "run it with PYTHONPATH=speedup_overlay before the command; without that, the program is as before",
+            *([f"kernels in it: {', '.join(self.kernels)}"] if len(self.kernels) > 1 else []),
             f"changed: {', '.join(self.files)}",
             f"patch: read_artifact {self.patch}",
             *(f"note: {note}" for note in self.notes),
@@ -137,29 +140,43 @@ class VerifyOptions(Model):
     """Seconds to wait for the end; after that the call returns a job_id."""
 
 
+class PlacedKernel(Model):
+    """A kernel in a copy, and what it did in a run."""
+
+    attempt_id: str | None = None
+    replaces: str = ""
+    speedup: float | None = None
+    """Alone, as it was judged."""
+    calls: int | None = None
+    """Calls that it answered in a run: the fewest of all runs."""
+    passed_on: int | None = None
+    """Calls of a run that it was not judged at: the program's own code, or a kernel put in before, answered them."""
+
+    def line_text(self) -> str:
+        """Return its name, calls and speed-up on one line."""
+        name = " for ".join(filter(None, (self.attempt_id, self.replaces))) or "the kernel"
+        passed = f"; {self.passed_on} calls of a run went to the program's own code" if self.passed_on else ""
+        return f"{name} ran {self.calls} times in each run{passed}"
+
+
 class VerifyReport(ResultModel):
-    """Result of verify_in_place: the speed-up of the whole program by a kernel."""
+    """Result of verify_in_place: the speed-up of the whole program by the kernels in a copy."""
 
     status: str
-    """faster, slower, same (the interval holds 1), wrong (outputs differ), unused (the kernel never ran), failed,
+    """faster, slower, same (the interval holds 1), wrong (outputs differ), unused (a kernel never ran), failed,
     timeout, running."""
     host: str
     workspace_id: str
-    attempt_id: str | None = None
     speedup: float | None = None
     """Speed-up of the whole: median over pairs of time before over time after, measured outside the program."""
     speedup_low: float | None = None
     speedup_high: float | None = None
     """Ends of its 95 % interval."""
-    kernel_speedup: float | None = None
     before_s: float | None = None
-    """Median seconds of a run without the kernel."""
+    """Median seconds of a run without the kernels."""
     after_s: float | None = None
     pairs: int = 0
-    kernel_calls: int | None = None
-    """Calls that the kernel answered in a run: the fewest of all runs."""
-    passed_on: int | None = None
-    """Calls of a run that went to the program's own code: the kernel was not judged at their inputs."""
+    kernels: list[PlacedKernel] = []
     compared: str = ""
     """What all runs wrote, against the first run without the kernel."""
     notes: list[str] = []
@@ -176,24 +193,24 @@ class VerifyReport(ResultModel):
                 f"a run takes {format_duration(self.before_s)} before and {format_duration(self.after_s)} after, "
                 f"medians of {self.pairs} alternating runs each, measured outside the program"
             )
-        if self.kernel_calls is not None:
-            passed = f"; {self.passed_on} calls of a run went to the program's own code" if self.passed_on else ""
-            lines.append(f"the kernel ran {self.kernel_calls} times in each run{passed}")
+        lines += [kernel.line_text() for kernel in self.kernels if kernel.calls is not None]
         lines += [f"outputs: {self.compared}"] if self.compared else []
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"--- output\n{self.output}"] if self.output else []
-        about = {"job": self.job_id, "kernel": self.attempt_id, "workspace": self.workspace_id}
+        about = {"job": self.job_id, "workspace": self.workspace_id}
         lines.append("; ".join(f"{k} {v}" for k, v in about.items() if v))
         return "\n".join(line for line in lines if line)
 
     def _head(self) -> str:
         if self.speedup is None or self.speedup_low is None or self.speedup_high is None:
             return f"{UNDONE[2]}{self.status}; see the notes and the output below"
-        kernel = f"{self.kernel_speedup:.2f} times as a kernel, " if self.kernel_speedup else ""
+        alone = [f"{kernel.speedup:.2f}" for kernel in self.kernels if kernel.speedup]
+        of = "a kernel" if len(self.kernels) == 1 else f"{len(self.kernels)} kernels"
+        kernel = f"{' and '.join(alone)} times as {of}, " if alone and len(alone) == len(self.kernels) else ""
         whole = f"{self.speedup:.2f} ({self.speedup_low:.2f} to {self.speedup_high:.2f}) of the whole"
         words = {
             "faster": "the program became faster",
-            "slower": "the program became slower: take the kernel out",
+            "slower": f"the program became slower: take the kernel{'s' if len(self.kernels) > 1 else ''} out",
             "same": "no gain is shown: the interval holds 1",
         }
         return f"{kernel}{whole}: {words.get(self.status, self.status)}"

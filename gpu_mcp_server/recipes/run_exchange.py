@@ -121,7 +121,7 @@ def sent_run(plan: RunPlan, problem: str) -> SentRun:
 
     Args:
         plan: With absolute paths, as `read_plan` leaves it.
-        problem: Its problem's id, or workspace:ID/PATH.
+        problem: Its problem's id, workspace:ID/PATH, or in mode program the program's workspace.
 
     Raises:
         NotFound, PathRefused, LimitExceeded: If a file cannot be read.
@@ -161,10 +161,11 @@ def lay_plan(sent: SentRun, folder: Path) -> RunPlan:
         BadRequest: If its problem is a path.
     """
     plan = sent.plan
-    known = plan.problem.startswith(IN_WORKSPACE) or plan.names_known_problem()
-    if plan.problem and not known:
+    by_path = plan.mode != "program" and plan.problem.startswith(IN_WORKSPACE)
+    if plan.problem and not by_path and not plan.names_known_problem():
         raise BadRequest(
-            f"{plan.problem!r} is no problem of this server.", hint="Name a problem_id, or workspace:ID/PATH."
+            f"{plan.problem!r} is no problem of this server.",
+            hint="Name a problem_id, or workspace:ID/PATH; in mode program a workspace_id.",
         )
 
     def laid(kind: str, files: list[GivenFile]) -> list[str]:

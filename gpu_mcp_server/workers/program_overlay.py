@@ -1,9 +1,10 @@
-"""Puts a judged kernel into a running program: for an operator, function, forward or Triton kernel, at known calls.
+"""Puts judged kernels into a running program: for an operator, function, forward or Triton kernel, at known calls.
 
-Lies in an overlay's folder beside `overlay.json`, the candidate, program_hooks, launcher_call, kernel_launches and
+Lies in an overlay's folder beside `overlay.json`, the candidates, program_hooks, launcher_call, kernel_launches and
 call_records;
 `sitecustomize` of that folder installs it, so that a program runs without it where PYTHONPATH does not name the folder.
-A call with other types, sizes, steps or values than the kernel was judged at goes to the program's own code.
+A call with other types, sizes, steps or values than a kernel was judged at goes to what was there before: the program's
+own code, or a kernel put in earlier. While a kernel runs no other answers, so that it runs as it was judged.
 """
 
 import atexit
@@ -17,11 +18,14 @@ import sys
 import threading
 import warnings
 import weakref
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COUNTS = "GPU_MCP_OVERLAY_COUNTS"
-"""Names the file that says at the program's end how often the kernel ran; the process's number is put behind it."""
+"""Names the file that says at the program's end how often each kernel ran; the process's number is put behind it."""
+NO_CALLS = {"calls": 0, "passed_on": 0}
+RUNNING = threading.local()
+"""`busy` while a kernel runs, or a forward is computed again for its gradients."""
 
 
 class Overlay:
@@ -32,7 +36,6 @@ class Overlay:
         self.torch: Any = importlib.import_module("torch")
         self.records: Any = importlib.import_module("call_records")
         self.calls = self.passed_on = 0
-        self._local = threading.local()
         self._models: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
         self._cases = {self.records.key_of_recorded(case): case for case in plan["cases"]}
         compiler: Any = getattr(self.torch, "compiler", None)
@@ -51,14 +54,15 @@ class Overlay:
             self._launch = getattr(ctypes.CDLL(path), self.plan["entry"])
             self._launch.restype = ctypes.c_int
             return
-        spec = importlib.util.spec_from_file_location("gpu_mcp_candidate", path)
+        name = "gpu_mcp_candidate_%s" % self.plan["attempt_id"].replace("-", "_")
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
         self._file = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._file)
 
     def answer(self, original: Any, args: Any, kwargs: Any, module: Any = None) -> Any:
         """Answer a call by the kernel where it is known, else by the program's own code."""
-        if self._is_compiling() or getattr(self._local, "busy", False):  # busy: the kernel uses what it replaces
+        if self._is_compiling() or getattr(RUNNING, "busy", False):  # busy: the kernel uses what it replaces
             return original(*args, **kwargs)
         case, skeleton = self._case(args, kwargs)
         if case is None:
@@ -66,7 +70,7 @@ class Overlay:
             return original(*args, **kwargs)
         weights = [] if module is None else self._weights(module)
         given = [*skeleton.tensors, *weights]
-        self._local.busy = True
+        RUNNING.busy = True
         try:
             below = self.plan["kind"] == "operator"  # torch differentiates it above
             if not below and self.torch.is_grad_enabled() and any(t.requires_grad for t in given):
@@ -74,7 +78,7 @@ class Overlay:
             else:
                 found = self._run(case, skeleton.leaves, given, module)
         finally:
-            self._local.busy = False
+            RUNNING.busy = False
         self.calls += 1
         return self.records.fill(case["answer"], list(found), case["answer_leaves"])
 
@@ -82,7 +86,7 @@ class Overlay:
         """Answer a launch of a Triton kernel where it is known: the answers go where the program's kernel writes."""
         launches: Any = importlib.import_module("kernel_launches")
         named = launches.named_arguments(args, kwargs)
-        if getattr(self._local, "busy", False) or any(name not in named for name in self.plan["written"]):
+        if getattr(RUNNING, "busy", False) or any(name not in named for name in self.plan["written"]):
             return original(*args, **kwargs)
         plain = launches.plain_grid(kernel, grid, args, kwargs)
         case, skeleton = self._case(*launches.as_call(plain, args, kwargs, self.plan["pure"]))
@@ -91,11 +95,11 @@ class Overlay:
             return original(*args, **kwargs)
         targets = [named[name] for name in self.plan["written"]]
         in_place = all(name in self.plan["pure"] and named[name].is_contiguous() for name in self.plan["written"])
-        self._local.busy = True
+        RUNNING.busy = True
         try:
             found = self._run(case, skeleton.leaves, list(skeleton.tensors), None, targets if in_place else None)
         finally:
-            self._local.busy = False
+            RUNNING.busy = False
         with self.torch.no_grad():
             for target, value in zip(targets, found):
                 if value is not target:
@@ -191,13 +195,13 @@ class Overlay:
 
             @staticmethod
             def backward(ctx: Any, *gradients: Any) -> Any:
-                overlay._local.busy = True
+                RUNNING.busy = True
                 try:
                     with torch.enable_grad():
                         values = [v.detach().requires_grad_(v.requires_grad) for v in ctx.saved_tensors]
                         found = again(values)
                 finally:
-                    overlay._local.busy = False
+                    RUNNING.busy = False
                 wanted = [v for v in values if v.requires_grad]
                 pairs = [(f, g) for f, g in zip(found, gradients) if f.requires_grad and g is not None]
                 heads, tails = [f for f, _ in pairs], [g for _, g in pairs]
@@ -205,11 +209,6 @@ class Overlay:
                 return tuple(next(made) if v.requires_grad else None for v in values)
 
         return list(Replaced.apply(*given))
-
-    def write_counts(self) -> None:
-        """Say how often the kernel ran."""
-        with open("%s.%d" % (os.environ[COUNTS], os.getpid()), "w", encoding="utf-8") as file:
-            json.dump({"calls": self.calls, "passed_on": self.passed_on}, file)
 
 
 def replaced_function(overlay: Overlay, function: Any) -> Any:
@@ -273,19 +272,31 @@ def replace_operator(overlay: Overlay) -> None:
     overlay.library = library  # type: ignore[attr-defined]
 
 
+def write_counts(overlays: List[Optional[Overlay]]) -> None:
+    """Say how often each kernel ran; one that was never loaded answered nothing."""
+    told = [{"calls": each.calls, "passed_on": each.passed_on} if each else NO_CALLS for each in overlays]
+    with open("%s.%d" % (os.environ[COUNTS], os.getpid()), "w", encoding="utf-8") as file:
+        json.dump(told, file)
+
+
 def install() -> None:
-    """Arrange that the kernel is put in when the program imports what it replaces."""
+    """Arrange that each kernel is put in when the program imports what it replaces."""
     with open(os.path.join(HERE, "overlay.json"), encoding="utf-8") as file:
-        plan: Dict[str, Any] = json.load(file)
+        plans: List[Dict[str, Any]] = json.load(file)["kernels"]
+    made: List[Optional[Overlay]] = [None] * len(plans)
+    if os.environ.get(COUNTS):
+        atexit.register(write_counts, made)
+    for number in range(len(plans)):
+        install_kernel(number, plans[number], made)
+
+
+def install_kernel(number: int, plan: Dict[str, Any], made: List[Optional[Overlay]]) -> None:
+    """Arrange that one is put in, and loaded then."""
     hooks: Any = importlib.import_module("program_hooks")
-    made: List[Overlay] = []
 
     def overlay() -> Overlay:
-        if not made:
-            made.append(Overlay(plan))
-            if os.environ.get(COUNTS):
-                atexit.register(made[0].write_counts)
-        return made[0]
+        found = made[number] = made[number] or Overlay(plan)
+        return found
 
     where, _, name = plan["replaces"].partition(":")
     puts = {"module": replaced_class, "launch": replaced_kernel}
@@ -301,8 +312,18 @@ def install() -> None:
             hooks.replace_function(sys.modules[where], name, put_in)
 
     if plan["kind"] != "operator" and where in ("__main__", "program_main"):
-        hooks.MAIN[name] = put_in
+        before = hooks.MAIN.get(name)
+        hooks.MAIN[name] = put_in if before is None else both(before, put_in)
     elif plan["kind"] == "operator" or where.partition(".")[0] == "torch":
         hooks.watch_import("torch", replace)  # as a whole: what the kernel needs is not there in the middle of it
     else:
         hooks.watch_import(where, replace)
+
+
+def both(first: Any, second: Any) -> Any:
+    """Return a function that puts a kernel in after another one."""
+
+    def put_in(it: Any) -> Any:
+        return second(first(it))
+
+    return put_in

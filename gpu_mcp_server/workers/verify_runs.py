@@ -1,7 +1,8 @@
 """Runs a command alternately in two folders, times it from outside, and keeps its outputs.
 
 Takes one JSON document: `argv`, `folder` for results, `before` and `after` (folders), `overlay` (goes before
-the second's PYTHONPATH), `pairs`, `run_s` (limit of a run), `files` (outputs, by their path in a folder).
+the second's PYTHONPATH), `kernels` (how many it has), `pairs`, `run_s` (limit of a run), `files` (outputs, by path
+in a folder).
 
 Each run has a fresh copy of its folder at one path, and its processes are ended after it, so that a run leaves
 nothing in its folder to the next. What is kept stays in memory until all runs are over. A program that
@@ -26,7 +27,7 @@ KEPT_BYTES = 4 << 20
 ALL_KEPT_BYTES = 24 << 20
 """Of all outputs that differ."""
 WORDS = 1200
-MOST_PROCESSES, COUNT_BYTES = 1000, 1000
+MOST_PROCESSES, COUNT_BYTES = 1000, 2000
 """Of a run, and of what each says of its calls."""
 
 
@@ -60,7 +61,7 @@ class AlternatingRuns:
         if took is None or not self.keep(side):
             return None
         if side == "after":
-            self.about["counts"].append(counts_of(os.path.join(self.folder, "counts")))
+            self.about["counts"].append(counts_of(os.path.join(self.folder, "counts"), self.plan["kernels"]))
         return took
 
     def _clean(self) -> None:
@@ -164,15 +165,16 @@ def digest_of(folder: str) -> str:
     return total.hexdigest()
 
 
-def counts_of(path: str) -> Dict[str, int]:
-    """Return how often the kernel ran in a run, over all of its processes."""
-    found = {"calls": 0, "passed_on": 0}
+def counts_of(path: str, kernels: int) -> List[Dict[str, int]]:
+    """Return how often each kernel ran in a run, over all of its processes."""
+    found = [{"calls": 0, "passed_on": 0} for _ in range(kernels)]
     for each in glob.glob(glob.escape(path) + ".*")[:MOST_PROCESSES]:
         try:
             with open(each, encoding="utf-8") as file:
                 told = json.loads(file.read(COUNT_BYTES))
-            for name in found:
-                found[name] += max(0, int(told[name]))
+            for one, said in zip(found, told):
+                for name in one:
+                    one[name] += max(0, int(said[name]))
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     return found

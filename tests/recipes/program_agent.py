@@ -18,7 +18,9 @@ step, prompt = sys.argv[1], sys.stdin.read()
 if step.startswith("target"):
     assert "find_hotspots says:" in prompt and "bench.py" in prompt
     chosen = "recurrence:scan" if "could not be used" in prompt else "recurrence:scam"
-    handed = {"target": "" if os.environ.get("SCENARIO") == "nothing" else chosen, "why": "a loop over time"}
+    scenario = os.environ.get("SCENARIO")
+    gives_up = scenario == "nothing" or (scenario == "gives up" and chosen.endswith("scan"))
+    handed = {"target": "" if gives_up else chosen, "why": "a loop over time"}
 elif step.startswith("specification"):
     assert "def scan(x, keep):" in prompt, "the program's own code is not in the prompt"
     handed = {"operation": "y[t] = x[t] + keep[t] * y[t - 1]"}

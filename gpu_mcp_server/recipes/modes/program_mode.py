@@ -68,9 +68,13 @@ async def _capture(ground: Ground, workspace_id: str) -> Ending | None:
         if not named:
             if (over := ground.over()) is not None:
                 return over
-            target, refused = await _chosen(ground, f"target-{number:03}", str(hot["said"]), refused)
+            before = refused
+            target, refused = await _chosen(ground, f"target-{number:03}", str(hot["said"]), before)
             if not target and not refused:
-                return Ending("no_gain", "the agent chose no target: nothing here is worth a kernel; see hotspots-001")
+                why = "the agent chose no target: nothing here is worth a kernel; see hotspots-001"
+                return Ending(
+                    "no_gain", f"{why}; its last one was refused: {before}"[:WHY_CHARACTERS] if before else why
+                )
         if target:
             refused = await _recorded(ground, f"capture-{number:03}", workspace_id, target)
         if not refused:

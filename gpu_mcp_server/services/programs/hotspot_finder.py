@@ -100,6 +100,7 @@ class HotspotFinder:
                 "options": options.model_dump(),
                 "torch_python": torch_python(target.probe),
                 "has_kernel": has_kernel,
+                "ignores_environment": ignores_environment(python),
             },
             gpus=min(1, len(target.probe.gpus)),
         )
@@ -201,7 +202,11 @@ def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedTool
 def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJob) -> list[str]:
     notes: list[str] = []
     if ended.row.context.get("has_kernel"):
-        notes.append(f"the kernel that apply_attempt put in was switched on: PYTHONPATH={OVERLAY}")
+        notes.append(
+            "the kernels that apply_attempt put in were off: the interpreter's options -E and -I ignore PYTHONPATH"
+            if ended.row.context.get("ignores_environment")
+            else f"the kernels that apply_attempt put in were switched on: PYTHONPATH={OVERLAY}"
+        )
     if code := ended.about.get("code"):
         notes.append(f"the program ended with {code}; times until then are shown. {last_words(ended)}")
     if found.wall_s >= options.record_s:

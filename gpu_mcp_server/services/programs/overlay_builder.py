@@ -1,11 +1,12 @@
-"""Puts a judged kernel into a copy of a program's workspace, as an overlay that a variable switches on and off."""
+"""Puts judged kernels into a copy of a program's workspace, as an overlay that a variable switches on and off."""
 
-import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gpu_mcp_server.errors import BadRequest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpu_mcp_server.errors import BadRequest, LimitExceeded
 from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.problem import Problem
@@ -14,7 +15,8 @@ from gpu_mcp_server.package_files import JUDGE, WORKERS
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.programs.capture_content import GRID, MAIN
-from gpu_mcp_server.services.programs.program_text import decode_source
+from gpu_mcp_server.services.programs.git_patch import git_patch
+from gpu_mcp_server.services.programs.program_text import decode_source, overlay_line
 from gpu_mcp_server.services.store import Store
 from gpu_mcp_server.workers.program_hooks import hooked_script
 
@@ -28,6 +30,44 @@ FORMS = {
 }
 """Form of a candidate by its language."""
 TEXT_BYTES = 1 << 20
+MOST_KERNELS = 16
+PLAN_BYTES = MOST_KERNELS << 20
+Name = Field(max_length=300)
+
+
+class KernelEntry(BaseModel):
+    """One kernel of an overlay: what is read of it here; the rest is for `workers/program_overlay.py`."""
+
+    model_config = ConfigDict(extra="allow")
+    attempt_id: str = Name
+    problem_id: str = Name
+    kind: str = Name
+    target: str = Name
+    candidate: str = Name
+
+
+class OverlayFile(BaseModel):
+    """An overlay's `overlay.json`; whoever writes the workspace could write it too."""
+
+    of: str = Name
+    kernels: list[KernelEntry] = Field(min_length=1, max_length=MOST_KERNELS)
+
+
+def parse_overlay(data: bytes, workspace_id: str) -> OverlayFile:
+    """Return what an overlay holds.
+
+    Raises:
+        BadRequest: If its file has another form than apply_attempt writes.
+    """
+    try:
+        return OverlayFile.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg'][:200]}"
+        raise BadRequest(
+            f"{PLAN} of workspace {workspace_id} is not as apply_attempt writes it ({why}).",
+            hint="Put the kernels into the program's own workspace anew.",
+        ) from error
 
 
 class OverlayBuilder:
@@ -41,43 +81,53 @@ class OverlayBuilder:
 
         Args:
             attempt_id: A correct attempt at a captured problem.
-            workspace_id: The program's files; they are left as they are.
+            workspace_id: The program's files, or a copy with kernels, which the new copy has too; a kernel of the same
+                problem makes place. Both are left as they are.
 
         Raises:
-            BadRequest: If the attempt is not correct, the workspace has a kernel already, or there is no sound way.
+            BadRequest: If the attempt is not correct, or there is no sound way.
+            LimitExceeded: If the copy has `MOST_KERNELS` already.
             NotFound: If a handle names nothing.
         """
         attempt = await self._store.experience.get(attempt_id)
         problem = await self._store.problems.get(attempt.problem_id or "")
         _check(attempt, problem)
-        await self._check_plain(workspace_id)
-        plan = overlay_plan(problem, attempt) | {"of": workspace_id}
-        changed, hooked = await self._files(attempt, plan), await self._hooked_script(plan, problem, workspace_id)
-        copy = await self._copy(workspace_id, {**changed, **hooked})
-        patch = await self._patch(workspace_id, {**changed, **hooked})
+        known = {ref.path: ref for ref in await self._store.workspaces.manifest(workspace_id)}
+        of, there = workspace_id, list[KernelEntry]()
+        if PLAN in known:
+            overlay = parse_overlay(
+                await self._store.workspaces.read_bytes(workspace_id, PLAN, PLAN_BYTES), workspace_id
+            )
+            of, there = overlay.of, overlay.kernels
+        plan = overlay_plan(problem, attempt)
+        kernels = [each for each in there if each.problem_id != problem.problem_id]
+        if len(kernels) >= MOST_KERNELS:
+            raise LimitExceeded(
+                f"Workspace {workspace_id} has {len(kernels)} kernels; the limit is {MOST_KERNELS}.",
+                hint="Put it into a copy that has fewer.",
+            )
+        plans = [*(each.model_dump() for each in kernels), plan]
+        changed = await self._files(attempt, plan) | await self._hooked_script(plan, problem, workspace_id)
+        changed[PLAN] = f"{json.dumps({'of': of, 'kernels': plans}, indent=1)}\n".encode()
+        gone = {f"{FOLDER}/{each.candidate}" for each in there if each not in kernels}
+        kept = [ref for path, ref in known.items() if path not in changed and path not in gone]
+        copy = await self._copy(kept, changed)
+        notes = _notes(plan, attempt)
+        notes += [f"it takes the place of {each.attempt_id}" for each in there if each not in kernels]
         return ApplyReport(
             workspace_id=copy,
-            of=workspace_id,
+            of=of,
             attempt_id=attempt_id,
             replaces=f"{plan['kind']} {problem.adapter['target']}",
             cases=len(plan["cases"]),
             kernel_speedup=attempt.speedup,
-            patch=await self._store.artifacts.put(patch.encode(), name="speedup.patch", media_type="text/x-diff"),
-            files=sorted({**changed, **hooked}),
-            notes=_notes(plan, attempt),
+            kernels=[each["attempt_id"] for each in plans],
+            patch=await self._store.artifacts.put(
+                (await self._patch(of, copy)).encode(), name="speedup.patch", media_type="text/x-diff"
+            ),
+            files=sorted(changed),
+            notes=notes,
         )
-
-    async def _check_plain(self, workspace_id: str) -> None:
-        """Refuse a workspace that has a kernel: a second overlay would take the first one's place.
-
-        Raises:
-            BadRequest: If it has one.
-        """
-        if any(ref.path == PLAN for ref in await self._store.workspaces.manifest(workspace_id)):
-            raise BadRequest(
-                f"Workspace {workspace_id} has a kernel put in already; a copy holds one kernel.",
-                hint="Give the program's own workspace, of which it is a copy.",
-            )
 
     async def _files(self, attempt: Attempt, plan: Mapping[str, Any]) -> dict[str, bytes]:
         """Return the overlay's files."""
@@ -93,7 +143,7 @@ class OverlayBuilder:
             "launcher_call.py": JUDGE / "candidate" / "launcher_call.py",
         }
         found = {f"{FOLDER}/{name}": path.read_bytes() for name, path in sources.items()}
-        return found | {PLAN: json.dumps(plan).encode(), f"{FOLDER}/{plan['candidate']}": content}
+        return found | {f"{FOLDER}/{plan['candidate']}": content}
 
     async def _library(self, text: str, language: str, attempt: Attempt) -> bytes:
         source = CandidateSource(text, cast("Any", language), NAMES[language])
@@ -112,10 +162,9 @@ class OverlayBuilder:
             return {}
         path = str(problem.adapter.get("script") or "").removeprefix("./")
         text = decode_source(await self._store.workspaces.read_bytes(workspace_id, path, TEXT_BYTES), path)
-        line = (
-            f'{name} = getattr(__import__("sys").modules.get("program_hooks"), "MAIN", {{}})'
-            f'.get("{name}", lambda it: it)({name})  # itself without the overlay'
-        )
+        line = overlay_line(name)
+        if line in text.splitlines():
+            return {}
         try:
             hooked = hooked_script(text, name, line)
         except SyntaxError as error:
@@ -127,28 +176,20 @@ class OverlayBuilder:
             )
         return {path: hooked.encode()}
 
-    async def _copy(self, workspace_id: str, changed: Mapping[str, bytes]) -> str:
+    async def _copy(self, kept: Sequence[FileRef], changed: Mapping[str, bytes]) -> str:
         workspaces, artifacts = self._store.workspaces, self._store.artifacts
-        kept = [ref for ref in await workspaces.manifest(workspace_id) if ref.path not in changed]
         stored = await artifacts.put_blobs(changed.values())
         refs = [FileRef(path, sha256, size) for path, (sha256, size) in zip(changed, stored, strict=True)]
         copy = await workspaces.create()
         return await workspaces.place(copy, copy, [*kept, *refs])
 
-    async def _patch(self, workspace_id: str, changed: Mapping[str, bytes]) -> str:
-        """Return the changes as a unified diff; binary files are only named."""
-        there = {ref.path for ref in await self._store.workspaces.manifest(workspace_id)}
-        parts: list[str] = []
-        for path, content in sorted(changed.items()):
-            before = await self._store.workspaces.read_bytes(workspace_id, path) if path in there else b""
-            try:
-                old, new = before.decode(), content.decode()
-            except UnicodeDecodeError:
-                parts.append(f"Binary file {path}: read_file of the copy, {len(content)} bytes\n")
-                continue
-            first = f"a/{path}" if path in there else "/dev/null"
-            parts += difflib.unified_diff(old.splitlines(True), new.splitlines(True), first, f"b/{path}")
-        return "".join(parts)
+    async def _patch(self, of: str, copy: str) -> str:
+        """Return what the copy changed and added, as a patch of the program's own workspace."""
+        workspaces = self._store.workspaces
+        old = {ref.path: ref.sha256 for ref in await workspaces.manifest(of)}
+        paths = [ref.path for ref in await workspaces.manifest(copy) if old.get(ref.path) != ref.sha256]
+        before = {path: await workspaces.read_bytes(of, path) for path in paths if path in old}
+        return git_patch(before, {path: await workspaces.read_bytes(copy, path) for path in paths})
 
 
 def overlay_plan(problem: Problem, attempt: Attempt) -> dict[str, Any]:
@@ -187,7 +228,8 @@ def overlay_plan(problem: Problem, attempt: Attempt) -> dict[str, Any]:
         "cases": cases,
         "form": form,
         "entry": attempt.entry or "launch",
-        "candidate": "candidate.so" if form == "library" else "candidate.py",
+        "target": facts["target"],
+        "candidate": f"{attempt.attempt_id}.{'so' if form == 'library' else 'py'}",
         "attempt_id": attempt.attempt_id,
         "problem_id": problem.problem_id,
     }

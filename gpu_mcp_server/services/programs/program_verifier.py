@@ -2,16 +2,15 @@
 
 import asyncio
 import base64
-import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.judge.numerics.stats import median, median_interval
-from gpu_mcp_server.models.program_speed import VerifyOptions, VerifyReport
+from gpu_mcp_server.models.program_speed import PlacedKernel, VerifyOptions, VerifyReport
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
@@ -21,7 +20,7 @@ from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob,
 from gpu_mcp_server.services.programs.hotspot_finder import ignores_environment, split_command
 from gpu_mcp_server.services.programs.output_comparison import compare_outputs
 from gpu_mcp_server.services.programs.overlay_builder import FOLDER as OVERLAY
-from gpu_mcp_server.services.programs.overlay_builder import PLAN
+from gpu_mcp_server.services.programs.overlay_builder import PLAN, PLAN_BYTES, OverlayFile, parse_overlay
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 PURPOSE = "verify"
@@ -56,7 +55,8 @@ class RunRecord(BaseModel):
     model_config = ConfigDict(strict=True)
     before_s: list[Seconds] = Field(max_length=60)
     after_s: list[Seconds] = Field(max_length=60)
-    counts: list[KernelCounts] = Field(max_length=61)
+    counts: list[list[KernelCounts]] = Field(max_length=61)
+    """Of each run, those of each kernel."""
     texts: list[str] = Field(max_length=2 * 61 * MOST_OUTPUTS)
     """Outputs that differ, in base64."""
     before_outputs: list[Run] = Field(max_length=61)
@@ -66,7 +66,7 @@ class RunRecord(BaseModel):
     side: str = Field(max_length=10)
     said: str = Field(max_length=5000)
 
-    def check(self, pairs: int, names: int) -> None:
+    def check(self, pairs: int, names: int, kernels: int) -> None:
         """Check that each pair is there, or the run that failed is named.
 
         Raises:
@@ -79,6 +79,8 @@ class RunRecord(BaseModel):
         runs = [*self.before_outputs, *self.after_outputs]
         if not len(self.counts) == len(self.before_outputs) == len(self.after_outputs) == pairs + 1:
             raise ValueError("counts or outputs are not those of each run")
+        if any(len(each) != kernels for each in self.counts):
+            raise ValueError("a run's counts are not those of each kernel")
         if any(len(run) != names or max(run) >= len(self.texts) for run in runs):
             raise ValueError("an output of a run is missing")
         for text in self.texts:
@@ -126,9 +128,9 @@ class ProgramVerifier:
                 hint="Remove them from the command.",
             )
         names = _checked_names(outputs)
-        plan = await self._plan(workspace_id)
+        overlay = await self._overlay(workspace_id)
         target = await self._targets.program(command, workspace_id, host)
-        files = await self._sides(str(plan.get("of")), workspace_id)
+        files = await self._sides(overlay.of, workspace_id)
         blobs = {ref.sha256: self._tools.artifacts.blob_path(ref.sha256) for ref in files}
         target = target.with_files(files, blobs)
         job = ToolJob(
@@ -137,7 +139,7 @@ class ProgramVerifier:
             worker="verify_runs",
             plan={
                 "argv": list(command), "folder": FOLDER, "before": "before", "after": "after", "overlay": OVERLAY,
-                "pairs": options.pairs, "run_s": options.run_s, "files": names,
+                "kernels": len(overlay.kernels), "pairs": options.pairs, "run_s": options.run_s, "files": names,
             },
             outputs=(ABOUT,),
             limit_s=options.timeout_s,
@@ -146,7 +148,7 @@ class ProgramVerifier:
             extra_files={},
             context={
                 "options": options.model_dump(), "names": names, "copy": workspace_id,
-                "kernel": plan.get("attempt_id"),
+                "kernels": [[each.attempt_id, f"{each.kind} {each.target}"] for each in overlay.kernels],
             },
             gpus=min(1, len(target.probe.gpus)),
         )  # fmt: skip
@@ -158,15 +160,15 @@ class ProgramVerifier:
             return VerifyReport(status="running", host=target.host, workspace_id=workspace_id, job_id=job_id)
         return await self.finish(done, await self._tools.row(job_id))
 
-    async def _plan(self, workspace_id: str) -> dict[str, Any]:
+    async def _overlay(self, workspace_id: str) -> OverlayFile:
         try:
-            found = json.loads(await self._workspaces.read_bytes(workspace_id, PLAN))
-        except (NotFound, ValueError) as error:
+            data = await self._workspaces.read_bytes(workspace_id, PLAN, PLAN_BYTES)
+        except NotFound as error:
             raise BadRequest(
-                f"Workspace {workspace_id} has no kernel put in: {PLAN} is missing or no JSON.",
+                f"Workspace {workspace_id} has no kernel put in: {PLAN} is missing.",
                 hint="Give the workspace_id that apply_attempt returned.",
             ) from error
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        return parse_overlay(data, workspace_id)
 
     async def _sides(self, before: str, after: str) -> list[FileRef]:
         """Return both workspaces' files, each in a folder of its own."""
@@ -183,28 +185,30 @@ class ProgramVerifier:
     async def finish(self, done: FinishedJob, row: JobRow) -> VerifyReport:
         """Turn a finished job into its report; may be done twice."""
         ended = await self._tools.fetch_results(done, row, ABOUT)
-        kernel = str(row.context["kernel"] or "")
-        report = VerifyReport(
-            status="failed", host=done.host, workspace_id=row.context["copy"], job_id=row.job_id, attempt_id=kernel
-        )
+        report = VerifyReport(status="failed", host=done.host, workspace_id=row.context["copy"], job_id=row.job_id)
         options = VerifyOptions(**row.context["options"])
-        report = report.model_copy(update=await asyncio.to_thread(_measured, ended, options, row.context["names"]))
-        try:
-            report = report.model_copy(
-                update={"kernel_speedup": (await self._tools.experience.get(kernel)).speedup if kernel else None}
-            )
-        except NotFound:
-            report.notes.append(f"the attempt {kernel} is unknown here: its own speed-up is left out")
+        placed = [await self._placed(attempt_id, replaces) for attempt_id, replaces in row.context["kernels"]]
+        update = await asyncio.to_thread(_measured, ended, options, row.context["names"], placed)
+        unknown = [f"the speed-up of {one.attempt_id} alone is unknown here" for one in placed if not one.speedup]
+        report = report.model_copy(update=update | {"notes": [*update.get("notes", []), *unknown]})
         reason = report.summary().partition("\n")[0][:300]
-        evidence = {name: getattr(report, name) for name in ("speedup", "speedup_low", "speedup_high", "kernel_calls")}
+        evidence = {name: getattr(report, name) for name in ("speedup", "speedup_low", "speedup_high")}
         await self._tools.experience.finish(
             row.attempt_id or "",
             status="ok" if report.speedup is not None else report.status,
             reason=reason,
-            evidence={**evidence, "kernel": kernel},
+            evidence={**evidence, "kernels": [[each.attempt_id, each.calls] for each in report.kernels]},
             median_us=None,
         )
         return report
+
+    async def _placed(self, attempt_id: str, replaces: str) -> PlacedKernel:
+        """Return a kernel with its own speed-up, where its attempt is on record."""
+        try:
+            speedup = (await self._tools.experience.get(attempt_id)).speedup
+        except NotFound:
+            speedup = None
+        return PlacedKernel(attempt_id=attempt_id, replaces=replaces, speedup=speedup)
 
 
 def _checked_names(outputs: Sequence[str]) -> list[str]:
@@ -216,27 +220,34 @@ def _checked_names(outputs: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(outputs)) or ["stdout"]
 
 
-def _measured(ended: FinishedToolJob, options: VerifyOptions, names: Sequence[str]) -> dict[str, Any]:
-    found = measured_runs(ended.status, ended.about, names, options)
+def _measured(
+    ended: FinishedToolJob, options: VerifyOptions, names: Sequence[str], placed: Sequence[PlacedKernel]
+) -> dict[str, Any]:
+    found = measured_runs(ended.status, ended.about, names, options, placed)
     return found if ended.status == "ok" else found | {"output": ended.output}
 
 
-def why_unused(passed_on: int) -> str:
+def why_unused(kernel: PlacedKernel) -> str:
     """Return why a run's time says nothing of a kernel, by the calls that went to the program's own code."""
-    if passed_on:
+    name = f"the kernel {kernel.attempt_id}"
+    if kernel.passed_on:
         return (
-            f"the kernel never ran: all {passed_on} calls of a run have other types, sizes, steps or values than it "
+            f"{name} never ran: all {kernel.passed_on} calls of a run have other types, sizes, steps or values than it "
             "was judged at, or modules of other attributes (training mode is one): capture with the command that you "
             "measure"
         )
     return (
-        "the kernel never ran, and the program never called what it replaces: another script or part of it ran than "
+        f"{name} never ran, and the program never called what it replaces: another script or part of it ran than "
         "was captured, or the interpreter reads no PYTHONPATH"
     )
 
 
 def measured_runs(
-    status: str, record: Mapping[str, Any], names: Sequence[str], options: VerifyOptions
+    status: str,
+    record: Mapping[str, Any],
+    names: Sequence[str],
+    options: VerifyOptions,
+    placed: Sequence[PlacedKernel],
 ) -> dict[str, Any]:
     """Return what a job's runs say, as fields of a report; what the record says counts only if the job ended well.
 
@@ -245,6 +256,7 @@ def measured_runs(
         record: What its worker wrote down, or the program in its place.
         names: The outputs.
         options: Pairs that were asked for, tolerances.
+        placed: The kernels in the copy.
     """
     if status != "ok":
         return {
@@ -253,7 +265,7 @@ def measured_runs(
         }
     try:
         about = RunRecord.model_validate(record)
-        about.check(options.pairs, len(names))
+        about.check(options.pairs, len(names), len(placed))
     except ValueError as error:  # ValidationError is one
         why = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         where = ".".join(map(str, why["loc"])) or "lengths"
@@ -263,17 +275,16 @@ def measured_runs(
         return {"notes": [f"{side} {about.failed[:300]}"], "output": about.said[-1200:]}
     before, after = about.before_s, about.after_s
     middle, low, high = median_interval([b / a for b, a in zip(before, after, strict=True)])
-    calls = min(each.calls for each in about.counts)
     texts = [base64.b64decode(text) for text in about.texts]
     one, other = ([[texts[at] for at in run] for run in side] for side in (about.before_outputs, about.after_outputs))
     compared = compare_outputs(names, one, other, options)
     found: dict[str, Any] = {
-        "before_s": median(before), "after_s": median(after), "pairs": len(before), "kernel_calls": calls,
-        "passed_on": max(each.passed_on for each in about.counts),
+        "before_s": median(before), "after_s": median(after), "pairs": len(before),
+        "kernels": counted_kernels(placed, about.counts),
         "compared": compared.wrong or compared.unsteady or compared.said,
     }  # fmt: skip
-    if not calls:
-        return found | {"status": "unused", "notes": [why_unused(max(each.passed_on for each in about.counts))]}
+    if unused := [why_unused(each) for each in found["kernels"] if not each.calls]:
+        return found | {"status": "unused", "notes": unused}
     if compared.unsteady:
         return found | {"notes": [UNSTEADY]}
     if compared.wrong:
@@ -283,3 +294,13 @@ def measured_runs(
     return found | {
         "status": status, "speedup": middle, "speedup_low": low, "speedup_high": high, "notes": notes,
     }  # fmt: skip
+
+
+def counted_kernels(placed: Sequence[PlacedKernel], counts: Sequence[Sequence[KernelCounts]]) -> list[PlacedKernel]:
+    """Return the kernels with the fewest calls that each answered in a run, and the most that went past it."""
+    return [
+        kernel.model_copy(
+            update={"calls": min(each.calls for each in runs), "passed_on": max(each.passed_on for each in runs)}
+        )
+        for kernel, runs in zip(placed, zip(*counts, strict=True), strict=True)
+    ]

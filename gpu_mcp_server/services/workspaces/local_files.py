@@ -12,6 +12,8 @@ MAX_PATH_BYTES = 512
 MAX_PART_BYTES = 255
 MAX_LOCAL_FILES = 2000
 MAX_LOCAL_BYTES = 64 << 20
+LEFT_OUT = (".git", "__pycache__")
+"""Of a folder: its history, and what Python makes anew."""
 IN_WORKSPACE = "workspace:"
 """Begins the path of a problem that lies in a workspace: workspace:ID/PATH."""
 
@@ -122,7 +124,7 @@ def _walk(folder: Path, prefix: str, root: Path, above: tuple[Path, ...]) -> Ite
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
             name, source = prefix + entry.name, Path(entry.path)
-            if entry.name == ".git":
+            if entry.name in LEFT_OUT:
                 continue
             if entry.is_symlink():
                 source = source.resolve(strict=True)

@@ -86,7 +86,7 @@ class Workspaces:
     async def write_local(self, workspace_id: str | None, local_path: Path) -> WorkspaceListing:
         """Copy a file or folder of the server's own machine into a workspace, or into a new one.
 
-        A folder's content keeps its paths relative to the folder; `.git` is left out. A link is followed
+        A folder's content keeps its paths relative to the folder; `LEFT_OUT` is left out. A link is followed
         when it stays inside the folder.
 
         Raises:

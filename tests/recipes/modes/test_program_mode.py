@@ -51,19 +51,24 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-def begun(
-    lab: Lab, folder: Path, calls: int = 150, target: str = "", scenario: str = "", script: str = "bench.py"
-) -> str:
+def write_program(folder: Path) -> None:
+    (folder / "loop").mkdir()
     for name, text in FILES.items():
-        (folder / "loop").mkdir(exist_ok=True)
         (folder / "loop" / name).write_text(text)
-    options = {"command": [PYTHON or "python3", script, str(calls)], "target": target, "pairs": 6}
-    values: dict[str, Any] = {
-        "name": "loop", "mode": "program", "problem": "loop", "language": "c", "program": options,
+
+
+def plan_values(calls: int, target: str = "", scenario: str = "", script: str = "bench.py") -> dict[str, Any]:
+    return {
+        "name": "loop", "mode": "program", "problem": "loop", "language": "c",
+        "program": {"command": [PYTHON or "python3", script, str(calls)], "target": target, "pairs": 6},
         "agent": {**AGENT, "environment": {"SCENARIO": scenario}}, "target": {"speedup": 1.5},
         "accept_provisional": True,
     }  # fmt: skip
-    return Runs(lab).create(plan_of(values, folder))
+
+
+def begun(lab: Lab, folder: Path, calls: int = 150, **more: str) -> str:
+    write_program(folder)
+    return Runs(lab).create(plan_of(plan_values(calls, **more), folder))
 
 
 @needs_torch
@@ -102,6 +107,13 @@ async def test_an_agent_that_finds_nothing_worth_a_kernel_ends_the_run(lab: Lab,
     state = await Runs(lab).go(begun(lab, tmp_path, calls=2, scenario="nothing"))
     assert (state.stopped, state.spent.agent_calls) == ("no_gain", 1) and "worth a kernel" in state.why
     assert state.best is None and "program.target" in state.next_step
+
+
+@needs_torch
+async def test_an_agent_that_gives_up_leaves_its_last_refusal_in_the_report(lab: Lab, tmp_path: Path):
+    state = await Runs(lab).go(begun(lab, tmp_path, calls=2, scenario="gives up"))
+    assert (state.stopped, state.spent.agent_calls) == ("no_gain", 2)
+    assert "its last one was refused: " in state.why and "has no function scam" in state.why, state.why
 
 
 @needs_torch

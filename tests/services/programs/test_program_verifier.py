@@ -1,13 +1,13 @@
 """A program by turns with and without a kernel: real runs of small programs, without torch; what they must not pass."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.program_speed import VerifyOptions, VerifyReport
+from gpu_mcp_server.models.program_speed import PlacedKernel, VerifyOptions, VerifyReport
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.programs.output_comparison import WrittenText, compare_outputs, data_difference
 from gpu_mcp_server.services.programs.program_verifier import measured_runs
@@ -17,9 +17,10 @@ PYTHON = "/usr/bin/python3"
 COUNTING = """
 import json, os
 with open("%s.%d" % (os.environ["GPU_MCP_OVERLAY_COUNTS"], os.getpid()), "w") as file:
-    json.dump({"calls": 3, "passed_on": 1}, file)
+    json.dump([{"calls": 3, "passed_on": 1}], file)
 """
 """An overlay whose kernel ran."""
+ENTRY = {"attempt_id": "a-1", "problem_id": "p-1", "kind": "operator", "target": "aten::mm", "candidate": "a-1.so"}
 PRINTS = "import os\nprint('epoch 1 took: loss', 0.5 if 'GPU_MCP_OVERLAY_COUNTS' not in os.environ else {after})\n"
 
 
@@ -30,12 +31,18 @@ async def lab() -> AsyncIterator[Lab]:
 
 
 async def verify(
-    lab: Lab, text: str, *more: str, overlay: str = COUNTING, outputs: list[str] | None = None, **options: Any
+    lab: Lab,
+    text: str,
+    *more: str,
+    overlay: str = COUNTING,
+    outputs: list[str] | None = None,
+    kernels: Sequence[Mapping[str, str]] = (ENTRY,),
+    **options: Any,
 ) -> VerifyReport:
     of = (await lab.store.workspaces.write(None, {"bench.py": text})).workspace_id
     files: Mapping[str, str] = {
         "bench.py": text,
-        "speedup_overlay/overlay.json": json.dumps({"of": of, "attempt_id": None}),
+        "speedup_overlay/overlay.json": json.dumps({"of": of, "kernels": kernels}),
         "speedup_overlay/sitecustomize.py": overlay,
     }
     copy = (await lab.store.workspaces.write(None, files)).workspace_id
@@ -48,7 +55,8 @@ async def test_a_measured_program_has_an_interval_its_kernel_s_count_and_equal_n
     assert found.status in ("faster", "slower", "same"), found.summary()
     low, middle, high = found.speedup_low or 0, found.speedup or 0, found.speedup_high or 0
     assert 0 < low <= middle <= high and found.pairs == 6
-    assert (found.kernel_calls, found.passed_on) == (3, 1)
+    assert [(kernel.calls, kernel.passed_on) for kernel in found.kernels] == [(3, 1)]
+    assert "a-1 for operator aten::mm ran 3 times in each run; 1 calls of a run went" in found.summary()
     assert found.compared == "stdout: 2 numbers agree" and "of the whole" in found.summary()
     runs = (await lab.commands.status(found.job_id or "")).stdout.splitlines()
     assert len(runs) == 2 + 2 * 6 and runs[:3:2] == ["first run, without the kernel", "pair 1 of 6, without the kernel"]
@@ -69,6 +77,18 @@ async def test_other_numbers_an_unused_kernel_and_a_failing_program_are_no_gain(
     assert gone.status == "failed" and "left no file gone.json" in gone.summary()
 
 
+async def test_each_of_several_kernels_must_have_run(lab: Lab):
+    kernels = [ENTRY, {**ENTRY, "attempt_id": "a-2", "target": "aten::add"}]
+    ran = COUNTING.replace('"passed_on": 1}', '"passed_on": 1}, {"calls": CALLS, "passed_on": 7}')
+    both = await verify(lab, "print(1.0)\n", overlay=ran.replace("CALLS", "4"), kernels=kernels)
+    assert [kernel.calls for kernel in both.kernels] == [3, 4] and both.speedup, both.summary()
+    one = await verify(lab, "print(1.0)\n", overlay=ran.replace("CALLS", "0"), kernels=kernels)
+    assert (one.status, one.speedup) == ("unused", None), one.summary()
+    assert "the kernel a-2 never ran: all 7 calls" in one.summary() and "a-1 never" not in one.summary()
+    fewer = await verify(lab, "print(1.0)\n", kernels=kernels)
+    assert fewer.status == "unused", "a record that leaves a kernel out says nothing of it"
+
+
 async def test_what_could_not_be_measured_is_refused_before_it_runs(lab: Lab):
     with pytest.raises(BadRequest, match="ignore PYTHONPATH"):
         await verify(lab, "print(1)\n", "-uI")
@@ -77,6 +97,9 @@ async def test_what_could_not_be_measured_is_refused_before_it_runs(lab: Lab):
     plain = (await lab.store.workspaces.write(None, {"bench.py": "print(1)\n"})).workspace_id
     with pytest.raises(BadRequest, match="no kernel put in"):
         await lab.programs.verifier.verify([PYTHON, "bench.py"], plain)
+    for kernels in ([], [{"attempt_id": "a-1"}], [ENTRY] * 17):
+        with pytest.raises(BadRequest, match="not as apply_attempt writes it"):
+            await verify(lab, "print(1)\n", kernels=kernels)
 
 
 OPTIONS = VerifyOptions(rtol=1e-3, atol=0)
@@ -142,15 +165,18 @@ async def test_a_run_neither_changes_the_other_side_nor_learns_which_one_it_is(l
 
 
 GOOD: dict[str, Any] = {
-    "before_s": [2.0] * 6, "after_s": [1.0] * 6, "counts": [{"calls": 1, "passed_on": 0}] * 7,
+    "before_s": [2.0] * 6, "after_s": [1.0] * 6, "counts": [[{"calls": 1, "passed_on": 0}]] * 7,
     "texts": ["MS4w"], "before_outputs": [[0]] * 7, "after_outputs": [[0]] * 7,
     "failed": "", "side": "", "said": "",
 }  # fmt: skip
 
 
+PLACED = [PlacedKernel(attempt_id="a-1")]
 FORGED: list[dict[str, Any]] = [
     {"counts": [1]},
-    {"counts": [{"calls": "9", "passed_on": 0}] * 7},
+    {"counts": [[{"calls": "9", "passed_on": 0}]] * 7},
+    {"counts": [[]] * 7},
+    {"counts": [[{"calls": 1, "passed_on": 0}] * 2] * 7},
     {"counts": []},
     {"before_s": [float("inf")] * 6},
     {"before_s": [float("nan")] * 6},
@@ -165,11 +191,11 @@ FORGED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("forged", FORGED)
 def test_a_forged_record_is_refused_in_words(forged: dict[str, Any]):
-    found = measured_runs("ok", {**GOOD, **forged}, ["stdout"], VerifyOptions(pairs=6))
+    found = measured_runs("ok", {**GOOD, **forged}, ["stdout"], VerifyOptions(pairs=6), PLACED)
     assert set(found) == {"notes"} and "says nothing" in found["notes"][0]
 
 
 def test_a_record_counts_only_where_its_job_ended_well():
-    assert measured_runs("ok", GOOD, ["stdout"], VerifyOptions(pairs=6))["speedup"] == 2.0
-    ended = measured_runs("timeout", GOOD, ["stdout"], VerifyOptions(pairs=6))
+    assert measured_runs("ok", GOOD, ["stdout"], VerifyOptions(pairs=6), PLACED)["speedup"] == 2.0
+    ended = measured_runs("timeout", GOOD, ["stdout"], VerifyOptions(pairs=6), PLACED)
     assert ended["status"] == "timeout" and "speedup" not in ended

@@ -105,7 +105,7 @@ async def test_launches_of_a_triton_kernel_are_a_problem_and_another_kernel_answ
         overlay = {"PYTHONPATH": str(folder / "speedup_overlay"), "GPU_MCP_OVERLAY_COUNTS": str(folder / "counts")}
         with_it = await asyncio.to_thread(run, **overlay)
         told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
-    assert told == [{"calls": 3, "passed_on": 0}]
+    assert told == [[{"calls": 3, "passed_on": 0}]]
     ours, theirs = ([float(word) for word in text.split()[1:]] for text in (with_it, plain))
     assert ours == pytest.approx(theirs, rel=1e-5)
 

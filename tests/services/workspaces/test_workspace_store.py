@@ -188,6 +188,8 @@ async def test_a_local_folder_is_copied_without_git_and_links_inside_are_followe
     (folder / "run").chmod(0o755)
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("x")
+    (folder / "src" / "__pycache__").mkdir()
+    (folder / "src" / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"x")
     (folder / "link.cu").symlink_to("src/a.cu")
     (folder / "linked").symlink_to("src")
     listing = await workspaces.write_local(None, folder)
