@@ -134,6 +134,8 @@ class VerifyOptions(Model):
     """Limit of one run."""
     rtol: float = Field(default=1e-3, ge=0)
     atol: float = Field(default=1e-6, ge=0)
+    skip_unsteady: bool = False
+    """Leave out numbers that differ between runs without the kernel, such as times; the answer counts them."""
     timeout_s: float = Field(default=1700.0, gt=0, le=1800)
     """Limit of all runs together."""
     wait_s: float = Field(default=240.0, ge=0, le=240)

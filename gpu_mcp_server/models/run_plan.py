@@ -188,6 +188,8 @@ class ProgramSpeedup(Model):
     rtol: float = Field(default=1e-3, ge=0)
     """Relative tolerance of the program's outputs."""
     atol: float = Field(default=1e-6, ge=0)
+    skip_unsteady: bool = False
+    """Leave out numbers that differ between runs without the kernel, such as times."""
 
 
 class RunPlan(Model):

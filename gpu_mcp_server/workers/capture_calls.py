@@ -356,11 +356,9 @@ def find_build(recorder: CallRecorder, module: Any) -> Optional[int]:
 def run_program(plan: Dict[str, Any], rest: List[str]) -> None:
     """Run the program, its script with a hook where the function is the script's own."""
     where, _, name = plan["target"].partition(":")
-    if plan["kind"] in ("function", "launch") and where == "__main__" and not rest[0].startswith("-"):
-        hooks: Any = importlib.import_module("program_hooks")
-        if hooks.run_hooked(rest[0], rest[1:], name):
-            return
-    importlib.import_module("python_profile").play(rest)
+    in_script = plan["kind"] in ("function", "launch") and where == "__main__" and not rest[0].startswith("-")
+    if not in_script or not importlib.import_module("program_hooks").run_hooked(rest[0], rest[1:], name):
+        importlib.import_module("python_profile").play(rest)
 
 
 def main(arguments: List[str]) -> None:
@@ -397,4 +395,5 @@ def main(arguments: List[str]) -> None:
 
 
 if __name__ == "__main__":
+    sys.path[:] = dict.fromkeys([os.path.dirname(os.path.abspath(__file__)), *sys.path])  # -I and -P leave it out
     main(sys.argv[1:])

@@ -144,7 +144,7 @@ async def _measure(ground: Ground, workspace_id: str) -> Ending:
     applied = await ground.step("apply-001", "pipeline", _answered(put_in))
     if "copy" not in applied:
         return Ending("unmeasured", f"{attempt_id} cannot be put in: {applied['said']}"[:WHY_CHARACTERS])
-    options = VerifyOptions(pairs=wish.pairs, run_s=wish.run_s, rtol=wish.rtol, atol=wish.atol)
+    options = VerifyOptions(**wish.model_dump(include={"pairs", "run_s", "rtol", "atol", "skip_unsteady"}))
 
     async def measure() -> dict[str, Any]:
         found = await programs.verifier.verify(

@@ -227,6 +227,11 @@ def captured_problem(
     return problem.model_copy(update={"copy_state": kind == "module"})
 
 
+def reads_script(target: str, kind: Target, found: CallRecording, build: int) -> bool:
+    """Say whether what is captured is defined in the script: a function of it, or a module with a part of its class."""
+    return f"{MAIN}:" in json.dumps(found.modules[build]) if kind == "module" else target.startswith("__main__:")
+
+
 def _set_record(one: RecordedSet) -> dict[str, Any]:
     tensors = [t.model_dump(exclude_none=True) for t in one.tensors]
     return {"tensors": tensors, "leaves": one.leaves, "answer": one.answer, "answer_leaves": one.answer_leaves}

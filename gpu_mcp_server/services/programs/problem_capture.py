@@ -28,6 +28,7 @@ from gpu_mcp_server.services.programs.capture_content import (
     captured_problem,
     chosen_sets,
     parse_calls,
+    reads_script,
     replayable_inputs,
     told_set,
 )
@@ -199,13 +200,15 @@ class ProblemCapture:
     ) -> ProblemInfo:
         files: dict[str, str] = {}
         if kind != "operator" and (workspace_id := row.context["workspace_id"]):
-            files = await self.program_files(workspace_id, found, str(row.context["script"]))
+            files = await self._program_files(workspace_id, found)
+            if reads_script(target, kind, found, sets[0].module):
+                files |= await self._script_files(workspace_id, str(row.context["script"]).removeprefix("./"))
         samples = ended.files.get(SAMPLES, b"")
         problem = captured_problem(target, kind, found, sets, samples, files, str(row.context["script"]), options)
         return await self._registry.keep(problem, host=row.host)
 
-    async def program_files(self, workspace_id: str, found: CallRecording, script: str) -> dict[str, str]:
-        """Return the texts of the modules that the program had loaded, and its script's definitions."""
+    async def _program_files(self, workspace_id: str, found: CallRecording) -> dict[str, str]:
+        """Return the texts of the modules that the program had loaded."""
         there = [file.path for file in await self._workspaces.manifest(workspace_id)]
         named = module_files(found.loaded, there)
         known: dict[str, str] = {}
@@ -221,9 +224,13 @@ class ProblemCapture:
                     hint="Capture an operator, or run the function from a smaller script.",
                 )
             texts[name] = known[path]
-        if script.removeprefix("./") in there:
-            texts[f"{MAIN}.py"] = definitions_of(await self._text(workspace_id, script.removeprefix("./")))
         return texts
+
+    async def _script_files(self, workspace_id: str, script: str) -> dict[str, str]:
+        """Return the script's definitions; nothing if the command names none of the workspace."""
+        if all(file.path != script for file in await self._workspaces.manifest(workspace_id)):
+            return {}
+        return {f"{MAIN}.py": definitions_of(await self._text(workspace_id, script))}
 
     async def _text(self, workspace_id: str, path: str) -> str:
         return decode_source(await self._workspaces.read_bytes(workspace_id, path, TEXT_BYTES), path)

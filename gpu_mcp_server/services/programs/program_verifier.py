@@ -34,8 +34,8 @@ NOT_PROTECTED = (
 )
 SHOWS_NOTHING = "the outputs show nothing of the kernel's answers: print a loss, or name a file that holds numbers"
 UNSTEADY = (
-    "the program as it was writes something else in each run, so that nothing can be compared: seed it, leave times "
-    "out, or name another output"
+    "the program as it was writes something else in each run, so that nothing can be compared: seed it; leave times "
+    "out, or have them left out by options.skip_unsteady; or name another output"
 )
 Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 Run = Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MOST_OUTPUTS)]

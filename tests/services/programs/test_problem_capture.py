@@ -85,6 +85,22 @@ async def test_a_module_s_calls_are_a_problem_that_is_judged_by_the_program_s_ow
 
 
 @needs_torch
+async def test_a_script_is_read_only_where_what_is_captured_is_defined_in_it(lab: Lab):
+    part = "import torch\n\n\nclass Half(torch.nn.Module):\n    def forward(self, x):\n        return x / 2\n"
+    script = (
+        "import torch, part\ndevice = 'cpu'\n\n\ndef moved(x):\n    return 2 * x.to(device) + 1\n\n\n"
+        "if device:\n    device = 'cpu'\nmodel = torch.nn.Sequential(part.Half())\nmodel(moved(torch.ones(2, 3)))\n"
+    )
+    workspace = (await lab.store.workspaces.write(None, {"program.py": script, "part.py": part})).workspace_id
+    command = [PYTHON, "program.py"]
+    found = await lab.programs.capture.capture(command, "Sequential.*", workspace)
+    assert found.problem, found.summary()
+    assert set((await lab.store.problems.get(found.problem.problem_id)).files) > {"part.py"}
+    refused = await lab.programs.capture.capture(command, "__main__:moved", workspace)
+    assert "Line 9 of the script changes device" in refused.summary()
+
+
+@needs_torch
 async def test_indices_cannot_be_varied_so_times_are_never_confirmed(lab: Lab):
     found = await capture(lab, GPT, "aten::embedding", "1", "8", "4")
     assert found.replayable == ["indices"] and found.problem and "never confirmed" in found.summary()

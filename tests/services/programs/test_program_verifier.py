@@ -148,6 +148,21 @@ def test_the_outputs_of_every_run_are_compared():
     assert unsteady.unsteady and not unsteady.wrong
 
 
+def test_numbers_that_differ_without_the_kernel_too_are_left_out_where_that_is_asked_for():
+    skip = VerifyOptions(rtol=1e-3, atol=0, skip_unsteady=True)
+    before = [[b"loss 4.5, 8 ms"], [b"loss 4.5, 9 ms"], [b"loss 4.5, 8 ms"]]
+    found = compare_outputs(["stdout"], before, [[b"loss 4.5001, 70 ms"], [b"loss 4.5, 8 ms"]], skip)
+    assert not found.wrong and not found.unsteady and not found.empty
+    assert found.said == ("stdout: 1 number agrees, 1 left out, which differ without the kernel too (number 2 first)")
+    assert compare_outputs(["stdout"], before, [[b"loss 4.6, 8 ms"]], skip).wrong
+    assert compare_outputs(["stdout"], before, [[b"loss 4.5, 8 s"]], skip).wrong, "words are compared"
+    assert compare_outputs(["stdout"], [*before, [b"cost 4.5, 8 ms"]], [[b"loss 4.5, 8 ms"]], skip).unsteady
+    assert compare_outputs(["x"], [[b"\0a"], [b"\0b"]], [[b"\0a"]], skip).unsteady, "bytes are no numbers"
+    nothing = compare_outputs(["stdout"], [[b"8 ms"], [b"9 ms"]], [[b"7 ms"]], skip)
+    assert nothing.empty and "no other numbers, which shows nothing" in nothing.said
+    assert compare_outputs(["stdout"], before, [[b"loss 4.5, 8 ms"]], OPTIONS).unsteady
+
+
 async def test_a_run_neither_changes_the_other_side_nor_learns_which_one_it_is(lab: Lab):
     """Each run finds its files as they were given; whatever it tries is seen, or comes to nothing."""
     text = "import os\nprint(len(os.listdir()), os.getcwd(), 1.0)\nopen('left', 'w').close()\n"
