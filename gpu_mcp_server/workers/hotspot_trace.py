@@ -393,5 +393,5 @@ def main(arguments: List[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:] = dict.fromkeys([os.path.dirname(os.path.abspath(__file__)), *sys.path])  # -I and -P leave it out
+    sys.path[:] = dict.fromkeys([os.path.dirname(os.path.abspath(sys.argv[0])), *sys.path])  # -I and -P leave it out
     main(sys.argv[1:])

@@ -113,9 +113,9 @@ async def make_dispatcher(
 async def apply_attempt(
     overlays: OverlaysDep,
     attempt_id: Annotated[str, Field(description="Correct attempt at a captured problem.")],
-    workspace_id: Annotated[str, Field(description="The program's workspace; it stays as it is.")],
+    workspace_id: Annotated[str, Field(description="The program's workspace or a copy with kernels; it stays.")],
 ) -> ApplyReport:
-    """Copy a workspace and put a judged kernel in, as an overlay that PYTHONPATH switches on.
+    """Copy a workspace and add a judged kernel, as an overlay that PYTHONPATH switches on.
 
     Calls that the kernel was not judged at go to the program's own code.
     """
@@ -129,15 +129,13 @@ async def verify_in_place(
     command: Command,
     workspace_id: Annotated[str, Field(description="The copy that apply_attempt made.")],
     host: Host = None,
-    outputs: Annotated[
-        list[str] | None, Field(description="Output files to compare; stdout if absent.", max_length=8)
-    ] = None,
+    outputs: Annotated[list[str] | None, Field(description="Output files; stdout if absent.", max_length=8)] = None,
     options: Annotated[
-        VerifyWish, Field(description="Number of runs, limits, tolerances.", examples=[{"pairs": 12}])
+        VerifyWish, Field(description="Runs, limits, tolerances.", examples=[{"pairs": 12}])
     ] = VerifyOptions(),  # noqa: B008 - frozen
 ) -> VerifyReport:
-    """Run a program alternately without and with the kernel: the speed-up of the whole.
+    """Run a program alternately without and with its kernels: speed-up of the whole.
 
-    Compares outputs and counts the kernel's calls.
+    Compares outputs, counts each kernel's calls.
     """
     return await verifier.verify(command, workspace_id, host, outputs or (), options, progress=progress)

@@ -38,6 +38,8 @@ NO_NETWORK = re.compile(
     r"|Network is unreachable|couldn't connect to|Max retries exceeded"
 )
 """Source: messages of glibc's getaddrinfo, of errno ENETUNREACH, of huggingface_hub and of requests."""
+NO_DRIVER = re.compile(r"\b0 active drivers\b")
+"""Source: triton/runtime/driver.py of Triton 3."""
 NOT_THERE = re.compile(r"^(\S*python\S*): No such file or directory$", re.MULTILINE)
 """Line of run_profiler.py about a command that cannot be started."""
 VALUED, PROGRAM, CUT = "WX", "mc", "EI"
@@ -231,7 +233,7 @@ def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJ
         notes.append("operators are very short: the profiler's own time is part of theirs")
     if not found.operators and not ended.about.get("code"):
         notes.append("no operator of torch ran in the recorded time: lower warm_s or raise record_s")
-    return notes + without_network(ended)
+    return notes + without_network(ended) + without_driver(ended.output)
 
 
 def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob, row: JobRow) -> dict[str, Any]:
@@ -244,7 +246,7 @@ def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob, row: JobRo
     notes = [n for n in (ended.done.record.note,) if n]
     if status == "timeout":
         notes.append("nothing was recorded before the limit: lower warm_s, or raise timeout_s")
-    notes += without_interpreter(ended) + without_network(ended)
+    notes += without_interpreter(ended) + without_network(ended) + without_driver(ended.output)
     return {"status": status, "notes": notes, "output": "\n".join(shown_lines(ended.output))}
 
 
@@ -283,6 +285,16 @@ def without_network(ended: FinishedToolJob) -> list[str]:
     return [
         "the program wanted the network, and a job has none: put the files that it loads into the workspace "
         "(write_files, gpu-mcp-server push) and have it read them there"
+    ]
+
+
+def without_driver(output: str) -> list[str]:
+    """Return advice for a program whose Triton kernels found no GPU; nothing for any other."""
+    if NO_DRIVER.search(output) is None:
+        return []
+    return [
+        "Triton found no GPU; it interprets kernels on a processor where the program sets "
+        "os.environ['TRITON_INTERPRET'] = '1' before it imports triton"
     ]
 
 

@@ -51,6 +51,7 @@ SAMPLE_BYTES, EACH_BYTES = 2 << 20, 1 << 20
 """Bytes of all recorded values, and of one tensor. Of larger float tensors only quantiles are kept."""
 MOST_SETS = 48
 """Sets of inputs that the worker records at most; `options.sets` of them become cases."""
+UNDEFINED = re.compile(r"NameError: name '(\w{1,100})' is not defined")
 OPERATOR = re.compile(r"[a-z_]\w*(?:::|\.)\w+(?:\.\w+)?")
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LAUNCH = re.compile(FUNCTION.pattern + re.escape(GRID))
@@ -200,14 +201,14 @@ class ProblemCapture:
     ) -> ProblemInfo:
         files: dict[str, str] = {}
         if kind != "operator" and (workspace_id := row.context["workspace_id"]):
-            files = await self._program_files(workspace_id, found)
+            files = await self.program_files(workspace_id, found)
             if reads_script(target, kind, found, sets[0].module):
                 files |= await self._script_files(workspace_id, str(row.context["script"]).removeprefix("./"))
         samples = ended.files.get(SAMPLES, b"")
         problem = captured_problem(target, kind, found, sets, samples, files, str(row.context["script"]), options)
         return await self._registry.keep(problem, host=row.host)
 
-    async def _program_files(self, workspace_id: str, found: CallRecording) -> dict[str, str]:
+    async def program_files(self, workspace_id: str, found: CallRecording) -> dict[str, str]:
         """Return the texts of the modules that the program had loaded."""
         there = [file.path for file in await self._workspaces.manifest(workspace_id)]
         named = module_files(found.loaded, there)
@@ -239,6 +240,11 @@ class ProblemCapture:
 def refusal_notes(error: GpuMcpError) -> list[str]:
     """Return why no problem was made, with advice where the captured code is the cause."""
     notes = [f"no problem: {error}"]
+    if name := UNDEFINED.search(str(error)):
+        notes.append(
+            f"{name[1]} may be a value that the script computes when it runs, which the reference leaves out: compute "
+            "it in the function, pass it in, or move it into a module that the script imports"
+        )
     if UNSTEADY in str(error):
         notes.append(
             "the captured code draws random numbers, as dropout does in training, or sums in another order each time: "

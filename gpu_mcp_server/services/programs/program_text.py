@@ -10,7 +10,7 @@ from gpu_mcp_server.workers.program_hooks import source_lines
 
 PLAIN_CALLS = (
     "torch.device", "torch.cuda.is_available", "int", "float", "str", "bool", "tuple", "list", "dict", "range", "len",
-    "min", "max",
+    "min", "max", "triton.runtime.driver.active.get_active_torch_device",
 )  # fmt: skip
 """Calls that a script's assignment may make and still be a definition."""
 OF_THE_RUN = ("sys.argv", "os.environ")
@@ -62,7 +62,7 @@ def definitions_of(text: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadRequest(f"The script is no Python: {str(error)[:200]}.", hint="Correct it.") from error
     lines = [line.rstrip("\r\n") for line in source_lines(text)]
-    kept = [each for each in body if _is_definition(each)]
+    kept = _kept(body)
     found = "\n".join(_lines(lines, each) for each in kept) + "\n"
     bound, read = {name for each in kept for name in _stored(each)} | set(dir(builtins)), _globals_read(found)
     read |= {each.name for each in kept if isinstance(each, (ast.FunctionDef, ast.ClassDef))}  # captured by name
@@ -77,6 +77,25 @@ def definitions_of(text: str) -> str:
                 hint="Move the line into a module that the script imports, or behind if __name__ == '__main__'.",
             )
     return found
+
+
+def _kept(body: Iterable[ast.stmt]) -> list[ast.stmt]:
+    """Return the definitions, without assignments of what the script computes when it runs."""
+    kept: list[ast.stmt] = []
+    defined, computed = set[str](), set[str]()
+    for each in body:
+        if _is_definition(each) and not (_loaded(each) & computed - defined):
+            kept.append(each)
+            defined |= _stored(each)
+        else:
+            computed |= _stored(each)
+    return kept
+
+
+def _loaded(node: ast.stmt) -> set[str]:
+    """Return the names that a statement reads where it stands."""
+    found = (each for each in _outside_functions(node) if isinstance(each, ast.Name))
+    return {each.id for each in found if isinstance(each.ctx, ast.Load)}
 
 
 def _is_main_guard(node: ast.stmt) -> bool:

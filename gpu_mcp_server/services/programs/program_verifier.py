@@ -17,7 +17,7 @@ from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
 from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
-from gpu_mcp_server.services.programs.hotspot_finder import ignores_environment, split_command
+from gpu_mcp_server.services.programs.hotspot_finder import ignores_environment, split_command, without_driver
 from gpu_mcp_server.services.programs.output_comparison import compare_outputs
 from gpu_mcp_server.services.programs.overlay_builder import FOLDER as OVERLAY
 from gpu_mcp_server.services.programs.overlay_builder import PLAN, PLAN_BYTES, OverlayFile, parse_overlay
@@ -272,7 +272,8 @@ def measured_runs(
         return {"notes": [f"{ABOUT} is not as it was written ({where[:80]}: {why['msg'][:200]}), so it says nothing"]}
     if about.failed:
         side = "the program as it was" if about.side == "before" else "the program with the kernel"
-        return {"notes": [f"{side} {about.failed[:300]}"], "output": about.said[-1200:]}
+        notes = [f"{side} {about.failed[:300]}", *without_driver(about.said)]
+        return {"notes": notes, "output": about.said[-1200:]}
     before, after = about.before_s, about.after_s
     middle, low, high = median_interval([b / a for b, a in zip(before, after, strict=True)])
     texts = [base64.b64decode(text) for text in about.texts]

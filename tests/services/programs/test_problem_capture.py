@@ -196,6 +196,11 @@ async def test_a_program_that_forks_compiles_and_wants_the_network_loses_nothing
     assert "wanted the network, and a job has none: put the files" in said
 
 
+def test_a_name_that_the_reference_lacks_is_explained():
+    notes = refusal_notes(ProblemRefused("Traceback … NameError: name 'SIZES' is not defined", hint=""))
+    assert len(notes) == 2 and notes[1].startswith("SIZES may be a value that the script computes when it runs")
+
+
 def test_targets_are_told_apart():
     named = ("aten::mm", "aten.mm.default", "a.b:c", "__main__:f", "Net.blocks.*.fc1", "GPT", "a.b:c[grid]")
     kinds = [kind_of(t) for t in named]

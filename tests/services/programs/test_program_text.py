@@ -9,7 +9,7 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, LimitExceeded
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.programs.capture_content import CallRecording, chosen_sets, parse_calls
-from gpu_mcp_server.services.programs.program_text import decode_source, definitions_of
+from gpu_mcp_server.services.programs.program_text import decode_source, definitions_of, overlay_line
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.workers.program_hooks import hooked_script
 from tests.laboratory import laboratory
@@ -143,8 +143,38 @@ async def test_a_module_is_read_once_and_reading_ends_at_the_limit(lab: Lab, mon
     found = parse_calls(record())
     assert isinstance(found, CallRecording)
     many = found.model_copy(update={"loaded": {f"n{n}": "a.py" for n in range(20_000)}})
-    assert len(await lab.programs.capture.program_files(workspace, many, "none.py")) == 20_000 and reads == ["a.py"]
+    assert len(await lab.programs.capture.program_files(workspace, many)) == 20_000 and reads == ["a.py"]
     large = found.model_copy(update={"loaded": {f"n{n}": f"m{n}.py" for n in range(8)}})
     with pytest.raises(LimitExceeded, match="modules that the program loaded"):
-        await lab.programs.capture.program_files(wide, large, "none.py")
+        await lab.programs.capture.program_files(wide, large)
     assert len(reads) == 1 + 5
+
+
+def test_what_a_flat_script_computes_from_its_data_is_left_out():
+    text = """import torch
+size = 8
+def add(x, y):
+    return x + y
+x = torch.rand(size)
+total = x + x
+half: float = total[0]
+names = ['total', size]
+total = 3
+"""
+    assert (
+        definitions_of(text)
+        == """import torch
+size = 8
+def add(x, y):
+    return x + y
+names = ['total', size]
+total = 3
+"""
+    )
+
+
+def test_the_line_of_an_overlay_is_no_part_of_the_reference():
+    text = f"def f(x):\n    return x\n{overlay_line('f')}\n"
+    assert definitions_of(text) == "def f(x):\n    return x\n"
+    with pytest.raises(BadRequest, match="Line 3 of the script changes f"):
+        definitions_of(text.replace("MAIN", "OTHER"))

@@ -46,7 +46,7 @@ async def verify(
         "speedup_overlay/sitecustomize.py": overlay,
     }
     copy = (await lab.store.workspaces.write(None, files)).workspace_id
-    wish = VerifyOptions(**{"pairs": 6, **options})
+    wish = VerifyOptions.model_validate({"pairs": 6, **options})
     return await lab.programs.verifier.verify([PYTHON, *more, "bench.py"], copy, None, outputs or [], wish)
 
 
@@ -73,6 +73,10 @@ async def test_other_numbers_an_unused_kernel_and_a_failing_program_are_no_gain(
     fails = await verify(lab, "raise SystemError('plums')\n")
     assert fails.status == "failed" and "the program as it was ended with 1" in fails.summary()
     assert "plums" in fails.summary()
+    no_gpu = measured_runs(
+        "ok", {**GOOD, "failed": "ended with 1", "said": "0 active drivers ([])"}, [], OPTIONS, PLACED
+    )
+    assert "TRITON_INTERPRET" in no_gpu["notes"][1]
     gone = await verify(lab, "print(1)\n", outputs=["gone.json"])
     assert gone.status == "failed" and "left no file gone.json" in gone.summary()
 
