@@ -127,11 +127,11 @@ async def verify_in_place(
     verifier: ProgramVerifierDep,
     progress: ProgressDep,
     command: Command,
-    workspace_id: Annotated[str, Field(description="The copy that apply_attempt made.")],
+    workspace_id: Annotated[str, Field(description="Copy that apply_attempt made.")],
     host: Host = None,
     outputs: Annotated[list[str] | None, Field(description="Output files; stdout if absent.", max_length=8)] = None,
     options: Annotated[
-        VerifyWish, Field(description="Runs, limits, tolerances.", examples=[{"pairs": 12}])
+        VerifyWish, Field(description="Number of pairs, limits, tolerances.", examples=[{"pairs": 12}])
     ] = VerifyOptions(),  # noqa: B008 - frozen
 ) -> VerifyReport:
     """Run a program alternately without and with its kernels: speed-up of the whole.
