@@ -13,12 +13,13 @@ import functools
 import importlib
 import importlib.util
 import json
+import math
 import os
 import sys
 import threading
 import warnings
 import weakref
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple, cast
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COUNTS = "GPU_MCP_OVERLAY_COUNTS"
@@ -26,6 +27,9 @@ COUNTS = "GPU_MCP_OVERLAY_COUNTS"
 NO_CALLS = {"calls": 0, "passed_on": 0}
 RUNNING = threading.local()
 """`busy` while a kernel runs, or a forward is computed again for its gradients."""
+PLAIN = (int, float, bool, str, type(None))
+MOST_KNOWN = 256
+"""Kinds of calls that are known again without looking at each value."""
 
 
 class Overlay:
@@ -38,6 +42,10 @@ class Overlay:
         self.calls = self.passed_on = 0
         self._models: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
         self._cases = {self.records.key_of_recorded(case): case for case in plan["cases"]}
+        self._known: Dict[Any, Any] = {}
+        """Cases by what is quickly asked of tensors and plain values that are given by position."""
+        self._tensor_types = (self.torch.Tensor, self.torch.nn.Parameter)
+        self._device = self.torch.device(plan["device"])
         compiler: Any = getattr(self.torch, "compiler", None)
         self._is_compiling: Any = getattr(compiler, "is_compiling", bool)
         """Returns true while torch.compile traces the program, which keeps its own code there."""
@@ -64,19 +72,18 @@ class Overlay:
         """Answer a call by the kernel where it is known, else by the program's own code."""
         if self._is_compiling() or getattr(RUNNING, "busy", False):  # busy: the kernel uses what it replaces
             return original(*args, **kwargs)
-        case, skeleton = self._case(args, kwargs)
+        case, tensors, leaves = self._case(args, kwargs)
         if case is None:
             self.passed_on += 1
             return original(*args, **kwargs)
-        weights = [] if module is None else self._weights(module)
-        given = [*skeleton.tensors, *weights]
+        given = tensors if module is None else [*tensors, *self._weights(module)]
         RUNNING.busy = True
         try:
             below = self.plan["kind"] == "operator"  # torch differentiates it above
             if not below and self.torch.is_grad_enabled() and any(t.requires_grad for t in given):
-                found = self._with_gradients(case, skeleton, given, original, module)
+                found = self._with_gradients(case, (len(tensors), leaves), given, original, module)
             else:
-                found = self._run(case, skeleton.leaves, given, module)
+                found = self._run(case, leaves, given, module)
         finally:
             RUNNING.busy = False
         self.calls += 1
@@ -89,7 +96,7 @@ class Overlay:
         if getattr(RUNNING, "busy", False) or any(name not in named for name in self.plan["written"]):
             return original(*args, **kwargs)
         plain = launches.plain_grid(kernel, grid, args, kwargs)
-        case, skeleton = self._case(*launches.as_call(plain, args, kwargs, self.plan["pure"]))
+        case, tensors, leaves = self._case(*launches.as_call(plain, args, kwargs, self.plan["pure"]))
         if case is None:
             self.passed_on += 1
             return original(*args, **kwargs)
@@ -97,7 +104,7 @@ class Overlay:
         in_place = all(name in self.plan["pure"] and named[name].is_contiguous() for name in self.plan["written"])
         RUNNING.busy = True
         try:
-            found = self._run(case, skeleton.leaves, list(skeleton.tensors), None, targets if in_place else None)
+            found = self._run(case, leaves, tensors, None, targets if in_place else None)
         finally:
             RUNNING.busy = False
         with self.torch.no_grad():
@@ -108,50 +115,81 @@ class Overlay:
         return None
 
     def _case(self, args: Any, kwargs: Any) -> Any:
+        """Return the case that a call is one of, its tensors and its plain values; nothing where it is none."""
+        key = None if kwargs else self._quick_key(args)
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            tensors = [each for each in args if type(each) in self._tensor_types]
+            return known, tensors, [each for each in args if type(each) not in self._tensor_types]
         skeleton = self.records.Skeleton()
         try:
             if skeleton.take((tuple(args), dict(kwargs))) != self.plan["skeleton"]:
-                return None, None
+                return None, [], []
         except self.records.NotRecordable:
-            return None, None
+            return None, [], []
         if any(t.device.type != self.plan["device"] for t in skeleton.tensors):
-            return None, None
-        return self._cases.get(self.records.key_of(skeleton.tensors, skeleton.leaves)), skeleton
+            return None, [], []
+        case = self._cases.get(self.records.key_of(skeleton.tensors, skeleton.leaves))
+        if case is not None and key is not None and len(self._known) < MOST_KNOWN:
+            self._known[key] = case
+        return case, skeleton.tensors, skeleton.leaves
+
+    def _quick_key(self, args: Any) -> Any:
+        """Return by what a call is known again, None if it has other values than tensors and plain ones."""
+        key: List[Any] = []
+        for each in args:
+            kind = cast(Any, type(each))
+            if kind in self._tensor_types:
+                key.append((each.dtype, each.shape, each.stride(), each.device))
+            elif kind in PLAIN and not (kind is float and not math.isfinite(each)):
+                key.append((kind, each))
+            else:
+                return None
+        return tuple(key)
 
     def _weights(self, module: Any) -> List[Any]:
-        state = dict(module.named_parameters(remove_duplicate=False))
-        state.update(dict(module.named_buffers(remove_duplicate=False)))
-        return [state[name] for name in self.plan["state"]]
+        found: List[Any] = []
+        for name in self.plan["state"]:
+            *before, last = name.split(".")
+            owner = module
+            for part in before:
+                owner = owner._modules[part]
+            found.append(owner._parameters[last] if last in owner._parameters else owner._buffers[last])
+        return found
 
     def _run(
         self, case: Dict[str, Any], leaves: List[Any], given: List[Any], module: Any, into: Any = None
     ) -> List[Any]:
         """Return the kernel's answers, in the tensors `into` where it can write there; no gradients go through."""
+        if not self.torch.is_grad_enabled():
+            return self._answers(case, leaves, given, module, into)
+        with self.torch.no_grad():
+            return self._answers(case, leaves, given, module, into)
+
+    def _answers(self, case: Dict[str, Any], leaves: List[Any], given: List[Any], module: Any, into: Any) -> List[Any]:
         torch = self.torch
-        with torch.no_grad():
+        if self.plan["form"] == "model":
             passed = [leaves[at] for at in self.plan["passed"]]
-            if self.plan["form"] == "model":
-                count = len(given) - len(self.plan["state"])
-                return list(self.records.tensors_in(self._model(module, given[count:])(*given[:count], *passed)))
-            outputs = into or [
-                torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self.plan["device"])
-                for o in case["outputs"]
-            ]
-            if self.plan["form"] == "launcher":
-                if self._by is None:
-                    self._by = importlib.import_module("launcher_call").LauncherCall(
-                        self._file, self.plan["entry"], len(given), len(outputs)
-                    )
-                self._by.launch(torch, tuple(given), outputs, case["dims"])
-                return outputs
-            pointers = [ctypes.c_void_p(t.data_ptr()) for t in (*given, *outputs)]
-            stream = []
-            if self.plan["device"] == "cuda":
-                stream = [ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)]
-            code = self._launch(*pointers, *(ctypes.c_int64(n) for n in case["dims"]), *stream)
-            if code:
-                raise RuntimeError("the kernel of %s returned %d" % (self.plan["attempt_id"], code))
+            count = len(given) - len(self.plan["state"])
+            return list(self.records.tensors_in(self._model(module, given[count:])(*given[:count], *passed)))
+        outputs = into or [
+            torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self._device) for o in case["outputs"]
+        ]
+        if self.plan["form"] == "launcher":
+            if self._by is None:
+                self._by = importlib.import_module("launcher_call").LauncherCall(
+                    self._file, self.plan["entry"], len(given), len(outputs)
+                )
+            self._by.launch(torch, tuple(given), outputs, case["dims"])
             return outputs
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (*given, *outputs)]
+        stream = []
+        if self.plan["device"] == "cuda":
+            stream = [ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)]
+        code = self._launch(*pointers, *(ctypes.c_int64(n) for n in case["dims"]), *stream)
+        if code:
+            raise RuntimeError("the kernel of %s returned %d" % (self.plan["attempt_id"], code))
+        return outputs
 
     def _model(self, module: Any, weights: List[Any]) -> Any:
         """Return the candidate's model, one for each module of the program, over that one's weights."""
@@ -174,14 +212,14 @@ class Overlay:
         return model
 
     def _with_gradients(
-        self, case: Dict[str, Any], skeleton: Any, given: List[Any], original: Any, module: Any
+        self, case: Dict[str, Any], about: Tuple[int, List[Any]], given: List[Any], original: Any, module: Any
     ) -> List[Any]:
         """Return the kernel's answers, whose gradients are those of the program's own code, computed anew."""
         torch, records, overlay = self.torch, self.records, self
-        count = len(skeleton.tensors)
+        count, leaves = about
 
         def again(values: List[Any]) -> List[Any]:
-            args, kwargs = records.fill(overlay.plan["skeleton"], values[:count], skeleton.leaves)
+            args, kwargs = records.fill(overlay.plan["skeleton"], values[:count], leaves)
             if module is None:
                 return list(records.tensors_in(original(*args, **kwargs)))
             state = dict(zip(overlay.plan["state"], values[count:]))
@@ -191,7 +229,7 @@ class Overlay:
             @staticmethod
             def forward(ctx: Any, *values: Any) -> Any:
                 ctx.save_for_backward(*values)
-                return tuple(overlay._run(case, skeleton.leaves, list(values), module))
+                return tuple(overlay._run(case, leaves, list(values), module))
 
             @staticmethod
             def backward(ctx: Any, *gradients: Any) -> Any:
@@ -234,13 +272,16 @@ def replaced_class(overlay: Overlay, kind: Any) -> Any:
     alike: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 
     def is_alike(module: Any) -> bool:
-        state = tuple(part.training for part in module.modules())
-        if alike.get(module, (None,))[0] != state:
+        inside = [*module.modules()][1:] if module._modules else []  # not itself: a value must not keep its key alive
+        state = inside, module.training, [part.training for part in inside]
+        known = alike.get(module)
+        if known is None or known[0] != state:
             try:
-                alike[module] = state, records.describe_module(module, None) == judged
+                known = state, records.describe_module(module, None) == judged
             except records.NotRecordable:
-                alike[module] = state, False
-        return bool(alike[module][1])
+                known = state, False
+            alike[module] = known
+        return bool(known[1])
 
     @functools.wraps(forward)
     def instead(self: Any, *args: Any, **kwargs: Any) -> Any:
