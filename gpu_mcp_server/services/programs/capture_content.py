@@ -13,6 +13,14 @@ from gpu_mcp_server.services.problems.suite_problems import suite_problem
 from gpu_mcp_server.services.programs.program_text import import_text
 
 MAIN = "program_main"
+UNCOMPILED = """import torch
+
+_compile = torch.compile
+torch.compile = lambda model=None, *_, **__: (lambda each: each) if model is None else model
+{}
+torch.compile = _compile
+"""
+"""Imports what the program compiles as it is written: so it was recorded, and the judge compiles it for a baseline."""
 """Module name of the script's definitions. The judge's call_records has the same name."""
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Text = Annotated[str, Field(max_length=1000)]
@@ -258,7 +266,8 @@ def reference_text(target: str, kind: Target, found: CallRecording, build: int =
             f'"""{target} of a program; its own code lies beside this file, and Triton interprets it."""\n\n'
             f'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\n\n{import_text(name)}'
         )
-    return f'"""{target} of a program; its own code lies beside this file."""\n\n{import_text(name)}'
+    imported = UNCOMPILED.format(import_text(name)) if found.compiled else import_text(name)
+    return f'"""{target} of a program; its own code lies beside this file."""\n\n{imported}'
 
 
 def differing_leaves(sets: Sequence[RecordedSet]) -> list[int]:

@@ -36,6 +36,7 @@ from gpu_mcp_server.services.programs.hotspot_finder import (
     last_words,
     split_command,
     torch_python,
+    without_driver,
     without_interpreter,
     without_network,
     without_torch,
@@ -291,7 +292,7 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
         notes.append(f"{found.graphs} calls were recorded into CUDA graphs; replays of these are not counted")
     if code := ended.about.get("code"):
         notes.append(f"the program ended with {code}; calls until then count. {last_words(ended)}")
-    return notes + without_network(ended)
+    return notes + without_network(ended) + without_driver(ended.output)
 
 
 def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
@@ -331,5 +332,5 @@ def _not_recorded(found: NoTorch | str, ended: FinishedToolJob, row: JobRow) -> 
     notes = [n for n in (found, ended.done.record.note) if n]
     if status == "timeout":
         notes.append("the program was ended before a call was seen, or within options.record_s: raise timeout_s")
-    notes += without_interpreter(ended) + without_network(ended)
+    notes += without_interpreter(ended) + without_network(ended) + without_driver(ended.output)
     return {"status": status, "notes": notes, "output": ended.output}

@@ -187,11 +187,26 @@ urllib.request.urlopen("http://example.org")
 """
 
 
+DECORATED = """
+import torch
+
+
+@torch.compile(dynamic=False)
+def gate(x):
+    return torch.tanh(x) * 2 + x
+
+
+gate(torch.linspace(-1, 1, 640).reshape(10, 64))
+"""
+
+
 @needs_torch
 async def test_a_program_that_forks_compiles_and_wants_the_network_loses_nothing(lab: Lab):
     found = await capture(lab, FORKS, "aten::mm")
     assert [(s.calls, s.inputs) for s in found.sets] == [(1, ["self float32[3, 3]", "mat2 float32[3, 3]"])]
     said = found.summary()
+    function = await capture(lab, DECORATED, "__main__:gate")
+    assert function.problem, function.summary()
     assert "calls in 3 child processes" in said and "torch.compile was off in this run" in said
     assert "wanted the network, and a job has none: put the files" in said
 
