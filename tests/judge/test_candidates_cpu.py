@@ -337,6 +337,39 @@ def test_a_candidate_that_builds_on_what_its_outputs_held_is_no_cheat(court, eac
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "beats", "onto"),
+    [
+        ("int32_t", "int32", ">", "zeros"),
+        ("int32_t", "int32", "<", "their type's largest number"),
+        ("int64_t", "int64", ">", "zeros"),
+        ("int64_t", "int64", "<", "their type's largest number"),
+    ],
+)
+def test_one_that_keeps_the_larger_or_the_smaller_of_whole_numbers_and_its_outputs_is_no_cheat(
+    court, kind, dtype, beats, onto
+):
+    # Junk is the larger one at times and the smaller one at others: the answer is right in those, and unwritten in these.
+    source = f"""
+    #include <stdint.h>
+    int launch(const {kind} *x, {kind} *y, int64_t n) {{
+        for (int64_t i = 0; i < n; i++) if (x[i] {beats} y[i]) y[i] = x[i];
+        return 0;
+    }}
+    """
+    task = {
+        "reference": "def same(x):\n    return x\n",
+        "entry": "same",
+        "inputs": [{"name": "x", "dtype": dtype, "shape": ["n"], "distribution": "integers"}],
+        "outputs": [{"name": "y", "dtype": dtype, "shape": ["n"]}],
+        "shapes": [{"n": 3000}],
+    }
+    for verdict in (court(source, **task).verdict for _ in range(3)):
+        assert verdict["verdict"] == "incorrect"
+        said = f"no output changed, though outputs that hold {onto} do: outputs hold junk before every call"
+        assert said in verdict["reason"]
+
+
 def test_one_that_adds_to_its_outputs_is_told_that_it_is_right_onto_zeros(court):
     body = "softmax(x, t, rows, cols); for (int64_t i = 1; i < rows * cols; i++) y[i] += t[i]; y[0] = t[0];"
     verdict = court(HEAD + "static float t[1 << 20]; " + launcher(body).removeprefix(HEAD), shapes=SMALL).verdict

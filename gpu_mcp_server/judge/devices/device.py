@@ -1,6 +1,6 @@
 """Defines the interface of a device: buffers that other processes can map, and a way to stop the clock."""
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -65,11 +65,11 @@ class Buffers:
         """Take over an input that was made elsewhere, [some sets, count] as stored, from set `first` on."""
         raise NotImplementedError
 
-    def poison(self, *, zeros: bool = False) -> None:
+    def poison(self, words: Optional[Sequence[int]] = None) -> None:
         """Overwrite the candidate's outputs and their guards with a pattern of this round.
 
         Args:
-            zeros: Whether the outputs hold zeros instead.
+            words: What each output's elements hold instead.
         """
         raise NotImplementedError
 

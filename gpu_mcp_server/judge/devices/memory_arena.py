@@ -7,7 +7,7 @@ poisoned before the next.
 """
 
 from ctypes import c_int, c_int64, c_uint64
-from typing import Any, Dict, List, Sequence, Tuple, cast
+from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
@@ -120,9 +120,9 @@ class PooledBuffers(CudaBuffers):
             self.views[number] = self.tools.driver.allocate(table.nbytes)
         self.tools.driver.upload(self.views[number], table.ctypes.data, table.nbytes)
 
-    def poison(self, *, zeros: bool = False) -> None:
+    def poison(self, words: Optional[Sequence[int]] = None) -> None:
         """Overwrite outputs and guards, and what was named in the round before."""
-        super().poison(zeros=zeros)
+        super().poison(words)
         calls, numbers = np.nonzero(self.taken >= 0)
         some = range(calls.size)
         if calls.size > POISONED:

@@ -4,7 +4,7 @@ import fcntl
 import mmap
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -38,6 +38,8 @@ COUNT_BYTES = 8
 
 QUIET_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
 QUIET_NAN.update({"float8_e4m3fn": 0x7F, "float8_e5m2": 0x7E})
+LARGEST = {"float16": 0x7BFF, "bfloat16": 0x7F7F, "float32": 0x7F7FFFFF, "float64": 0x7FEFFFFFFFFFFFFF}
+LARGEST.update({"float8_e4m3fn": 0x7E, "float8_e5m2": 0x7B})
 PAYLOAD_BITS = {"float16": 9, "bfloat16": 6, "float32": 22, "float64": 51, "float8_e4m3fn": 0, "float8_e5m2": 0}
 WORDS: Dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -50,6 +52,16 @@ def poison_word(dtype: str, item_bytes: int, random: int) -> int:
         return random & ((1 << (8 * item_bytes)) - 1)
     sign = (random >> 63) << (8 * item_bytes - 1)
     return sign | QUIET_NAN[dtype] | (random & ((1 << PAYLOAD_BITS[dtype]) - 1))
+
+
+def end_words(dtype: str, item_bytes: int) -> Tuple[int, int]:
+    """Return the largest and the least finite number of a type, as its bits."""
+    sign = 1 << (8 * item_bytes - 1)
+    if dtype in LARGEST:
+        return LARGEST[dtype], sign | LARGEST[dtype]
+    if dtype.startswith("int"):
+        return sign - 1, sign
+    return 1 if dtype == "bool" else 2 * sign - 1, 0
 
 
 class Region:
@@ -212,7 +224,7 @@ class CpuBuffers(Buffers):
         every = self.input_region.tensor(self.input_layout, self.inputs[number], number)
         every[first : first + len(values)] = values
 
-    def poison(self, *, zeros: bool = False) -> None:
+    def poison(self, words: Optional[Sequence[int]] = None) -> None:
         """Overwrite outputs and guards; no call has returned."""
         self._count()[0] = 0
         self.fence = SampleFence(self)
@@ -221,7 +233,8 @@ class CpuBuffers(Buffers):
         for number, item in enumerate(self.outputs):
             every = self.output_region.tensor(self.output_layout, item, number)
             word = WORDS[every.itemsize]
-            self.words[number] = 0 if zeros else poison_word(item.dtype, every.itemsize, self.well.word())
+            drawn = poison_word(item.dtype, every.itemsize, self.well.word())
+            self.words[number] = drawn if words is None else words[number]
             self._set(every.view(word), word(self.words[number]))
             for start, size in self._guards(number, item):
                 rows[:, start : start + size] = self.guard[:size]

@@ -147,12 +147,13 @@ class CudaBuffers(Buffers):
         if self.files:
             self.tools.driver.upload(self.expected.address, self.files[1].bytes.ctypes.data, self.expected_layout.total)
 
-    def poison(self, *, zeros: bool = False) -> None:
+    def poison(self, words: Optional[Sequence[int]] = None) -> None:
         """Overwrite outputs and guards."""
         self.guard_key = self.well.word()
         for number, item in enumerate(self.outputs):
             size = ITEM_BYTES[item.dtype]
-            self.words[number] = 0 if zeros else poison_word(item.dtype, size, self.well.word())
+            drawn = poison_word(item.dtype, size, self.well.word())
+            self.words[number] = drawn if words is None else words[number]
             span = self._span(self._have(number), self.output_layout, item)
             work = item.count * self.sets
             self.tools.kernels.launch("set_words", work, [*span, c_int(size), c_uint64(self.words[number])])

@@ -1,18 +1,33 @@
-"""Rounds after a wrong answer, played to say more of it: with other inputs, or with zeros in the outputs."""
+"""Rounds after a wrong answer, played to say more of it: with other inputs, or with numbers in the outputs."""
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
 from ..devices.device import Buffers, RoundCheck
+from ..devices.memory_cpu import end_words
 from ..numerics.compare import compare
-from ..numerics.tensors import Array
+from ..numerics.tensors import ITEM_BYTES, Array
 
-Play = Callable[[bool], Optional[RoundCheck]]
-"""Plays one more round with fresh inputs, onto zeros or junk; `None` if it did not come to an end."""
-ONTO_JUNK = "outputs hold junk before every call, so set each element before you add to it"
+ONTO_JUNK = "outputs hold junk before every call, so set each element before you %s it"
+ENDS = ("largest", "least")
 PATTERN = 14
 """Rounds that show whether writing goes with what outputs held; one that writes at will passes one time in 16382."""
+
+
+class Play(Protocol):
+    """Plays one more round onto outputs that hold `words`, or junk; `None` if it did not come to an end."""
+
+    def __call__(self, words: Optional[Sequence[int]] = None, *, fresh: bool = True) -> Optional[RoundCheck]:
+        """Play, with fresh inputs or those of the round before."""
+        ...
+
+
+class Held(NamedTuple):
+    """What outputs hold before a call."""
+
+    text: str
+    words: List[int]
 
 
 def other_masks(
@@ -40,7 +55,7 @@ def other_masks(
         mask = compare(*buffers.pair(others[0], output), dtype, *tolerances).mask
         mask = ties.inexcusable_at(others[0], output, mask)
         return [] if mask is None else [mask]
-    again = play(False) if play else None
+    again = play() if play else None
     if again is None:
         return []  # the verdict stands without it
     mask = compare(*buffers.pair(0, output), dtype, *tolerances).mask
@@ -50,24 +65,32 @@ def other_masks(
 
 def is_right_onto_zeros(buffers: Buffers, play: Play) -> bool:
     """Say whether a candidate is right in a round whose outputs held zeros."""
-    again = play(True)
+    again = play([0] * len(buffers.outputs))
     return again is not None and again.passed and not buffers.untouched()
 
 
-def writes_by_what_was_there(buffers: Buffers, play: Play, random: int) -> bool:
-    """Say whether a candidate that left its outputs as they were writes where, and only where, they held zeros.
+def written_onto(buffers: Buffers, play: Play, random: int) -> str:
+    """Return what outputs must hold for a candidate to write, that left them as they were; empty if none is known.
 
-    What is added to a NaN is that NaN, on many a processor to the last bit, as if nobody had written. The order of
-    zeros and junk is a secret, or one that computes in some calls only would look the same.
+    What is added to a NaN is that NaN, on many a processor to the last bit, as if nobody had written; so is the larger
+    of junk and of a small whole number. Hence the same junk in each of these rounds, and the same inputs. The order of
+    junk and of what is written onto is a secret, or one that computes in some calls only would look the same.
 
     Args:
         buffers: Of the round that failed.
         play: Plays one more.
         random: Of the owner, and large.
     """
-    order = 1 + random % ((1 << PATTERN) - 2)  # of zeros and of junk one round at least
+    junk = list(buffers.words)
+    ends = [end_words(item.dtype, ITEM_BYTES[item.dtype]) for item in buffers.outputs]
+    kinds = [Held("zeros", [0] * len(ends))]
+    kinds += [Held("their type's %s number" % name, [end[i] for end in ends]) for i, name in enumerate(ENDS)]
+    held = next((held for held in kinds if play(held.words, fresh=False) and not buffers.untouched()), None)
+    if held is None:
+        return ""
+    order = 1 + random % ((1 << PATTERN) - 2)  # of either one round at least
     for number in range(PATTERN):
-        zeros = bool(order >> number & 1)
-        if play(zeros) is None or buffers.untouched() is zeros:
-            return False
-    return True
+        writes = bool(order >> number & 1)
+        if not play(held.words if writes else junk, fresh=False) or buffers.untouched() is writes:
+            return ""
+    return held.text

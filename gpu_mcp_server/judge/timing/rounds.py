@@ -19,7 +19,7 @@ from ..numerics.compare import LARGE, compare, describe
 from ..numerics.error_location import grid
 from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
 from .clock_overhead import Cost
-from .extra_rounds import ONTO_JUNK, is_right_onto_zeros, other_masks, writes_by_what_was_there
+from .extra_rounds import ONTO_JUNK, is_right_onto_zeros, other_masks, written_onto
 from .machine_state import State, Watch
 from .run_delay import While
 from .time_accounting import Ledger
@@ -311,8 +311,10 @@ class Rounds:
         if untouched and isinstance(returned, str):
             text = "%sno output was written; the launcher returned %s, which the judge ignores: write into the outputs"
             return incorrect(text % (where, returned[:40]))
-        if untouched and not self.calls_checked and writes_by_what_was_there(buffers, play, self.history.well.word()):
-            return incorrect("%sno output changed, though outputs that hold zeros do: %s" % (where, ONTO_JUNK))
+        onto = written_onto(buffers, play, self.history.well.word()) if untouched else ""
+        if onto:
+            text = "%sno output changed, though outputs that hold %s do: %s"
+            return incorrect(text % (where, onto, ONTO_JUNK % ("add to" if onto == "zeros" else "read")))
         if untouched:
             return cheat("returned without computing: %sno output was written%s" % (where, self.device.empty_hint))
         call, output = (int(i[0]) for i in np.nonzero(check.wrong))
@@ -343,18 +345,21 @@ class Rounds:
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
         if others and twice and not self.calls_checked and is_right_onto_zeros(buffers, play):
-            which += "; right in a round whose outputs held zeros: " + ONTO_JUNK
+            which += "; right in a round whose outputs held zeros: " + ONTO_JUNK % "add to"
         judged = incorrect("%s (%s)" % (words, which))
         judged.where, judged.answer = grid(buffers.outputs[output], np.flatnonzero(mask)), (call, output)
         return judged
 
-    def _play_again(self, buffers: Buffers, zeros: bool) -> Optional[RoundCheck]:
-        """Play one more round with fresh inputs; return what is wrong in it, `None` if it does not come to an end."""
+    def _play_again(
+        self, buffers: Buffers, words: Optional[Sequence[int]] = None, *, fresh: bool = True
+    ) -> Optional[RoundCheck]:
+        """Play one more round; return what is wrong in it, `None` if it does not come to an end."""
         if self.candidate.lost:
             return None
         try:
-            self.expect(buffers)
-            buffers.poison(zeros=zeros)
+            if fresh:
+                self.expect(buffers)
+            buffers.poison(words)
             buffers.publish()
             timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
             self.candidate.freeze()
