@@ -6,16 +6,16 @@ PyTorch's is taken as a package of its own, so that torch itself is not imported
 import importlib
 import json
 import os
-import re
 import subprocess
 import sys
 from typing import Any, Dict, List
 
 OUT = "converted"
-TEMPLATE = r"<(?:[^<>;{}]|<[^<>;{}]{0,200}>){0,200}>"
-NAME = r"[A-Za-z_]\w*(?:%s)?" % TEMPLATE
-LAUNCH = re.compile(r"(?<![\w#.>])(?<!::)(?=(?:%s::)*%s\s*<<<)" % (NAME, NAME))
-"""A launch's kernel: torch 2.13 takes all back to the last space for its name, and that space, be it behind `else`."""
+LAUNCH = "<<<"
+HIDDEN = " hipLaunchKernelGGL_hidden "
+"""Stands for a launch's begin while torch 2.13 converts: it takes all back to the last space for the kernel's name, and
+HIP compiles a launch as it is. The name makes the converter add HIP's header, as for a launch; the spaces keep it from
+the words beside it."""
 
 
 def by_program(program: str, kind: str, files: Dict[str, str], include: List[str]) -> int:
@@ -33,17 +33,12 @@ def by_program(program: str, kind: str, files: Dict[str, str], include: List[str
     return failed
 
 
-def separate_launches(text: str) -> str:
-    """Return a source with one more space before the kernel of each launch, for the converter to take."""
-    return LAUNCH.sub(" ", text)
-
-
-def separate_launches_in(path: str) -> None:
-    """Do so in a file, whose line ends stay as they are: a text that became shorter would leave its old end behind."""
-    with open(path, "r+", encoding="utf-8", errors="surrogateescape", newline="") as source:
-        text = separate_launches(source.read())
-        source.seek(0)
-        source.write(text)
+def replace_in(path: str, old: str, new: str) -> None:
+    """Replace words of a file, of which all else stays byte for byte."""
+    with open(path, "rb") as source:
+        content = source.read()
+    with open(path, "wb") as out:
+        out.write(content.replace(old.encode(), new.encode()))
 
 
 def by_torch(utils: str, files: Dict[str, str]) -> int:
@@ -52,7 +47,7 @@ def by_torch(utils: str, files: Dict[str, str]) -> int:
     converter: Any = importlib.import_module("hipify.hipify_python")
     here = os.getcwd()
     for file in files:
-        separate_launches_in(file)
+        replace_in(file, LAUNCH, HIDDEN)
     sys.stdout = sys.stderr
     done = converter.hipify(
         project_directory=here,
@@ -70,6 +65,7 @@ def by_torch(utils: str, files: Dict[str, str]) -> int:
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
         with open(made.get(file) or file, "rb") as source, open(target, "wb") as out:
             out.write(source.read())
+        replace_in(target, HIDDEN, LAUNCH)
     return 0
 
 

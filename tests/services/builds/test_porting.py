@@ -1,7 +1,7 @@
 """CUDA to HIP and SYCL: what converters do not see, and a converter at work where there is one."""
 
+import json
 import subprocess
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.services.builds.porting import converter_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains.porting import findings, hip_name, remaining_cuda_names
-from gpu_mcp_server.workers.hipify import separate_launches, separate_launches_in
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
@@ -135,42 +134,39 @@ async def test_a_host_without_a_converter_says_how_to_get_one_and_sycl_gets_its_
             await lab.builds.porter.port({"read.me": "words"})
 
 
-def test_a_launch_right_behind_a_statement_gets_the_space_that_torchs_converter_looks_for():
-    assert separate_launches("int main(){k<<<1, 2>>>(p);ns::k<T, 3> <<<1, 2>>>(p); a<b;x;}") == (
-        "int main(){ k<<<1, 2>>>(p); ns::k<T, 3> <<<1, 2>>>(p); a<b;x;}"
-    )
+LAUNCHES = """
+if (a) k<<<1, 2, 0, s>>>(p); else k<<<1, 2>>>(p);
+if (a) k<<<1, 2, 0, s>>>(p); else
+k<<<1, 3>>>(p);
+do t<Two<int>, 3> <<<1, 2>>>(p); while (a); else ns::t<4><<<dim3(1), 2>>>(p);
+// a comment
+case 3: k<<<1, 2>>>(p); done: k<<<1, 3>>>(p);{k<<<1, 2>>>(p);
+p->k<<<1, 2>>>(p); fs[3]<<<1, 2>>>(p); (*f)<<<1, 2>>>(p); kt<(a > 1)><<<1, 2>>>(p);
+kt<int, (A >> 1), sizeof(T) <= 4> <<<grid, cudaThreads>>>(p);
+printf("k<<<%d>>>", n); a<b;x;
+"""
 
 
 @pytest.mark.skipif(not torch_python(), reason="torch has the converter")
-@pytest.mark.parametrize(
-    ("launches", "before"),
-    [
-        ("if (a) k<<<1, 2, 0, s>>>(p); else k<<<1, 2>>>(p);", ["(a)", "else"]),
-        ("if (a) k<<<1, 2, 0, s>>>(p); else\nk<<<1, 3>>>(p);", ["(a)", "else"]),
-        ("do t<Two<int>, 3> <<<1, 2>>>(p); while (a); else ns::t<4><<<dim3(1), 2>>>(p);", ["do", "else"]),
-        ("// a comment\nk<<<1, 2>>>(p); }\nk<<<1, 3>>>(p);", ["comment", "}"]),
-        ("case 3: k<<<1, 2>>>(p); done: k<<<1, 3>>>(p);", ["3:", "done:"]),
-    ],
-)
-def test_torchs_converter_leaves_the_word_before_a_launch(launches: str, before: list[str]):
-    call = "import sys; from torch.utils.hipify.hipify_python import processKernelLaunches as convert; "
-    call += "sys.stdout.write(convert(sys.argv[1], {'kernel_launches': []}))"
-    argv = [torch_python(), "-c", call, separate_launches(launches)]
-    made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert [part.split()[-1] for part in made.split("hipLaunchKernelGGL(")[:-1]] == before
+def test_torchs_converter_renames_and_leaves_launches_as_they_are(tmp_path: Path):
+    files = {
+        "all.cu": b"#include <cuda_runtime.h>\n" + LAUNCHES.encode(),
+        "alone.cu": b"void f() { k<<<cudaWarpSize(), 2>>>(p); }\n",
+        "windows.cu": b"int main()\r\n{k<<<1, 2>>>(p); cudaFree(p);\r\n}\r\n// \xc3\xa9\r\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0] + '/utils')"
+    utils = subprocess.run([torch_python(), "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    request: dict[str, object] = {"kind": "torch", "path": utils, "files": {name: name for name in files}, "include": []}
+    program = f"import sys; from gpu_mcp_server.workers import hipify; hipify.main([{json.dumps(request)!r}])"
+    environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": "/usr/bin:/bin"}
+    subprocess.run([torch_python(), "-c", program], cwd=tmp_path, env=environment, check=True, capture_output=True)
 
-
-def test_a_long_line_of_comparisons_is_no_work_for_the_search_of_launches():
-    text = "a<b," * 50_000 + "a<b<" * 50_000
-    begin = time.monotonic()
-    assert separate_launches(text) == text
-    assert time.monotonic() - begin < 5
-
-
-def test_a_source_with_line_ends_of_windows_keeps_them_and_grows_by_spaces_alone(tmp_path: Path):
-    (source := tmp_path / "a.cu").write_bytes(b"int main()\r\n{k<<<1, 2>>>(p);\r\n}\r\n// \xe9\r\n")
-    separate_launches_in(str(source))
-    assert source.read_bytes() == b"int main()\r\n{ k<<<1, 2>>>(p);\r\n}\r\n// \xe9\r\n"
+    made = {name: (tmp_path / "converted" / name).read_bytes() for name in files}
+    assert LAUNCHES.encode() in made["all.cu"] and b"<hip/hip_runtime.h>" in made["all.cu"]
+    assert made["alone.cu"].endswith(b'#include "hip/hip_runtime.h"\n' + files["alone.cu"])
+    assert made["windows.cu"].endswith(b"int main()\n{k<<<1, 2>>>(p); hipFree(p);\n}\n// \xc3\xa9\n")
 
 
 async def test_a_folder_is_converted_compiled_and_what_needs_a_hand_is_named(lab: Lab):
