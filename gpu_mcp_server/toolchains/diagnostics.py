@@ -56,11 +56,13 @@ _REFERENCE = re.compile(r"[ST][0-9A-Z]*_|Dp")
 MAX_REFERENCES = 18
 """Back-references in a symbol that is still written out. Each can double the text: 250 characters grew to 570 MB."""
 _TEMPORARY = re.compile(r"(?:^|/)(?:tmpxft_|cc[A-Za-z0-9]{6}\.)")
+_SECTION = re.compile(r"^\S+:\(\.\S+\+0x[0-9a-f]+\): ")
+"""Of an object file, before what the linker misses there: each use would be a message of its own."""
 _TEMPORARY_NAME = re.compile(r" in '/tmp/[^']*'")
 _PREPROCESSED = re.compile(r"__attribute__\(\((global|device|host|shared|constant)\)\)")
 _AFTERTHOUGHT = re.compile(
     r"assembly aborted due to errors|^\[\S+\] Error \d|: \S+\] Error \d|Target '.*' not remade because of errors|"
-    r"ld returned \d+ exit status|compilation terminated|command failed with exit code"
+    r"ld returned \d+ exit status|more undefined references to |compilation terminated|command failed with exit code"
 )
 _COUNT = re.compile(r"\d+ (?:errors?|warnings?)\b|In file included from ")
 _USAGE_REMARK = "[-Rpass-analysis=kernel-resource-usage]"
@@ -129,7 +131,7 @@ def stage_of(found: Sequence[Diagnostic]) -> str | None:
 def output_tail(stderr: str) -> Diagnostic | None:
     """Return the end of an output in which `parse` found no error, for a build that failed all the same."""
     lines = [line.strip() for line in _ANSI.sub("", stderr[-8_000:]).splitlines() if line.strip()]
-    lines = [line for line in lines if not re.match(r"ptxas(?: info|\s+\.)", line)]
+    lines = [line for line in lines if not re.match(r"ptxas(?:-\w+)?(?:\s+info|\s+\.)", line)]
     if not lines:
         return None
     message = _short(lines[-1], MAX_MESSAGE)
@@ -216,7 +218,7 @@ class _Reader:
         flag = _GNU_FLAG.search(message) if pattern is _GNU else None
         if flag:
             code, message = flag.group(1), message[: flag.start()]
-        message = _TEMPORARY_NAME.sub("", demangle_text(message))
+        message = _TEMPORARY_NAME.sub("", demangle_text(_SECTION.sub("", message)))
         column = found.get("column")
         self._close()
         self._takes_context = pattern in (_EDG, _GNU, _CMAKE)

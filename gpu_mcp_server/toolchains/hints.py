@@ -90,9 +90,16 @@ _ROWS: tuple[tuple[str, str], ...] = (
      "This header comes with one of NVIDIA's libraries, which the host lacks: its package of the CUDA toolkit (such as "
      "libcublas-dev), or of pip (nvidia-cublas) for judge_python; link it with -lNAME."),
     (r"ModuleNotFoundError: No module named",
-     "The package is not in judge_python of the host: a person installs it there, or copy what you use of it into the "
-     "file, which is compiled alone."),
-    (r"No such file or directory|cannot open source file",
+     "The Python that compiles here lacks it (judge_python of the host, where that starts: see gpu_status). A person "
+     "installs it there; or copy what you use of it into the file, which is compiled alone."),
+    (r"attempted relative import",
+     "The file is compiled alone, without its package: copy what you use of that into it."),
+    (r"^kernel \w+ takes .*signature and constants lack",
+     'Give the argument `triton`, such as {"signature": {"x": "*fp32", "n": "i32"}, "constants": {"BLOCK": 128}}: the '
+     "kernel's constexprs go into constants."),
+    (r"Block pointers have been removed",
+     "Write tl.make_tensor_descriptor, or plain pointers with masks; a host with an older Triton takes it as it is."),
+    (r"No such file or directory|cannot open source file|' file not found",
      "The header is neither on the host nor where the source looks: write_files both into one workspace, give `path`, "
      "and -IFOLDER where it lies in another folder."),
     (r"implicit declaration of function", "Include the header that declares it, or define it above its first use."),

@@ -172,14 +172,14 @@ def line_of(source: str, file: str) -> int:
     return 1
 
 
-def place(error: BaseException, kernel: Any, file: str) -> Tuple[int, int, str]:
-    """Return line, column and words of an error of Triton's compiler."""
+def place(error: BaseException, source: str, file: str) -> Tuple[int, int, str]:
+    """Return line, column and words of an error of Triton's compiler, in what it says it compiled, or in `source`."""
     node = getattr(error, "node", None)
     words = getattr(error, "error_message", None) or str(error).rpartition("^\n")[2] or str(error)
     cause: Optional[BaseException] = error.__cause__
     if cause is not None and not getattr(error, "error_message", None):
         words = "%s: %s" % (type(cause).__name__, str(cause).splitlines()[0] if str(cause) else "")
-    first = line_of(getattr(error, "src", None) or kernel.src, file)
+    first = line_of(getattr(error, "src", None) or source, file)
     return (
         first + getattr(node, "lineno", 1) - 1,
         getattr(node, "col_offset", 0) + 1,
@@ -219,7 +219,9 @@ def load(file: str, kernel: str) -> Any:
                 line = at.tb_lineno
             at = at.tb_next
         there = kernel in vars(module)
-        complain(file, line, 1, "%s: %s" % (type(error).__name__, error), "warning" if there else "error")
+        of_compiler = getattr(error, "node", None) is not None and getattr(error, "src", None)
+        told = place(error, "", file) if of_compiler else (line, 1, "%s: %s" % (type(error).__name__, error))
+        complain(file, *told, "warning" if there else "error")
         if not there:
             sys.exit(1)
     return module
@@ -237,18 +239,24 @@ def main(arguments: List[str]) -> None:
     module = load(request["file"], request["kernel"])
     without_torch()
     name_linker()
-    kernel = kernel_of(module, request["kernel"])
-    types, divisible = split(request["signature"])
-    names = set(kernel.arg_names)
-    constants = {k: v for k, v in request["constants"].items() if k in names or k not in request["options"]}
-    source = source_of(kernel, types, constants, divisible)
+    line = 1
+    try:
+        kernel = kernel_of(module, request["kernel"])
+        line = line_of(kernel.src, request["file"])
+        types, divisible = split(request["signature"])
+        names = set(kernel.arg_names)
+        constants = {k: v for k, v in request["constants"].items() if k in names or k not in request["options"]}
+        source = source_of(kernel, types, constants, divisible)
+    except SystemExit as lack:
+        complain(request["file"], line, 1, str(lack))
+        sys.exit(1)
     try:
         asm, about = compile_for(source, target, request["options"])
     except BaseException as error:
         if type(error).__name__ == "PTXASError" or "ptxas" in str(error)[:300]:
             sys.stderr.write(str(error)[:20000] + "\n")
         else:
-            complain(request["file"], *place(error, kernel, request["file"]))
+            complain(request["file"], *place(error, kernel.src, request["file"]))
         sys.exit(1)
     for kind in (*BINARIES, *LISTINGS):
         data = asm.get(kind)

@@ -53,6 +53,26 @@ def test_an_instantiation_on_one_line_is_kept():
     assert parsed("template")[0].context[-1] == 'instantiation of class "Packed<T> [with T=double]" at line 7'
 
 
+def test_a_symbol_that_is_missed_at_many_places_is_one_message():
+    where = "k.cudafe1.cpp:(.text._Z1fIiEvv[_Z1fIiEvv]+0x3d3)"
+    found = diagnostics.parse(
+        "/usr/bin/ld: k.o: in function `void f<int>()':\n"
+        f"{where}: undefined reference to `isPow2'\n/usr/bin/ld: {where}: undefined reference to `isPow2'\n"
+        f"/usr/bin/ld: k.o:{where}: more undefined references to `isPow2' follow\n"
+        "collect2: error: ld returned 1 exit status\n"
+    )
+    assert [d.message for d in found] == ["undefined reference to `isPow2'"] and found[0].hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["a.hip:2:10: fatal error: 'own.hpp' file not found", "a.c:2:10: fatal error: own.h: No such file or directory"],
+)
+def test_where_to_put_a_missing_header_is_told_whatever_compiler_misses_it(said: str):
+    (found,) = diagnostics.parse(said + "\n")
+    assert found.hint and "-IFOLDER" in found.hint
+
+
 def test_notes_become_context_of_their_message():
     (found,) = [d for d in parsed("warnings") if "deprecated" in d.message]
     assert any("note: because of" in c for c in found.context)

@@ -162,6 +162,22 @@ async def test_an_error_is_at_its_line_of_the_file(lab: Lab, source: str, line: 
     assert words in result.diagnostics[0].message
 
 
+async def test_an_error_in_a_launch_at_the_files_top_is_told_as_tritons_compiler_tells_it(lab: Lab):
+    launch = "\nscaled[(1,)](triton.MockTensor(tl.float32), triton.MockTensor(tl.float32), 9, BLOCK=16)\n"
+    result = await compiled(lab, SCALED.replace("v * 2.0", "v * nope") + launch, kernel="")
+    first = result.diagnostics[0]
+    assert (first.line, first.column) == (9, 26), result.summary()
+    assert "nope is not defined" in first.message and "BLOCK: tl.constexpr" not in result.summary()
+
+
+async def test_what_a_kernel_without_types_lacks_is_told_with_an_example(lab: Lab):
+    top = "print('ptxas-blackwell info    : Used 8 registers')\n"
+    said = (await compiled(lab, top + SCALED, signature={})).summary()
+    assert "error: kernel scaled takes" in said and '"signature": {"x": "*fp32"' in said
+    alone = (await compiled(lab, "from .utils import calculate_settings\n" + SCALED)).summary()
+    assert "error: ImportError" in alone and "compiled alone, without its package" in alone
+
+
 @pytest.mark.parametrize(
     ("wish", "words"),
     [

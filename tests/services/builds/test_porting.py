@@ -158,7 +158,12 @@ def test_torchs_converter_renames_and_leaves_launches_as_they_are(tmp_path: Path
         (tmp_path / name).write_bytes(content)
     find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0] + '/utils')"
     utils = subprocess.run([torch_python(), "-c", find], capture_output=True, text=True, check=True).stdout.strip()
-    request: dict[str, object] = {"kind": "torch", "path": utils, "files": {name: name for name in files}, "include": []}
+    request: dict[str, object] = {
+        "kind": "torch",
+        "path": utils,
+        "files": {name: name for name in files},
+        "include": [],
+    }
     program = f"import sys; from gpu_mcp_server.workers import hipify; hipify.main([{json.dumps(request)!r}])"
     environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": "/usr/bin:/bin"}
     subprocess.run([torch_python(), "-c", program], cwd=tmp_path, env=environment, check=True, capture_output=True)
