@@ -80,6 +80,17 @@ class Diagnostic(Model):
         )
 
 
+def diagnostic_lines(diagnostics: Sequence[Diagnostic]) -> list[str]:
+    """Return the lines of messages in their order, a hint or an explanation of several at the first of them."""
+    told: set[str | None] = set()
+    lines: list[str] = []
+    for one in diagnostics:
+        again = {name: None for name in ("hint", "doc") if getattr(one, name) in told}
+        lines.append(one.model_copy(update=again).line_text())
+        told |= {one.hint, one.doc}
+    return lines
+
+
 SHOWN_NAME = 200
 """Characters of a kernel's name in a summary: those of CUTLASS have thousands."""
 KEPT_DIAGNOSTICS = 20
@@ -238,7 +249,7 @@ class CompileResult(ResultModel):
         lines += [f"headers: {each}" for each in self.headers]
         if self.phases_ms:
             lines.append("phases: " + ", ".join(f"{name} {ms:g} ms" for name, ms in self.phases_ms.items()))
-        lines += [d.line_text() for d in self.diagnostics]
+        lines += diagnostic_lines(self.diagnostics)
         if self.diagnostics_left_out:
             lines.append(f"({self.diagnostics_left_out} more messages; read_artifact {self.log_artifact_id})")
         if self.note:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.models.build import Diagnostic
+from gpu_mcp_server.models.build import Diagnostic, diagnostic_lines
 from gpu_mcp_server.models.job import OutputRef, TestReport
 
 
@@ -50,7 +50,7 @@ class ProjectBuild(ResultModel):
             lines.append(
                 "phases: " + ", ".join(f"{p.name} {p.seconds:.1f} s (exit {p.exit_code})" for p in self.phases)
             )
-        lines += [d.line_text() for d in self.diagnostics]
+        lines += diagnostic_lines(self.diagnostics)
         if self.diagnostics_left_out:
             lines.append(f"({self.diagnostics_left_out} more messages; read_artifact {self.log_artifact_id})")
         if self.tests:

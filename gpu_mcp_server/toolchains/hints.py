@@ -90,8 +90,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
      "This header comes with one of NVIDIA's libraries, which the host lacks: its package of the CUDA toolkit (such as "
      "libcublas-dev), or of pip (nvidia-cublas) for judge_python; link it with -lNAME."),
     (r"ModuleNotFoundError: No module named",
-     "The Python that compiles here lacks it (judge_python of the host, where that starts: see gpu_status). A person "
-     "installs it there; or copy what you use of it into the file, which is compiled alone."),
+     "The Python that compiles here lacks it (judge_python of the host, where that starts: see gpu_status): a person "
+     "installs it there, or copy what you use of it into the file, which is compiled alone."),
     (r"attempted relative import",
      "The file is compiled alone, without its package: copy what you use of that into it."),
     (r"^kernel \w+ takes .*signature and constants lack",
@@ -99,6 +99,11 @@ _ROWS: tuple[tuple[str, str], ...] = (
      "kernel's constexprs go into constants."),
     (r"Block pointers have been removed",
      "Write tl.make_tensor_descriptor, or plain pointers with masks; a host with an older Triton takes it as it is."),
+    (r"'(?:thrust|cub|hipcub|rocprim|rocthrust|rocwmma|hiprand|hipblas|rocblas|miopen|ck)/\S+' file not found",
+     "This header comes with one of ROCm's libraries, which the host lacks: its package (such as hipcub-dev, "
+     "rocthrust-dev), or the library's include folder in include_paths of the host."),
+    (r"\bhelper_(?:cuda|functions|string|math|timer|image)\.h\b",
+     "This header is of NVIDIA's cuda-samples (folder Common): write_files it beside the source, in one workspace."),
     (r"No such file or directory|cannot open source file|' file not found",
      "The header is neither on the host nor where the source looks: write_files both into one workspace, give `path`, "
      "and -IFOLDER where it lies in another folder."),

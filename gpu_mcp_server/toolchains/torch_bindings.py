@@ -33,6 +33,7 @@ _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)\s*,\s*(\w+)\s
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"\s*,\s*(?:&|TORCH_FN\s*\(\s*&?)?\s*((?:\w+\s*::\s*)*\w+|\[)")
 _TVM_HEADERS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]tvm/ffi/", re.MULTILINE)
 _EXPORTED = re.compile(r"\bTVM_FFI_DLL_EXPORT_TYPED_FUNC\s*\(\s*(\w+)\s*,\s*((?:\w+\s*::\s*)*\w+|\[)")
+_DEFAULT = re.compile(r"\barg\s*\(\s*\"\w+\"\s*\)\s*=|\"\w+\"_a\s*=")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)\)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
 MOST_MACROS, MOST_WRITTEN = 16, 1 << 17
 """Most macros that bind a function, of those that a source defines, and characters that a macro's uses may become: one
@@ -58,6 +59,8 @@ class BoundFunction:
     """Whether it returns tensors; otherwise it writes into those that it is given."""
     parameters: int | None
     """How many it takes; None where the source does not say it plainly."""
+    defaults: int = 0
+    """Of them, how many have a value that a caller may leave out."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +109,17 @@ def bound_functions(source: str) -> list[BoundFunction]:
         found[name] = BoundFunction(name, f"extension.{name}", *_shape_of(code, function))
     module = _MODULE.search(code)
     if module:
-        for name, function in _bindings(_expanded(code, code[module.end() :])):
+        for name, function, defaults in _bindings(_expanded(code, code[module.end() :])):
             returns, count = _shape_of(code, function)
-            found.setdefault(name, BoundFunction(name, f"extension.{name}", returns, count))
+            found.setdefault(name, BoundFunction(name, f"extension.{name}", returns, count, defaults))
     for library in islice(_LIBRARY.finditer(code), MOST_BOUND):
         place, body = f"torch.ops.{library[1]}", code[library.end() : _end_of_block(code, library.end())]
         for name, arguments, result in (each.groups() for each in islice(_SCHEMA.finditer(body), MOST_BOUND)):
-            count = len([a for a in arguments.split(",") if a.strip() not in ("", "*")])
-            bound = BoundFunction(name, f"{place}.{name}", result.strip("() \t\n") != "", count)
+            each_one = [a for a in _split(arguments) if a != "*"]
+            defaults = sum("=" in a for a in each_one)
+            bound = BoundFunction(name, f"{place}.{name}", result.strip("() \t\n") != "", len(each_one), defaults)
             found.setdefault(name, bound)
-        for name, function in _bindings(body):
+        for name, function, _ in _bindings(body):
             returns, count = _shape_of(code, function)
             found.setdefault(name, BoundFunction(name, f"{place}.{name}", returns, count))
     return list(found.values())
@@ -163,14 +167,17 @@ def _given(chosen: BoundFunction, inputs: int, outputs: int, dims: int) -> int:
         return inputs if chosen.returns else inputs + outputs
     ways = [inputs] if chosen.returns else []
     ways += [inputs + outputs, inputs + outputs + dims]
-    if chosen.parameters not in ways:
+    least = chosen.parameters - chosen.defaults
+    way = next((way for way in ways if least <= way <= chosen.parameters), None)
+    if way is None:
+        optional = f", {chosen.defaults} of them with a default" if chosen.defaults else ""
         raise BadRequest(
-            f"{chosen.name} has {chosen.parameters} parameters; the problem gives {inputs} inputs, {outputs} outputs "
-            f"and {dims} dimensions.",
+            f"{chosen.name} has {chosen.parameters} parameters{optional}; the problem gives {inputs} inputs, "
+            f"{outputs} outputs and {dims} dimensions.",
             hint=f"Let it take {' or '.join(map(str, ways))}: the inputs and return tensors, or inputs and outputs, or "
             "those and the dimensions.",
         )
-    return chosen.parameters
+    return way
 
 
 def _loading(source: str, chosen: BoundFunction) -> tuple[Literal["torch", "tvm_ffi"], str, list[str], str]:
@@ -188,9 +195,12 @@ def _loading(source: str, chosen: BoundFunction) -> tuple[Literal["torch", "tvm_
     return "torch", name, load, call
 
 
-def _bindings(body: str) -> list[tuple[str, str]]:
-    """Return names in Python with the functions that they are bound to."""
-    return [(each[1], each[2]) for each in islice(_BOUND.finditer(body), MOST_BOUND)]
+def _bindings(body: str) -> list[tuple[str, str, int]]:
+    """Return names in Python with the functions that they are bound to, and how many parameters have defaults."""
+    found = list(islice(_BOUND.finditer(body), MOST_BOUND))
+    ends = [*(each.start() for each in found[1:]), len(body)][: len(found)]
+    rest = [body[each.end() : end][:PARAMETER_CHARACTERS] for each, end in zip(found, ends, strict=True)]
+    return [(each[1], each[2], len(_DEFAULT.findall(text))) for each, text in zip(found, rest, strict=True)]
 
 
 def _expanded(code: str, body: str) -> str:

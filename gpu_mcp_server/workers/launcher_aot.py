@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, numbers_of, stand_in_driver
 from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
@@ -111,8 +111,8 @@ def tilelang_folders() -> List[str]:
     return [str(env.TILELANG_TEMPLATE_PATH), str(env.CUTLASS_INCLUDE_DIR)]
 
 
-def compile_cuda(source: str, arch: str, folders: List[str]) -> Tuple[bytes, str]:
-    """Return cubin and PTX of CUDA C++, by the nvcc of the PATH.
+def compile_cuda(source: str, arch: str, folders: List[str], more: Sequence[str] = ()) -> Tuple[bytes, str]:
+    """Return cubin and PTX of CUDA C++, by the nvcc of the PATH, with `more` of NVRTC's options.
 
     Raises:
         RuntimeError: With its messages, if it refuses the source or is not there.
@@ -122,7 +122,8 @@ def compile_cuda(source: str, arch: str, folders: List[str]) -> Tuple[bytes, str
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise RuntimeError("nvcc: command not found: the kernel's CUDA is compiled by it")
-    options = ["-std=c++17", "-arch=" + arch, *("-I" + folder for folder in folders), OWN + "/generated.cu"]
+    standard = [] if any(re.match("--?std", option) for option in more) else ["-std=c++17"]
+    options = [*standard, *more, "-arch=" + arch, *("-I" + folder for folder in folders), OWN + "/generated.cu"]
     for kind in ("cubin", "ptx"):
         done = subprocess.run(
             [nvcc, "-" + kind, *options, "-o", OWN + "/generated." + kind], capture_output=True, text=True
@@ -187,15 +188,15 @@ def hook_cupy(made: KernelCollection) -> None:
     class Raw:
         """Stands for RawKernel and RawModule."""
 
-        def __init__(self, code: str = "", name: str = "", *_: Any, **__: Any) -> None:
-            self.code, self.name = code, name
+        def __init__(self, code: str = "", name: str = "", options: Sequence[str] = (), *_: Any, **__: Any) -> None:
+            self.code, self.name, self.options = code, name, options
 
         def get_function(self, name: str) -> "Raw":
             """Return one of its kernels."""
-            return Raw(self.code, name)
+            return Raw(self.code, name, self.options)
 
         def __call__(self, *_: Any, **__: Any) -> None:
-            made.add(title, self.name, *compile_cuda(self.code, made.arch, []))
+            made.add(title, self.name, *compile_cuda(self.code, made.arch, [], self.options))
 
     cupy.RawKernel = cupy.RawModule = Raw
     cupy.cuda.ExternalStream = cupy.cuda.Stream = lambda *_, **__: contextlib.nullcontext()

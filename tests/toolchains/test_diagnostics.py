@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.toolchains import messages
+from gpu_mcp_server.models.build import diagnostic_lines
 from gpu_mcp_server.toolchains import diagnostics, resources
 
 DATA = Path(__file__).parent / "data"
@@ -71,6 +72,25 @@ def test_a_symbol_that_is_missed_at_many_places_is_one_message():
 def test_where_to_put_a_missing_header_is_told_whatever_compiler_misses_it(said: str):
     (found,) = diagnostics.parse(said + "\n")
     assert found.hint and "-IFOLDER" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("a.hip:2:10: fatal error: 'hipcub/device/device_reduce.hpp' file not found", "hipcub-dev"),
+        ("a.hip:2:10: error: 'thrust/copy.h' file not found", "rocthrust-dev"),
+        ("a.cu:3:10: fatal error: helper_cuda.h: No such file or directory", "cuda-samples"),
+        ("a.hip:3:10: error: 'helper_functions.h' file not found", "cuda-samples"),
+    ],
+)
+def test_a_header_of_a_library_or_a_collection_is_told_as_that(said: str, words: str):
+    assert words in (diagnostics.parse(said + "\n")[0].hint or "")
+
+
+def test_a_hint_of_several_messages_is_shown_once():
+    missing = "".join(f"a.cu:{n}:10: fatal error: own{n}.h: No such file or directory\n" for n in (1, 2))
+    lines = diagnostic_lines(diagnostics.parse(missing))
+    assert [line.count("hint:") for line in lines] == [1, 0] and "own2.h" in lines[1]
 
 
 def test_notes_become_context_of_their_message():

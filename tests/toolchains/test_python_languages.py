@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -167,3 +168,12 @@ def test_a_launcher_that_asks_for_its_gpu_compiles_without_one(tmp_path: Path):
 )
 def test_a_header_or_package_that_is_elsewhere_gets_the_hint_that_helps(message: str, words: str):
     assert words in (hint_for(message) or "")
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not here")
+def test_options_of_a_raw_kernel_are_nvccs_too():
+    kernel = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] = SCALE * x[0]; }'
+    cubin, ptx = launcher_aot.compile_cuda(kernel, "sm_90", [], ("-DSCALE=2.0f", "--std=c++14", "-lineinfo"))
+    assert cubin.startswith(b"\x7fELF") and ".visible .entry k(" in ptx
+    with pytest.raises(RuntimeError, match='identifier "SCALE" is undefined'):
+        launcher_aot.compile_cuda(kernel, "sm_90", [])

@@ -24,7 +24,7 @@ class Play(Protocol):
 
 
 class Held(NamedTuple):
-    """What outputs hold before a call."""
+    """Words that outputs hold before a call."""
 
     text: str
     words: List[int]

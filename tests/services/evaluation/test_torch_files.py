@@ -130,6 +130,23 @@ def test_a_function_is_called_by_what_fits_the_problem():
         binding_of(RETURNING, "nothing", 1, 1, 1)
 
 
+def test_a_parameter_with_a_default_may_be_left_out():
+    bound = HEADER + TWICE.replace("(torch::Tensor x)", "(torch::Tensor x, bool fast, double eps = 1e-5)") + START
+    bound += 'm.def("twice", &twice, "words; of it", py::arg("x"), py::arg("fast") = true, "eps"_a = 1e-5);\n'
+    bound += 'm.def("later", [](at::Tensor x) { return x; }, py::arg("x") = 0);}\n'
+    with pytest.raises(BadRequest, match="twice has 3 parameters; the problem gives 1 inputs"):
+        binding_of(bound.replace(' = true, "eps"_a = 1e-5', ', "eps"_a'), "twice", 1, 1, 0)
+    assert binding_of(bound, "twice", 1, 1, 1).kind == "model"
+    with pytest.raises(
+        BadRequest, match="twice has 3 parameters, 2 of them with a default; the problem gives 4 inputs"
+    ):
+        binding_of(bound, "twice", 4, 1, 0)
+    schema = WRITING.replace(
+        "fill(Tensor x, Tensor(a!) y)", "fill(Tensor x, Tensor(a!) y, int[2] at=[0, 1], *, float e=1)"
+    )
+    assert "torch.ops.mine.fill(*given[:2])" in binding_of(schema, "fill", 1, 1, 3).text
+
+
 async def test_a_source_with_torchs_headers_that_binds_nothing_is_told_what_to_add():
     kernel = CandidateSource("#include <ATen/ATen.h>\nvoid fill(at::Tensor y) {}\n", "cuda", "fill.cu")
     problem = Problem(**PROBLEM, problem_id="p", content_hash="", framework="numpy", entry="reference")
