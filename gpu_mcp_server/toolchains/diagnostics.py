@@ -40,8 +40,10 @@ _TOOL = re.compile(
 )
 _LINKER = re.compile(
     r"^\S*?(?:ld|ld\.\w+): (?P<message>.+)$"
-    r"|^(?:[^\s:]\S*:)?\(\S+\): (?P<reference>(?:undefined reference|multiple definition).*)$"
+    r"|^(?:[^\s:]\S*:)?\(\S+\): (?P<reference>(?:warning: )?(?:undefined reference|multiple definition).*)$"
 )
+_EXPECTED = re.compile(r"^more undefined references|undefined reference to [`']_?Py")
+"""Symbols of the interpreter, which every extension misses and finds: a warning of them is no news."""
 _CMAKE = re.compile(
     r"^CMake (?:Deprecation )?(?P<severity>Error|Warning)(?: \(dev\))?"
     r"(?: (?:at|in) (?P<file>[^:\s]+)(?::(?P<line>\d{1,9}))?(?: \((?P<code>\w+)\))?)?:(?P<message>.*)$"
@@ -56,7 +58,7 @@ _REFERENCE = re.compile(r"[ST][0-9A-Z]*_|Dp")
 MAX_REFERENCES = 18
 """Back-references in a symbol that is still written out. Each can double the text: 250 characters grew to 570 MB."""
 _TEMPORARY = re.compile(r"(?:^|/)(?:tmpxft_|cc[A-Za-z0-9]{6}\.)")
-_SECTION = re.compile(r"^\S+:\(\.\S+\+0x[0-9a-f]+\): ")
+_SECTION = re.compile(r"^\S+:(?:\(\.\S+\+0x[0-9a-f]+\)|\d{1,9}): ")
 """Of an object file, before what the linker misses there: each use would be a message of its own."""
 _TEMPORARY_NAME = re.compile(r" in '/tmp/[^']*'")
 _PREPROCESSED = re.compile(r"__attribute__\(\((global|device|host|shared|constant)\)\)")
@@ -201,13 +203,18 @@ class _Reader:
         else:
             return False
         found = match.groupdict()
-        severity = _severity(found.get("severity") or "error")
         message = (found.get("message") or found.get("reference") or "").strip()
+        if pattern is _LINKER:
+            message = _SECTION.sub("", message)
+            warned = message.startswith("warning: ")
+            found["severity"], message = "warning" if warned else "error", message.removeprefix("warning: ")
+        severity = _severity(found.get("severity") or "error")
         if pattern is _CMAKE and not message:
             message = _TO_COME
         if not message or (pattern is _LINKER and not found.get("reference") and "in function" in message):
             return True
-        if pattern is _TOOL and found["severity"] == "info":
+        quiet = severity == "warning" and _EXPECTED.search(message)
+        if quiet or (pattern is _TOOL and found["severity"] == "info"):
             self._takes_context = False
             return True
         if severity == "note" and self._found and pattern in (_GNU, _EDG):
@@ -218,7 +225,7 @@ class _Reader:
         flag = _GNU_FLAG.search(message) if pattern is _GNU else None
         if flag:
             code, message = flag.group(1), message[: flag.start()]
-        message = _TEMPORARY_NAME.sub("", demangle_text(_SECTION.sub("", message)))
+        message = _TEMPORARY_NAME.sub("", demangle_text(message))
         column = found.get("column")
         self._close()
         self._takes_context = pattern in (_EDG, _GNU, _CMAKE)

@@ -23,7 +23,8 @@ NO_OPERATORS = (
 GENERATED = {"c10/cuda/impl/cuda_cmake_macros.h": "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"}
 """What a torch without CUDA lacks of its own headers for CUDA: enough to compile there, though nothing runs."""
 NO_UNDEFINED = ("-Wl,-z,defs", "-Xlinker=-z,defs")
-"""Options that an extension cannot have: Python's symbols are the interpreter's, TVM's those of its package."""
+"""Options that an extension of tvm-ffi cannot have: symbols are its package's. Torch's is warned: Python's are the
+interpreter's, and what else is missing is another file's."""
 
 
 def standard_flags(flags: Sequence[str], python: Python) -> tuple[str, ...]:
@@ -62,7 +63,7 @@ def with_torch(plan: CompilePlan, python: Python, *, cuda: bool) -> CompilePlan:
     return replace(
         plan,
         files={**plan.files, **generated},
-        argv=(*(word for word in plan.argv if word not in NO_UNDEFINED), *more),
+        argv=(*plan.argv, f"-{'Xlinker=' if cuda else 'Wl,'}--warn-unresolved-symbols", *more),
         roots=tuple(dict.fromkeys((*plan.roots, *python.roots))),
         long=True,
     )

@@ -29,6 +29,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, numbers_of, stand_in_driver
 from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
+from gpu_mcp_server.judge.candidate.triton_errors import is_of_compiler, place
 
 TYPES = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
@@ -301,6 +302,14 @@ def line_of(error: BaseException, path: str) -> int:
     return ([1] + [f.lineno or 1 for f in traceback.extract_tb(error.__traceback__) if f.filename == path])[-1]
 
 
+def place_of(error: BaseException, path: str) -> Tuple[int, str]:
+    """Return line and words of an error."""
+    if is_of_compiler(error):
+        line, _, words = place(error, "", path)
+        return line, words
+    return line_of(error, path), "%s: %s" % (type(error).__name__, error)
+
+
 def launch(request: Dict[str, Any], made: KernelCollection) -> None:
     """Load the file and call its launcher; an error is told, and is one as long as nothing was compiled."""
     path = os.path.abspath(request["file"])
@@ -320,7 +329,7 @@ def launch(request: Dict[str, Any], made: KernelCollection) -> None:
         except Exception as error:
             if not request["entry"] or not hasattr(module, request["entry"]):
                 raise
-            complain(request["file"], line_of(error, path), "%s: %s" % (type(error).__name__, error), "warning")
+            complain(request["file"], *place_of(error, path), "warning")
         name = request["entry"] or next((name for name in NAMES if hasattr(module, name)), "launch")
         if not hasattr(module, name):
             own = [
@@ -335,9 +344,9 @@ def launch(request: Dict[str, Any], made: KernelCollection) -> None:
     except SystemExit as error:
         complain(request["file"], 1, str(error))
     except BaseException as error:
-        said = "%s: %s" % (type(error).__name__, error)
+        line, said = place_of(error, path)
         said = "\n".join(re.findall(r"(?m)^.*\berror\b.*$", said)[:6]) or said if said.count("\n") > 40 else said
-        complain(request["file"], line_of(error, path), said, "warning" if made.kernels else "error")
+        complain(request["file"], line, said, "warning" if made.kernels else "error")
 
 
 def assemblers() -> List[str]:

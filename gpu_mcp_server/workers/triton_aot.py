@@ -10,7 +10,6 @@ Source: triton/compiler/compiler.py of 2.3.1, 3.1.0 and 3.9.0; triton/tools/comp
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
-import ast
 import importlib
 import importlib.util
 import inspect
@@ -20,10 +19,11 @@ import re
 import shutil
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, stand_in_driver
 from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
+from gpu_mcp_server.judge.candidate.triton_errors import is_of_compiler, line_of_function, place
 
 BINARIES = ("cubin", "hsaco")
 LISTINGS = ("ptx", "amdgcn")
@@ -161,32 +161,6 @@ def target_of(backend: str, arch: str, warp: int) -> Any:
         return (backend, number)
 
 
-def line_of(source: str, file: str) -> int:
-    """Return the line at which a function begins that Triton cut out of the file, its decorators left behind."""
-    name = re.search(r"def\s+(\w+)", source)
-    with open(file, encoding="utf-8") as text:
-        tree = ast.parse(text.read())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and name and node.name == name.group(1):
-            return node.lineno if source.lstrip().startswith("def") else node.lineno - len(node.decorator_list)
-    return 1
-
-
-def place(error: BaseException, source: str, file: str) -> Tuple[int, int, str]:
-    """Return line, column and words of an error of Triton's compiler, in what it says it compiled, or in `source`."""
-    node = getattr(error, "node", None)
-    words = getattr(error, "error_message", None) or str(error).rpartition("^\n")[2] or str(error)
-    cause: Optional[BaseException] = error.__cause__
-    if cause is not None and not getattr(error, "error_message", None):
-        words = "%s: %s" % (type(cause).__name__, str(cause).splitlines()[0] if str(cause) else "")
-    first = line_of(getattr(error, "src", None) or source, file)
-    return (
-        first + getattr(node, "lineno", 1) - 1,
-        getattr(node, "col_offset", 0) + 1,
-        "%s: %s" % (type(error).__name__, str(words).strip()),
-    )
-
-
 def stand_in(file: str, target: Any, arch: str) -> None:
     """Let a file that asks for a GPU as it is loaded find one: Triton's driver, and torch's where it imports that."""
     if importlib.util.find_spec("triton") is None:
@@ -219,8 +193,7 @@ def load(file: str, kernel: str) -> Any:
                 line = at.tb_lineno
             at = at.tb_next
         there = kernel in vars(module)
-        of_compiler = getattr(error, "node", None) is not None and getattr(error, "src", None)
-        told = place(error, "", file) if of_compiler else (line, 1, "%s: %s" % (type(error).__name__, error))
+        told = place(error, "", file) if is_of_compiler(error) else (line, 1, "%s: %s" % (type(error).__name__, error))
         complain(file, *told, "warning" if there else "error")
         if not there:
             sys.exit(1)
@@ -242,7 +215,7 @@ def main(arguments: List[str]) -> None:
     line = 1
     try:
         kernel = kernel_of(module, request["kernel"])
-        line = line_of(kernel.src, request["file"])
+        line = max(1, line_of_function(kernel.src, request["file"]))
         types, divisible = split(request["signature"])
         names = set(kernel.arg_names)
         constants = {k: v for k, v in request["constants"].items() if k in names or k not in request["options"]}

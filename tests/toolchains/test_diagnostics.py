@@ -65,6 +65,17 @@ def test_a_symbol_that_is_missed_at_many_places_is_one_message():
     assert [d.message for d in found] == ["undefined reference to `isPow2'"] and found[0].hint
 
 
+def test_what_an_extension_misses_besides_python_is_a_warning():
+    found = diagnostics.parse(
+        "/usr/bin/ld: /tmp/ccA.o: in function `g(int)':\nk.cpp:(.text+0x12): warning: undefined reference to `f(int)'\n"
+        "/usr/bin/ld: k.cpp:(.text+0x1e): warning: undefined reference to `PyObject_Call'\n"
+        "/usr/bin/ld: k.cpp:(.text+0x2a): warning: undefined reference to `f(int)'\n"
+        "/usr/bin/ld: /tmp/k.cpp:7: warning: undefined reference to `_Py_NoneStruct'\n"
+        "/usr/bin/ld: k.o:k.cpp:(.text+0x3a): warning: more undefined references to `_Py_NoneStruct' follow\n"
+    )
+    assert [(d.severity, d.message) for d in found] == [("warning", "undefined reference to `f(int)'")]
+
+
 @pytest.mark.parametrize(
     "said",
     ["a.hip:2:10: fatal error: 'own.hpp' file not found", "a.c:2:10: fatal error: own.h: No such file or directory"],

@@ -131,8 +131,21 @@ def test_the_error_behind_a_generated_source_is_what_is_told(tmp_path: Path):
     assert done.returncode == 1 and "a.h(3): error: needs sm_90a" in done.stderr and "int line" not in done.stderr
 
 
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+def test_a_launchers_error_in_tritons_compiler_is_told_at_its_line(tmp_path: Path):
+    source = "import torch, triton\nimport triton.language as tl\n\n@triton.jit\ndef k(x):\n    tl.store(x, nope)\n\n"
+    (tmp_path / "k.py").write_text(source + "def launch():\n    k[(1,)](torch.empty(1, device='cuda'))\n")
+    request: dict[str, object] = {"file": "k.py", "entry": "", "arch": "sm_90", "signature": {}, "constants": {}}
+    program = f"{worker_source('launcher_aot')}\nmain([{json.dumps(request)!r}])"
+    done = subprocess.run([torch_python(), "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    if "No module named 'triton'" in done.stderr:
+        pytest.skip("no Triton in TEST_TORCH_PYTHON")
+    assert "k.py:6:1: error: CompilationError: NameError('nope is not defined')" in done.stderr, done.stderr[-2000:]
+
+
 ASKS_FOR_A_GPU = """
 import torch, triton
+from torch._C import _cuda_getCurrentRawStream as get_raw_stream
 import triton.language as tl
 DEVICE = triton.runtime.driver.active.get_active_torch_device()
 MANY = torch.cuda.get_device_properties(DEVICE).multi_processor_count

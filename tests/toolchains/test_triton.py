@@ -170,6 +170,13 @@ async def test_an_error_in_a_launch_at_the_files_top_is_told_as_tritons_compiler
     assert "nope is not defined" in first.message and "BLOCK: tl.constexpr" not in result.summary()
 
 
+async def test_an_error_in_a_function_that_the_kernel_calls_is_told_at_its_own_line(lab: Lab):
+    helper = "\n\n@triton.jit\ndef doubled(v):\n    w = v + v\n    return w + nope\n"
+    result = await compiled(lab, SCALED.replace("v * 2.0", "doubled(v)") + helper, kernel="scaled")
+    first = result.diagnostics[0]
+    assert first.line == 15 and "nope is not defined" in first.message, result.summary()
+
+
 async def test_what_a_kernel_without_types_lacks_is_told_with_an_example(lab: Lab):
     top = "print('ptxas-blackwell info    : Used 8 registers')\n"
     said = (await compiled(lab, top + SCALED, signature={})).summary()

@@ -59,6 +59,9 @@ def hook_torch(arch: str, path: str) -> None:
     torch.cuda.device = lambda *_: contextlib.nullcontext()
     torch.cuda.get_device_capability = lambda *_: (major, minor)
     torch.cuda.get_device_properties = lambda *_: about
+    core: Any = importlib.import_module("torch._C")
+    if not hasattr(core, "_cuda_getCurrentRawStream"):
+        core._cuda_getCurrentRawStream = lambda *_: 0  # what Inductor writes imports it
     on_gpu = re.compile(r"cuda(?::\d+)?")
     shown = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.device.__get__: torch.device("cuda", 0)}
 
