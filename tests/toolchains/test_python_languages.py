@@ -148,6 +148,7 @@ import torch, triton
 from torch._C import _cuda_getCurrentRawStream as get_raw_stream
 import triton.language as tl
 DEVICE = triton.runtime.driver.active.get_active_torch_device()
+SEED, OFFSET = torch.cuda.default_generators[torch.cuda.current_device()].get_state().view(torch.int64)
 MANY = torch.cuda.get_device_properties(DEVICE).multi_processor_count
 @triton.jit
 def double(x, y, n, MANY: tl.constexpr, BLOCK: tl.constexpr):

@@ -59,6 +59,10 @@ def hook_torch(arch: str, path: str) -> None:
     torch.cuda.device = lambda *_: contextlib.nullcontext()
     torch.cuda.get_device_capability = lambda *_: (major, minor)
     torch.cuda.get_device_properties = lambda *_: about
+    if not torch.cuda.default_generators:
+        seed_and_offset = torch.zeros(16, dtype=torch.uint8)
+        of_gpu = SimpleNamespace(get_state=seed_and_offset.clone, set_state=skip_launch, initial_seed=lambda: 0)
+        torch.cuda.default_generators = (of_gpu,)
     core: Any = importlib.import_module("torch._C")
     if not hasattr(core, "_cuda_getCurrentRawStream"):
         core._cuda_getCurrentRawStream = lambda *_: 0  # what Inductor writes imports it
