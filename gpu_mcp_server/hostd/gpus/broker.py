@@ -5,9 +5,9 @@ idle. It serves a Unix socket of messages (JSON, one a packet); the kernel says 
 given is its own until it ends, and then the GPU's lock decides when the next one is let in. A grant is a permission to
 take the locks; whoever cannot, because somebody without a broker was faster, is put back to its place.
 
-From a client: `want` (fields of `gpu_queue.Request`), `ready` where it was not, then `have` or `lost`; `hold` for what
-was granted by a broker that was killed; `idle` and `busy` for who holds on without using; `show`. To a client:
-`queued`, `granted`, `leave`, `shown`, `error`.
+From a client: `want` (fields of `gpu_queue.Request`), `narrow` to the GPUs for which its processes have started and
+`ready` where it was not, then `have` or `lost`; `hold` for what was granted by a broker that was killed; `idle` and
+`busy` for who holds on without using; `show`. To a client: `queued`, `granted`, `leave`, `shown`, `error`.
 """
 
 import json
@@ -249,6 +249,8 @@ class Broker:
             self.queue.waiting[fd] = self._request(fd, client, message)
         elif what == "hold" and lease is None and fd not in self.queue.waiting:
             self._hold(self._request(fd, client, message))
+        elif what == "narrow" and fd in self.queue.waiting:
+            self.queue.narrow(fd, _texts(message["names"]))
         elif what == "ready" and fd in self.queue.waiting:
             self.queue.waiting[fd].ready = True
         elif what == "have" and lease is not None:
@@ -330,9 +332,10 @@ class Broker:
         order = self.queue.waiting_in_order(now) if due else []
         near = self.queue.near_turn(order, now)
         for number in due:
-            place = self.queue.standing(self.queue.waiting[number], order, now)
+            request = self.queue.waiting[number]
+            place = self.queue.standing(request, order, now)
             self._clients[number].told_at = now
-            self._clients[number].send({"queued": list(place), "near": number in near})
+            self._clients[number].send({"queued": list(place), "near": number in near, "gpus": request.foreseen})
 
     def _shown(self, now: float) -> Dict[str, Any]:
         """Return the queue and the leases, for people; as many as a message holds."""
