@@ -327,7 +327,8 @@ class Owner:
         evidence.update(device.evidence())
         evidence.update({"%s_before" % k: v for k, v in before.items()})
         evidence.update({"%s_after" % k: v for k, v in after.items()})
-        for role, cost in self.players.costs.items():
+        measured = {role: cost for role, cost in self.players.costs.items() if cost.samples_s}
+        for role, cost in measured.items():
             evidence["%s_pass_cost_us" % role] = round(cost.low_s * 1e6, 1)
             if cost.separator_s:
                 evidence["separator_us"] = round(cost.separator_s * 1e6, 2)

@@ -58,7 +58,9 @@ class Stub:
 def bring(monkeypatch):
     """Return a function that brings two players on and returns what was asked of whom, in order."""
 
-    def bring_on(device: Device, *, ready: bool = True, refuses: dict[str, Any] | None = None) -> list[Any]:
+    def bring_on(
+        device: Device, *, ready: bool = True, refuses: dict[str, Any] | None = None, **task: str
+    ) -> list[Any]:
         diary: list[Any] = []
 
         def rehearsed(both: Any, *more: Any) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def bring(monkeypatch):
         monkeypatch.setattr(peer_processes, "rehearsed_costs", rehearsed)
         first = Stub("reference", diary, ready=ready, reply=refuses)
         other = Stub("candidate", diary, ready=ready)
-        both = peer_processes.Players({**TASK, "device": device.kind}, SEED)
+        both = peer_processes.Players({**TASK, "device": device.kind, **task}, SEED)
         both.start_concurrently(first, other)
         diary.append(("owner", "device", {}))
         both.start(device, other, first)
@@ -95,6 +97,11 @@ def test_those_that_waited_begin_while_the_owner_makes_its_context(bring):
 
 def test_those_that_still_import_begin_afterwards_and_before_anything_is_calibrated(bring):
     assert bring(Gpu(), ready=False) == [DEVICE, BEGIN, OTHER, CALIBRATE, LOAD]
+
+
+@pytest.mark.parametrize("task", [{"tier": "smoke"}, {"tier": "correctness"}, {"mode": "writes"}])
+def test_the_clock_is_calibrated_only_where_something_is_timed(bring, task):
+    assert bring(Gpu(), **task) == [BEGIN, OTHER, DEVICE, LOAD]
 
 
 def test_on_a_processor_nothing_is_loaded_before_both_are_calibrated(bring):
