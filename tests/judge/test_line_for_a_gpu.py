@@ -18,7 +18,7 @@ from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, ProcessSpec, to_json
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
 from tests.hostd.conftest import skip_unless
-from tests.hostd.laboratory import Laboratory
+from tests.hostd.laboratory import Laboratory, eventually
 from tests.judge.harness import EXAMPLES, SOFTMAX, build
 from tests.judge.test_candidates_cuda_fake import with_stream
 
@@ -52,7 +52,7 @@ async def lab(place: Path, request: pytest.FixtureRequest) -> AsyncIterator[Labo
 
 async def submitted(lab: Laboratory, driver: Path, place: Path) -> str:
     """Submit an evaluation on the fake GPU whose processes may start in line; return its id."""
-    shutil.copytree(driver, place / "driver")
+    shutil.copytree(driver, place / "driver", dirs_exist_ok=True)
     (place / "driver").chmod(0o755)
     (place / "naive.c").write_text(with_stream("naive.c"))
     task: dict[str, Any] = {
@@ -110,6 +110,21 @@ async def test_a_job_in_line_imports_and_makes_its_contexts_in_its_turn(lab: Lab
     assert before == []
     assert done.record.status == "ok", (done.record, done.stderr)
     assert {out.path for out in done.record.outputs} == {"contexts", "verdict.json"}
+
+
+async def test_processes_made_ahead_of_any_job_have_no_context(lab: Laboratory, driver: Path, place: Path):
+    """So they hold none of the GPU's memory, and are no foreign processes to others."""
+    first = await lab.wait(await submitted(lab, driver, place), timeout_s=300.0)
+    await lab.until_warm()
+    # The first one's folders go after its record; what those that wait had made would stay.
+    without = eventually(lambda: not list((place / "state").rglob("contexts")))
+    warm = (await lab.link.call("hello"))[0]["warm"]
+    second = await lab.wait(await submitted(lab, driver, place), timeout_s=300.0)
+
+    assert without and warm
+    for done in (first, second):
+        assert done.record.status == "ok", (done.record, done.stderr)
+        assert next(out.size for out in done.record.outputs if out.path == "contexts") > 0
 
 
 @pytest.mark.parametrize("lab", [2], indirect=True)

@@ -93,6 +93,8 @@ class Broker:
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._began = self._used_at = self._blocked_at = time.monotonic()
         self._gone_at = 0.0
+        self._moved = False
+        """Whether somebody has become ready, got GPUs or left since the line heard last: others may start then."""
         self._drains = DrainFiles(locks.folder)
         self._job_uids = job_uids()
         """A job has no business here."""
@@ -252,7 +254,7 @@ class Broker:
         elif what == "narrow" and fd in self.queue.waiting:
             self.queue.narrow(fd, _texts(message["names"]))
         elif what == "ready" and fd in self.queue.waiting:
-            self.queue.waiting[fd].ready = True
+            self.queue.waiting[fd].ready = self._moved = True
         elif what == "have" and lease is not None:
             client.granted_at = None
         elif what == "lost" and client.granted_at is not None:
@@ -303,7 +305,7 @@ class Broker:
             self.queue.leases[request.number] = GrantedLease(request, request.names, time.monotonic())
 
     def _drop(self, fd: int) -> None:
-        client = self._clients.pop(fd)
+        client, self._moved = self._clients.pop(fd), True
         self.queue.release(fd, time.monotonic())
         client.end.close()
 
@@ -316,7 +318,7 @@ class Broker:
             self._blocked_at = now
             return
         for grant in self.queue.grant_ready(now):
-            self._blocked_at = now
+            self._blocked_at, self._moved = now, True
             client = self._clients[grant.request.number]
             client.granted_at = now
             if not client.send({"granted": grant.names, "notes": grant.notes}):
@@ -328,10 +330,13 @@ class Broker:
     def _tell(self, now: float) -> None:
         since = {n: now - self._clients[n].told_at for n in self.queue.waiting}
         anybody = any(waited >= TELL_S for waited in since.values())
-        due = [n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S]
-        order = self.queue.waiting_in_order(now) if due else []
+        due = {n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S}
+        order = self.queue.waiting_in_order(now) if due or self._moved else []
+        far = {r.number for r in order if r.near_since is None and not r.ready}
         near = self.queue.near_turn(order, now)
-        for number in due:
+        self._moved = False
+        # Who may start now hears so at once: a second of nobody importing may be a second of an idle GPU.
+        for number in (*due, *((near & far) - due)):
             request = self.queue.waiting[number]
             place = self.queue.standing(request, order, now)
             self._clients[number].told_at = now

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.gpus import broker_client
+from gpu_mcp_server.hostd.gpus.broker import Broker, _Client
 from gpu_mcp_server.hostd.gpus.broker_client import BrokerClient, broker_status
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.lock_folder import make_folder
 from tests.hostd.brokers import ONE, THREE, TWO, Crowd, Inside, broker_pid, client, let_go, take, unserved, want_of
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import alive, eventually, processes_with
@@ -367,6 +369,42 @@ def test_another_login_s_requests_that_are_never_ready_keep_nobody_from_the_gpu(
     assert eventually(lambda: done.exists() and len(done.read_text().splitlines()) == 3, 60.0)
     assert sorted(done.read_text().splitlines()) == ["job 0", "job 1", "job 2"]
     assert waiting(locks, 6), "the others stand where they stood"
+
+
+def test_who_may_start_because_another_is_served_hears_so_at_once(locks):
+    """The broker's own code without its process, so that the test has the clock: the next regular word is far off."""
+    make_folder(locks.folder)
+    broker = Broker(locks, os.open(os.devnull, os.O_RDWR))
+    broker.queue.cores = 1
+    ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    begin = time.monotonic()
+
+    def say(number: int, now: float, **message) -> None:
+        theirs = ends[number][1]
+        client = broker._clients.setdefault(theirs.fileno(), _Client(theirs, os.getuid()))
+        broker._heed(theirs.fileno(), client, message)
+        broker._vacancy.forget()
+        broker._serve(now)
+
+    def heard(number: int) -> list[dict]:
+        said = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                said.append(json.loads(ends[number][0].recv(4096, socket.MSG_DONTWAIT)))
+        return said
+
+    want = {"op": "want", "names": [ONE], "count": 1, "mode": "exclusive", "ready": False}
+    say(0, begin, **want)
+    say(1, begin, **want)
+    before = [[message["near"] for message in heard(number)] for number in (0, 1)]
+    say(0, begin + 0.1, op="ready")
+    after = [heard(number) for number in (0, 1)]
+    for end in (broker._door, *(end for both in ends for end in both)):
+        end.close()
+    os.close(broker._folder)
+    assert before == [[True], [False]]
+    assert after[0] == [{"granted": [ONE], "notes": []}]
+    assert [message["near"] for message in after[1]] == [True]
 
 
 def import_for(locks: GpuLocks, file: Path, ready: Path, limit_s: float = 50.0) -> None:
