@@ -71,16 +71,17 @@ class Queue:
     def near_turn(self, order: Sequence[Request], now: float) -> Set[int]:
         """Return the numbers of those whose processes may start ahead of their turn; note since when, for which GPUs.
 
-        For each GPU each owner has as many starts, at least one. So no number of jobs that never become ready keeps
-        another owner's from becoming ready, and the GPU idle.
+        Each owner has as many starts, at least one, and for each GPU as many. So no number of jobs that never become
+        ready keeps another owner's from becoming ready, and the GPU idle.
         """
         let_in = [(r, self.shares.owner_key(r.share_owner)) for r in order if not self.shut(r.uid)]
-        each = self._starts_each(let_in)
+        most, each = self._starts_of_an_owner(let_in)
         ahead: Dict[Tuple[Key, str], float] = {}
+        starts: "Counter[Key]" = Counter()
         bound = Counter(n for r, _ in let_in if len(r.names) == r.count for n in r.names)
         near: Set[int] = set()
         for request, owner in let_in:
-            few = [name for name in request.names if ahead.get((owner, name), 0.0) < each]
+            few = [n for n in request.names if starts[owner] < most and ahead.get((owner, n), 0.0) < each]
             if choose_gpus(few, request.count, request.links):
                 near.add(request.number)
                 request.near_since = now if request.near_since is None else request.near_since
@@ -90,17 +91,19 @@ class Queue:
             # A ready request counts: where enough are ready, no other needs to start. A request that may start since
             # START_S and is still not ready does not count: it would keep those behind it from starting.
             if request.ready or request.near_since is None or now - request.near_since <= START_S:
+                starts[owner] += 1
                 on = request.foreseen or request.names
                 # Which of several GPUs it will have is open: each counts for a part, together they are one job.
                 part = request.count / len(on)
                 ahead.update(((owner, name), ahead.get((owner, name), 0.0) + part) for name in on)
         return near
 
-    def _starts_each(self, let_in: Sequence[Tuple[Request, Key]]) -> int:
-        """Return how many jobs of one owner may start at once for one GPU."""
+    def _starts_of_an_owner(self, let_in: Sequence[Tuple[Request, Key]]) -> Tuple[int, int]:
+        """Return how many jobs of one owner may start at once, and how many of these for one GPU."""
         gpus = {n for r in (*(r for r, _ in let_in), *(x.request for x in self.leases.values())) for n in r.names}
-        owners = {owner for request, owner in let_in if not request.ready}
-        return max(1, most_starting(self.cores // max(1, len(gpus))) // max(1, len(owners)))
+        owners = max(1, len({owner for request, owner in let_in if not request.ready}))
+        for_one = most_starting(self.cores // max(1, len(gpus)))
+        return max(1, for_one * len(gpus) // owners), max(1, for_one // owners)
 
     def _foresee(self, request: Request, names: Sequence[str], bound: Mapping[str, int], now: float) -> List[str]:
         """Return the GPUs for which a request may start, those that it will have soonest; none where that is not known.

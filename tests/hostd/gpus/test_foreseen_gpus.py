@@ -120,6 +120,15 @@ def test_each_gpu_s_share_of_the_cores_decides_how_many_start_for_it(cores, each
     assert len([f for f in tell(queue, 20.0).values() if f]) == each * len(GPUS)
 
 
+@pytest.mark.parametrize(("owners", "of_each"), [(1, 9), (2, 3), (4, 2), (9, 1), (20, 1)])
+def test_owners_share_the_starts_of_all_gpus_and_each_has_one(owners, of_each):
+    queue = queue_of(64)
+    for number in range(1, 10 * owners):
+        importing(queue, number, uid=1 + number % owners)
+    found = [queue.waiting[number].uid for number, foreseen in tell(queue, 500.0).items() if foreseen]
+    assert {uid: found.count(uid) for uid in found} == {1 + uid: of_each for uid in range(owners)}
+
+
 @dataclasses.dataclass
 class Job:
     """One job of the model: when it comes, how long it imports (never ends where `hangs`), how long it runs.
