@@ -519,7 +519,9 @@ async def test_jobs_of_a_killed_hostd_go_on_waiting_when_they_are_detached(pool,
 async def test_a_job_next_in_line_waits_for_no_uids_there(open_lab, state: Path):
     """Else it would not hear that its turn has come."""
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_UIDS="2", GPU_MCP_HOSTD_SPARE_CORES="1")
-    holders = [await pool.start(), await pool.lab.start("/bin/sh", "-c", "echo on; sleep 60", until=b"on")]
+    long = {"wall_s": 300.0}  # a holder that ends by itself would let the job in before it has said anything
+    sleep = ("/bin/sh", "-c", "echo on; sleep 300")
+    holders = [await pool.start(limits=long), await pool.lab.start(*sleep, until=b"on", limits=long)]
     roles = (ProcessSpec(argv=("{python}", "-I", "-c", OWNER, "owner"), role="owner", trusted=True),)
     spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
     await pool.lab.submit(spec)
