@@ -138,7 +138,7 @@ class Overlay:
         """Return by what a call is known again, None if it has other values than tensors and plain ones."""
         key: List[Any] = []
         for each in args:
-            kind = cast(Any, type(each))
+            kind = cast("Any", type(each))
             if kind in self._tensor_types:
                 key.append((each.dtype, each.shape, each.stride(), each.device))
             elif kind in PLAIN and not (kind is float and not math.isfinite(each)):
