@@ -15,7 +15,7 @@ from gpu_mcp_server.nccl.program_model.memory_model import Allocation, MemoryLoc
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.program_model.syntax import enclosing
+from gpu_mcp_server.nccl.program_model.syntax import Parse, enclosing, parse
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS
@@ -92,11 +92,13 @@ class CallSite:
 class Analysis:
     """A program and all that was found out about it."""
 
-    def __init__(self, files: Mapping[str, str], main: str | None = None, branch: int = 0) -> None:
-        """Parse, trace, resolve; `branch` as of `ProgramModel.read`."""
+    def __init__(
+        self, files: Mapping[str, str], main: str | None = None, branch: int = 0, parse: Parse = parse
+    ) -> None:
+        """Parse, trace, resolve; `branch` and `parse` as of `ProgramModel.read`."""
         own = {p: t for p, t in files.items() if basename(p) not in OURS}
-        self._files, self._main = own, main
-        self.program = ProgramModel.read(own, main, branch)
+        self._files, self._main, self._parse = own, main, parse
+        self.program = ProgramModel.read(own, main, branch, parse)
         self.trace = Trace(self.program)
         self.places = PointerResolver(self.program, self.trace)
         self.flow = BufferDataflow(self.program, self.trace, self.places)
@@ -111,7 +113,7 @@ class Analysis:
         """The program with the other branches of conditions that split statements; None where there are none."""
         if not any(s.split_spans for s in self.program.sources.values()):
             return None
-        return Analysis(self._files, self._main, -1)
+        return Analysis(self._files, self._main, -1, self._parse)
 
     @cached_property
     def other_sites(self) -> list["CallSite"]:
@@ -121,8 +123,9 @@ class Analysis:
         return [s for s in found if (s.call.path, s.call.line, s.call.name) not in known]
 
     def events(self, *kinds: str) -> list[TraceEvent]:
-        """Return the events of some kinds."""
-        return [e for e in self.trace.events if e.kind in kinds]
+        """Return the events of some kinds, in the order in which they happen."""
+        found = [e for kind in kinds for e in self.trace.by_kind.get(kind, ())]
+        return found if len(kinds) == 1 else sorted(found, key=lambda e: e.number)
 
     @cached_property
     def inits(self) -> list[FunctionCall]:

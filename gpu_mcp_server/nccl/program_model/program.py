@@ -17,6 +17,7 @@ from gpu_mcp_server.nccl.program_model.macros import Macro, expand_macro, macros
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
 from gpu_mcp_server.nccl.program_model.syntax import (
     CALL,
+    Parse,
     ParsedSource,
     arguments,
     enclosing,
@@ -38,6 +39,7 @@ DEVICE = ".device"
 GENERATED = "ncclx::"
 """The namespace of generated infrastructure."""
 CONSTRUCTOR = re.compile(r"\b(\w+)\s*::\s*\1\s*\(")
+NAMES = frozenset({"identifier", "type_identifier"})
 UNITS = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
@@ -85,9 +87,12 @@ class ProgramModel:
         self.macros: dict[str, Macro] = {m.name: m for s in sources.values() for m in macros_of(s)}
         self.constants: dict[str, str] = constants_of(sources.values(), self.macros)
         self._hiding = macros_with_calls(self.macros)
+        self._calls_at: dict[int, list[FunctionCall]] = {}
 
     @classmethod
-    def read(cls, files: Mapping[str, str], main: str | None = None, branch: int = 0) -> "ProgramModel":
+    def read(
+        cls, files: Mapping[str, str], main: str | None = None, branch: int = 0, parse: Parse = parse
+    ) -> "ProgramModel":
         """Parse the files that belong together.
 
         Args:
@@ -95,6 +100,7 @@ class ProgramModel:
             main: The file to start from; includes within `files` are followed, and so are files that define a function
                 which is called but not defined so far. Absent: all sources.
             branch: Which branch of conditions of the preprocessor that split a statement: 0 the first, -1 the last.
+            parse: Parses a file, or remembers how it did.
         """
         if main is None:
             return cls({p: parse(p, t, branch) for p, t in sorted(files.items()) if p.endswith(SUFFIXES)}, "", [])
@@ -111,7 +117,7 @@ class ProgramModel:
                 else:
                     pending.append(found)
             pending = [p for p in dict.fromkeys(pending) if p not in sources] or defining_files(
-                sources, _generation_of(main, files)
+                sources, _generation_of(main, files), parse
             )
         return cls(sources, main, list(dict.fromkeys(missing)))
 
@@ -145,10 +151,19 @@ class ProgramModel:
             if inner.type in {CALL, "identifier"} and not is_inactive(source, inner):
                 yield from self.calls_at(source, inner)
 
-    def calls_at(self, source: ParsedSource, node: Node) -> Iterator[FunctionCall]:
-        """The calls that a node of a file is: itself, and what a macro there hides."""
+    def calls_at(self, source: ParsedSource, node: Node) -> list[FunctionCall]:
+        """Return the calls that a node of a file is: itself, and what a macro there hides."""
         if node.type != CALL and source.text(node) not in self._hiding:
-            return
+            return []
+        if node.id not in self._calls_at:
+            self._calls_at[node.id] = list(self._read_calls(source, node))
+        return self._calls_at[node.id]
+
+    def is_call(self, source: ParsedSource, node: Node) -> bool:
+        """Say whether a node of a file is a call, or hides some."""
+        return node.type == CALL or (node.type in NAMES and source.text(node) in self._hiding)
+
+    def _read_calls(self, source: ParsedSource, node: Node) -> Iterator[FunctionCall]:
         function = self.function_at(source, node)
         if node.type == CALL:
             yield self._call(source, node, node, source.path, function, None)
@@ -254,18 +269,18 @@ def _generation_of(main: str, files: Mapping[str, str]) -> dict[str, str]:
     return {p: t for p, t in files.items() if p not in old}
 
 
-def units_of(files: Mapping[str, str], main: str) -> list[str]:
+def units_of(files: Mapping[str, str], main: str, parse: Parse = parse) -> list[str]:
     """Return the files of a program that are compiled each by itself: the main one, and others that no file includes.
 
     Another file with a `main` is another program's.
     """
-    parsed = {p: parse(p, t) for p, t in files.items() if p.endswith(SUFFIXES)}
+    parsed = {p: parse(p, t, 0) for p, t in files.items() if p.endswith(SUFFIXES)}
     included = {resolve_include(n, p, files) for p, s in parsed.items() for n in includes_of(s)}
     others = sorted(p for p in parsed if p.endswith(UNITS) and p != main and p not in included)
     return [main, *(p for p in others if all(f.name != "main" for f in functions_of(parsed[p])))]
 
 
-def defining_files(sources: Mapping[str, ParsedSource], files: Mapping[str, str]) -> list[str]:
+def defining_files(sources: Mapping[str, ParsedSource], files: Mapping[str, str], parse: Parse = parse) -> list[str]:
     """Return the files with functions, and methods of classes they name, that the sources call and do not define.
 
     Constructors count as called, as objects are made in too many ways to look for.
@@ -281,7 +296,7 @@ def defining_files(sources: Mapping[str, ParsedSource], files: Mapping[str, str]
     for path, text in others.items():
         if not called.intersection(re.findall(r"\b(\w+)\s*\(", text)) and not CONSTRUCTOR.search(text):
             continue
-        for f in functions_of(parse(path, text)):
+        for f in functions_of(parse(path, text, 0)):
             method = f.owner in scopes and f.name in {*called, f.owner} and (f.owner, f.name) not in defined
             if f.name in free if f.owner is None else method:
                 found.append(path)

@@ -140,7 +140,7 @@ def is_rank_count(source: ParsedSource, place: Node, name: str) -> bool:
     for call in source.effects_in(function) if function is not None else ():
         where = SIZE_CALLS.get(name_of(source, call)) if call.type == CALL else None
         given = arguments(call) if where is not None else []
-        if where is not None and where < len(given) and _is_address(source, given[where], name):
+        if where is not None and where < len(given) and _addressed(source, given[where]) == name:
             return True
     return False
 
@@ -173,21 +173,33 @@ def _way_out(source: ParsedSource, place: Node, frame: CallFrame) -> tuple[str, 
     """Return the test of the rank alone that leaves a block before a place, as `if (rank) return;` does."""
     node: Node | None = place
     while node is not None and node.type not in {"function_definition", "lambda_expression", "translation_unit"}:
-        before = node.prev_named_sibling
-        while before is not None:
-            test = before.named_children[-1] if before.type == "labeled_statement" else before
-            condition = field(test, "condition") if test.type == "if_statement" else None
-            taken = field(test, "consequence") if test.type == "if_statement" else None
-            alone = taken is not None and field(test, "alternative") is None
-            if condition is not None and taken is not None and alone and _leaves(source, taken, place):
+        block = node.parent
+        for test in reversed(_lone_tests(source).get(block.id, ()) if block is not None else ()):
+            condition, taken = field(test, "condition"), field(test, "consequence")
+            if test.start_byte >= node.start_byte or condition is None or taken is None:
+                continue
+            if _leaves(source, taken, place):
                 text = source.text_without_space(condition).removeprefix("(").removesuffix(")")
                 why = rank_dependence(Expression(source, condition, frame))
                 plain = not re.search(r"&&|\|\||argc", text) and not _SUCCESS.search(text)
                 if why is not None and plain and not _is_range(Expression(source, condition, frame), text):
                     return f"not ({text})", why
-            before = before.prev_named_sibling
-        node = node.parent
+        node = block
     return None
+
+
+@lru_cache(maxsize=16)
+def _lone_tests(source: ParsedSource) -> dict[int, list[Node]]:
+    """Return each block's ifs without an else, by the block, in the text's order; a label may stand before them."""
+    found: dict[int, list[Node]] = {}
+    for node in source.landmarks:
+        if node.type != "if_statement" or field(node, "alternative") is not None:
+            continue
+        labeled = node.parent if node.parent is not None and node.parent.type == "labeled_statement" else None
+        block = (labeled or node).parent
+        if block is not None:
+            found.setdefault(block.id, []).append(node)
+    return found
 
 
 def _leaves(source: ParsedSource, taken: Node, place: Node) -> bool:
@@ -307,25 +319,15 @@ def _variable(of: Expression, made: Declaration, trail: _Trail) -> RankDependenc
     if not trail.is_new(of.frame, of.source.path, made.declarator.id):
         return None
     name, function = made.name, enclosing(made.declarator, "function_definition", "lambda_expression")
-    effects = of.source.effects_in(function) if function is not None else []
+    changes = _changes_in(of.source, function) if function is not None else _Changes()
     given = False
-    for inner in effects:
-        if inner.type == CALL:
-            called, nodes = name_of(of.source, inner), arguments(inner)
-            for table, is_rank in ((RANK_CALLS, True), (SHARED_CALLS, False)):
-                where = table.get(called)
-                if where is not None and where < len(nodes) and _is_address(of.source, nodes[where], name):
-                    return RankDependence(name, of.source.line(inner)) if is_rank else None
+    for call, is_rank in changes.answers.get(name, ())[:1]:
+        return RankDependence(name, of.source.line(call)) if is_rank else None
     start = initializer_of(made)
     values = [start] if start is not None else []
-    for inner in effects:
-        left = field(inner, "left") if inner.type == "assignment_expression" else None
-        right = field(inner, "right") if left is not None else None
-        if (
-            left is None
-            or right is None
-            or not (of.source.text(left) == name or _writes_through(of.source, left, name))
-        ):
+    for inner in changes.assignments.get(name, ()):
+        right = field(inner, "right")
+        if right is None:
             continue
         values.append(right)
         branch = enclosing(inner, "if_statement", "function_definition", "lambda_expression")
@@ -343,13 +345,42 @@ def _variable(of: Expression, made: Declaration, trail: _Trail) -> RankDependenc
     return RankDependence(name, of.source.line(made.declarator)) if is_rank else None
 
 
-def _writes_through(source: ParsedSource, left: Node, name: str) -> bool:
-    """Say whether `*p = ...` writes a variable, whose address p starts with."""
+@dataclass(frozen=True)
+class _Changes:
+    """What gives the variables of a function their values, by the variable's name, in the text's order."""
+
+    answers: dict[str, list[tuple[Node, bool]]] = data_field(default_factory=dict[str, list[tuple[Node, bool]]])
+    """Calls that write the rank (True), or what all ranks then share (False), to its address."""
+    assignments: dict[str, list[Node]] = data_field(default_factory=dict[str, list[Node]])
+
+
+@lru_cache(maxsize=64)
+def _changes_in(source: ParsedSource, function: Node) -> _Changes:
+    """Collect what changes variables: once a function, as each of its variables is asked for."""
+    found = _Changes()
+    for node in source.effects_in(function):
+        if node.type == CALL:
+            nodes, called = arguments(node), name_of(source, node)
+            for table, is_rank in ((RANK_CALLS, True), (SHARED_CALLS, False)):
+                where = table.get(called)
+                if where is not None and where < len(nodes):
+                    found.answers.setdefault(_addressed(source, nodes[where]), []).append((node, is_rank))
+            continue
+        left = field(node, "left")
+        if left is not None:
+            found.assignments.setdefault(_written(source, left), []).append(node)
+    return found
+
+
+def _written(source: ParsedSource, left: Node) -> str:
+    """Return the variable that an assignment writes: of `*p = ...` the one whose address p starts with."""
     pointer = left.named_children[0] if left.type == "pointer_expression" and left.named_children else None
     made = declaration_of(source, pointer) if pointer is not None and pointer.type == "identifier" else None
     start = initializer_of(made) if made is not None else None
-    return start is not None and source.text_without_space(start) == f"&{name}"
+    text = source.text_without_space(start) if start is not None else ""
+    return text[1:] if text.startswith("&") else source.text(left)
 
 
-def _is_address(source: ParsedSource, node: Node, name: str) -> bool:
-    return source.text_without_space(node).removeprefix("(void*)").removeprefix("(void *)").removeprefix("&") == name
+def _addressed(source: ParsedSource, node: Node) -> str:
+    """Return the variable whose address an argument is."""
+    return source.text_without_space(node).removeprefix("(void*)").removeprefix("&")

@@ -52,7 +52,9 @@ class Declaration:
 
 def declaration_of(source: ParsedSource, name: Node) -> Declaration | None:
     """Return the declaration that an identifier refers to, in its own file."""
-    return declaration_at(source, source.text(name), name)
+    if name.id not in source.declarations:
+        source.declarations[name.id] = declaration_at(source, source.text(name), name)
+    return source.declarations[name.id]
 
 
 def declaration_at(source: ParsedSource, text: str, place: Node) -> Declaration | None:

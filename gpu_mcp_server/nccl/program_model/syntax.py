@@ -7,14 +7,18 @@ libclang without the includes found 38.)
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Tree
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.nccl.program_model.split_conditions import Span, choose_branches
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.nccl.program_model.scopes import Declaration
 
 CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "dynamic_cast"})
 BLOCKS = frozenset({"compound_statement", "translation_unit", "declaration_list", "case_statement"})
@@ -23,7 +27,7 @@ STRUCTURES = frozenset({"struct_specifier", "class_specifier"})
 CALL = "call_expression"
 LANDMARKS = STRUCTURES | {
     *(CALL, "function_definition", "lambda_expression", "init_declarator", "preproc_include", "preproc_def"),
-    "preproc_function_def",
+    *("preproc_function_def", "if_statement"),
 }
 """Nodes that several readers look for in a whole file."""
 CHUNK = 1 << 16
@@ -82,6 +86,8 @@ class ParsedSource:
         """Whether there is an `#if 0` or the like at all."""
         self.scopes: dict[int, Names] = {}
         """What each scope declares, kept by `scopes`."""
+        self.declarations: dict[int, Declaration | None] = {}
+        """What each name stands for, kept by `scopes`."""
         self._effects: dict[int, list[Node]] = {}
 
     def text(self, node: Node) -> str:
@@ -139,6 +145,10 @@ class ParsedSource:
     def calls(self) -> Iterator[Node]:
         """Every call, in the text's order, inactive code included."""
         return (node for node in self.landmarks if node.type == CALL)
+
+
+Parse = Callable[[str, str, int], ParsedSource]
+"""Path, text and branch, as `parse` takes them: `functools.cache(parse)` for those who read a text several times."""
 
 
 def parse(path: str, text: str, branch: int = 0) -> ParsedSource:

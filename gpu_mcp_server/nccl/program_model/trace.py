@@ -5,6 +5,7 @@ Each event knows the frame it happens in, so that a helper's parameters mean wha
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tree_sitter import Node
 
@@ -36,6 +37,7 @@ POINTER_LIKE = frozenset(
     | {"initializer_list", "compound_literal_expression", "conditional_expression", CALL}
 )
 """Expressions that may be pointers, or hold some."""
+EVENTFUL = frozenset({CALL, "assignment_expression", "init_declarator"})
 WRAPPER = "ncclx::"
 WRAPPED = frozenset({*(n.removeprefix("nccl") for n in api_names.ROLES if n.startswith("nccl")), "Sweep"})
 """Generated functions, each of which stands for a collective."""
@@ -127,6 +129,7 @@ class Trace:
         self._silent: set[Function] = set()
         self._frames = 0
         self._nested = 0
+        self._eventful: dict[int, list[Node]] = {}
         self._groups: list[int] = []
         self._next_group = 0
         for function in _entries(program):
@@ -134,6 +137,14 @@ class Trace:
                 self.entries.append(function.name)
                 self._groups = []
                 self._enter(function, CallFrame(function, entry=function.name), (), ())
+
+    @cached_property
+    def by_kind(self) -> dict[str, list[TraceEvent]]:
+        """All events, sorted by kind; in each the order is that of the program."""
+        found: dict[str, list[TraceEvent]] = {}
+        for event in self.events:
+            found.setdefault(event.kind, []).append(event)
+        return found
 
     def _add(self, event: TraceEvent) -> None:
         if len(self.events) >= MAX_EVENTS:
@@ -176,16 +187,32 @@ class Trace:
             loops = (*loops, Loop((source.path, node.start_byte, id(frame)), header))
         branches = {inner.id: _under(source, under, frame) for inner, under in branches_of(source, node)}
         self._nested += 1
-        for inner in node.named_children:
+        for inner in self._parts(source, node):
             self._walk(source, inner, frame, loops, (*conditions, *branches.get(inner.id, ())))
         self._nested -= 1
-        if node.type in {CALL, "identifier", "type_identifier"} and not is_inactive(source, node):
+        if self.program.is_call(source, node) and not is_inactive(source, node):
             for call in self.program.calls_at(source, node):
                 self._call(call, frame, loops, conditions)
         elif node.type == "assignment_expression" and not is_inactive(source, node):
             self._assign(source, child(node, "left"), child(node, "right"), frame, loops, conditions)
         elif node.type == "init_declarator":
             self._construct(source, node, frame, loops, conditions)
+
+    def _parts(self, source: ParsedSource, node: Node) -> list[Node]:
+        """Return the children of a node in or below which something may happen: found once for all ways to it."""
+        if node.id not in self._eventful:
+            order = [(node, -1)]
+            for at, (above, _) in enumerate(order):
+                order += [(below, at) for below in above.named_children]
+            parts: list[list[Node]] = [[] for _ in order]
+            for at in range(len(order) - 1, 0, -1):
+                below, parent = order[at]
+                parts[at].reverse()
+                self._eventful[below.id] = parts[at]
+                if parts[at] or below.type in EVENTFUL or self.program.is_call(source, below):
+                    parts[parent].append(below)
+            self._eventful[node.id] = parts[0][::-1]
+        return self._eventful[node.id]
 
     def _assign(
         self,

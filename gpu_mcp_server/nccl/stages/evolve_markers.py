@@ -4,6 +4,7 @@ Initialization and verification stay outside and so frozen; the generated kernel
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tree_sitter import Node
 
@@ -12,7 +13,7 @@ from gpu_mcp_server.nccl.analysis.feasibility import REPLACED
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.markers import EVOLVE_END, EVOLVE_START, blocks
 from gpu_mcp_server.nccl.program_model.program import GENERATED, FunctionCall
-from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, CALL, ParsedSource, enclosing, name_of, statement_of, walk
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, name_of, statement_of, walk
 from gpu_mcp_server.nccl.program_model.trace import kind_of
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 
@@ -133,20 +134,25 @@ def region(source: ParsedSource, call: FunctionCall) -> tuple[Node, Node]:
 def _group(source: ParsedSource, node: Node) -> tuple[Node | None, Node | None]:
     """Return the statements that start and end a group beside a statement, if they are there."""
     statement = statement_of(node)
-    start, end = statement.prev_named_sibling, statement.next_named_sibling
-    while start is not None and not _calls(source, start, "GroupStart"):
-        if _calls(source, start, "GroupEnd") or (start.parent is None or start.parent.type not in BLOCKS):
-            return None, None
-        start = start.prev_named_sibling
-    while end is not None and not _calls(source, end, "GroupEnd"):
-        end = end.next_named_sibling
-    return start, end
+    if statement.parent is None:
+        return None, None
+    beside = _group_calls(source).get(statement.parent.id, [])
+    before = [(s, name) for s, name in beside if s.start_byte < statement.start_byte]
+    start = before[-1][0] if before and before[-1][1] == "GroupStart" else None
+    ends = (s for s, name in beside if name == "GroupEnd" and s.start_byte > statement.start_byte)
+    return start, next(ends, None)
 
 
-def _calls(source: ParsedSource, statement: Node, name: str) -> bool:
-    return statement.type == "expression_statement" and any(
-        n.type == CALL and name_of(source, n).removeprefix("nccl") == name for n in walk(statement)
-    )
+@lru_cache(maxsize=4)
+def _group_calls(source: ParsedSource) -> dict[int, list[tuple[Node, str]]]:
+    """Return the statements of each block that start or end a group, by the block, in the text's order."""
+    found: dict[int, list[tuple[Node, str]]] = {}
+    for call in source.calls():
+        name = name_of(source, call).removeprefix("nccl")
+        statement = enclosing(call, "expression_statement") if name in {"GroupStart", "GroupEnd"} else None
+        if statement is not None and statement.parent is not None:
+            found.setdefault(statement.parent.id, []).append((statement, name))
+    return found
 
 
 def _rest(source: ParsedSource, last: Node, indent: str) -> str:

@@ -4,7 +4,10 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from posixpath import basename, dirname, join, relpath, splitext
+
+from tree_sitter import Node
 
 from gpu_mcp_server.models.transform import Api, Library, Stage, TransformResult
 from gpu_mcp_server.nccl.analysis.advice import advice, is_old, rccl_advice
@@ -20,8 +23,9 @@ from gpu_mcp_server.nccl.program_model.program import (
     resolve_include,
     units_of,
 )
+from gpu_mcp_server.nccl.program_model.syntax import Parse, ParsedSource
 from gpu_mcp_server.nccl.program_model.syntax import field as child
-from gpu_mcp_server.nccl.program_model.syntax import parse, walk
+from gpu_mcp_server.nccl.program_model.syntax import parse as parse_source
 from gpu_mcp_server.nccl.stages.evolve_markers import add_markers
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, add_infrastructure, is_done
 from gpu_mcp_server.nccl.stages.replace_calls import has_kernel, replace_calls
@@ -45,24 +49,29 @@ class Transformation:
 
     files: dict[str, str]
     main: str
+    analysis: Analysis
+    """Of the files as they were when a stage began."""
+    parse: Parse
     done: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     left: list[str] = field(default_factory=list[str])
     failed: bool = False
+    is_stale: bool = False
     api: str = "lsa"
 
     def step(self, stage: Stage, work: Callable[[Analysis, EditedFiles], list[str]]) -> None:
         """Do one stage: wholly or, where it meets a fault, not at all."""
-        analysis = Analysis(self.files, self.main)
-        edits = EditedFiles(analysis)
+        if self.is_stale:
+            self.analysis, self.is_stale = Analysis(self.files, self.main, parse=self.parse), False
+        edits = EditedFiles(self.analysis)
         try:
-            self.done[stage] = work(analysis, edits)
+            self.done[stage] = work(self.analysis, edits)
             changed = edits.changed_texts()
         except FAULTS as fault:
             self.done[stage] = []
             self.left.append(f"{stage}: {fault}")
             self.failed = True
             return
-        self.files = {**self.files, **changed}
+        self.files, self.is_stale = {**self.files, **changed}, bool(changed)
 
 
 def transform(
@@ -85,7 +94,8 @@ def transform(
         library: Whose headers they are; for RCCL, and for a program of HIP, nothing is generated.
     """
     chosen = "gin" if api == "gin" else "lsa"
-    analysis = Analysis(files, main)
+    parse = cache(parse_source)
+    analysis = Analysis(files, main, parse=parse)
     if library == "nccl" and not is_hip_program(analysis) and is_old(nccl_version, chosen):
         return _refused(analysis, chosen, nccl_version), {}
     already = any(c.full_name.startswith(GENERATED) for c in analysis.program.calls)
@@ -98,8 +108,8 @@ def transform(
         return TransformResult(status="nothing to transform", headline=headline, api=chosen), {}
     if library == "rccl" or is_hip_program(analysis):
         return _left_to_hip(analysis, chosen, nccl_version if library == "rccl" else None), {}
-    work = Transformation({p: t for p, t in files.items() if basename(p) not in OURS}, main)
-    work.api = chosen
+    own = {p: t for p, t in files.items() if basename(p) not in OURS}
+    work = Transformation(own, main, analysis, parse, api=chosen)
     reasons = [*lost, *_reasons(analysis, stages)]
     if "replace" in stages:
         stay = [s for s in analysis.sites if not has_kernel(analysis, s, chosen)]
@@ -170,15 +180,15 @@ def _renamed(given: Mapping[str, str], work: Transformation, main: str, api: str
     changed = {p for p in work.files if work.files[p] != given.get(p)}
     if not changed:
         return {}
-    own = ProgramModel.read(work.files, main).sources
+    own = work.analysis.program.sources
     texts = {p: t for p, t in work.files.items() if p in own or p in changed}
     changed.add(main)
     while True:
-        includers = {p for p, t in texts.items() if p not in changed and _includes(p, t, texts) & changed}
+        includers = {p for p, t in texts.items() if p not in changed and _includes(work, p, t, texts) & changed}
         if not includers:
             break
         changed |= includers
-    made = {device_name(p): _pointed(p, texts[p], texts, changed) for p in sorted(changed)}
+    made = {device_name(p): _pointed(work, p, texts, changed) for p in sorted(changed)}
     folder = dirname(main)
     uses = any(GENERATED in t for t in made.values())
     generated = {INFRASTRUCTURE: infrastructure(), KERNELS: kernels("gin" if api == "gin" else "lsa")}
@@ -188,24 +198,23 @@ def _renamed(given: Mapping[str, str], work: Transformation, main: str, api: str
     return made
 
 
-def _includes(path: str, text: str, files: Mapping[str, str]) -> set[str]:
-    return {f for n in _include_names(path, text) if (f := resolve_include(n, path, files)) is not None}
+def _includes(work: Transformation, path: str, text: str, files: Mapping[str, str]) -> set[str]:
+    source = work.parse(path, text, 0)
+    names = [source.text(n).strip('"') for n in _own_includes(source)]
+    return {f for n in names if (f := resolve_include(n, path, files)) is not None}
 
 
-def _include_names(path: str, text: str) -> list[str]:
-    source = parse(path, text)
-    found = [child(n, "path") for n in walk(source.root) if n.type == "preproc_include"]
-    return [source.text(n).strip('"') for n in found if n is not None and source.text(n).startswith('"')]
+def _own_includes(source: ParsedSource) -> list[Node]:
+    """Return the names of a file's includes that stand in quotes."""
+    found = [child(n, "path") for n in source.landmarks if n.type == "preproc_include"]
+    return [n for n in found if n is not None and source.text(n).startswith('"')]
 
 
-def _pointed(path: str, text: str, files: Mapping[str, str], changed: set[str]) -> str:
+def _pointed(work: Transformation, path: str, files: Mapping[str, str], changed: set[str]) -> str:
     """Return a text whose includes of changed files name the new ones."""
-    source = parse(path, text)
+    source = work.parse(path, files[path], 0)
     edits = Edits(source)
-    for node in walk(source.root):
-        name = child(node, "path") if node.type == "preproc_include" else None
-        if name is None or not source.text(name).startswith('"'):
-            continue
+    for name in _own_includes(source):
         target = resolve_include(source.text(name).strip('"'), path, files)
         if target is not None and target in changed and device_name(target) != target:
             edits.replace(name, f'"{relpath(device_name(target), dirname(path) or ".")}"')
@@ -241,7 +250,7 @@ def _result(
         advice=advice(left, version),
         main=new,
         files=sorted(made),
-        build=_build(given, made, new) if made else None,
+        build=_build(work, given, made, new) if made else None,
         unverified=unverified,
         diff=_diff(given, work, made),
     )
@@ -256,9 +265,10 @@ def _headline(status: str, work: Transformation, new: str, left: int) -> str:
     return f"{new}: {names}" + (f"; {left} things are left to the agent" if left else "")
 
 
-def _build(given: Mapping[str, str], made: Mapping[str, str], main: str) -> str:
-    program = ProgramModel.read({**given, **made}, main)
-    units = units_of({p: s.data.decode("utf-8", "replace") for p, s in program.sources.items()}, main)
+def _build(work: Transformation, given: Mapping[str, str], made: Mapping[str, str], main: str) -> str:
+    files = {**given, **made}
+    program = ProgramModel.read(files, main, parse=work.parse)
+    units = units_of({p: files[p] for p in program.sources}, main, work.parse)
     every = " ".join(units) if all(u.endswith(".cu") for u in units) else f"-x cu {' '.join(units)}"
     stem = splitext(basename(main))[0]
     link = "-L$NCCL/lib -l:libnccl.so.2 -Xlinker -rpath -Xlinker $NCCL/lib"
