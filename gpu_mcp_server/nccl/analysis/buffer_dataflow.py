@@ -20,7 +20,8 @@ from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation, merge
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, walk
-from gpu_mcp_server.nccl.program_model.trace import Condition, Expression, Loop, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Trace
+from gpu_mcp_server.nccl.program_model.trace_events import Condition, Expression, Loop, TraceEvent
 
 PARTIAL = frozenset({"ncclRecv", "ncclPutSignal", "ncclReduce", "ncclGather", "ncclAlltoAllv"})
 """Calls that write what comes from one peer, parts of sizes of their own, or at the root only."""

@@ -17,7 +17,8 @@ from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
 from gpu_mcp_server.nccl.program_model.syntax import Parse, enclosing, parse
 from gpu_mcp_server.nccl.program_model.syntax import field as child
-from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Trace
+from gpu_mcp_server.nccl.program_model.trace_events import Expression, TraceEvent
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS
 
 OURS = frozenset({INFRASTRUCTURE, KERNELS})

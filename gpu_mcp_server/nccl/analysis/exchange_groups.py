@@ -13,7 +13,7 @@ from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern
 from gpu_mcp_server.nccl.program_model.api_names import FLOAT8, POINT_TO_POINT, ROLES, plain_collective
 from gpu_mcp_server.nccl.program_model.program import FunctionCall
 from gpu_mcp_server.nccl.program_model.rank_dependence import event_dependence
-from gpu_mcp_server.nccl.program_model.trace import TraceEvent
+from gpu_mcp_server.nccl.program_model.trace_events import TraceEvent
 
 ALONE = "on the device a put needs the receiver's offset and a flag, which the agent has to write"
 

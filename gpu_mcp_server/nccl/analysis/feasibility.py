@@ -15,7 +15,7 @@ from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.program import FunctionCall
 from gpu_mcp_server.nccl.program_model.rank_agreement import allocation_disagreements, disagreements
 from gpu_mcp_server.nccl.program_model.rank_dependence import event_dependence
-from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace_events import Expression, TraceEvent
 
 REPLACED = {
     "ncclAlltoAll": "AlltoAll",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpu_mcp_server.nccl.program_model.api_names import POINT_TO_POINT, ROLES
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace_events import Expression, TraceEvent
 
 _NEXT = re.compile(r"\(?(\w*rank\w*|\w*[Rr]ank\w*|me|my\w*|i|r|dev)\+1\)?%")
 _PREVIOUS = re.compile(r"\((\w+)-1\+\w+\)%|\((\w+)\+\w+-1\)%|\(?\w+-1\)?%|\(\w+\+\(?\w+-1\)?\)%")

@@ -5,7 +5,8 @@ import re
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.syntax import statement_of
-from gpu_mcp_server.nccl.program_model.trace import CallFrame, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Trace
+from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, TraceEvent
 
 _OWN_WARM_UP = re.compile(r"^for\s*\([^;=]*=\s*-\s*\(?\w|;[^;]*<=?[^;]*(?:\w*warm\w*\s*\+|\+\s*\w*warm\w*)[^;]*;", re.I)
 """`for (i = -warmup; ...)`, and `i < warmup + iterations`."""

@@ -16,7 +16,8 @@ from gpu_mcp_server.nccl.program_model.rank_dependence import (
     rank_dependence,
 )
 from gpu_mcp_server.nccl.program_model.syntax import enclosing, field
-from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Trace
+from gpu_mcp_server.nccl.program_model.trace_events import Expression, TraceEvent
 
 REGISTER_ALL = "register_all"
 """Of the generated block: makes a window over everything that it allocated."""

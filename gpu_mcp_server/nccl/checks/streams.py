@@ -8,7 +8,8 @@ from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.kernel_effects import Effects
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
-from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Trace
+from gpu_mcp_server.nccl.program_model.trace_events import Expression, TraceEvent
 
 DEFAULT = frozenset({"", "0", "nullptr", "NULL", "cudaStreamLegacy", "cudaStreamPerThread"})
 

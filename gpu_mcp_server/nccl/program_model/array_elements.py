@@ -9,7 +9,7 @@ from gpu_mcp_server.nccl.program_model.memory_model import ArrayElement, uncast
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
 from gpu_mcp_server.nccl.program_model.syntax import field
-from gpu_mcp_server.nccl.program_model.trace import Expression
+from gpu_mcp_server.nccl.program_model.trace_events import Expression
 
 Binding = Callable[[Expression], Expression | None]
 """Returns what the caller gave for a parameter."""

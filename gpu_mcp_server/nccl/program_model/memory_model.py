@@ -8,7 +8,7 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.program_model.scopes import Declaration
 from gpu_mcp_server.nccl.program_model.syntax import CALL, arguments, is_cast
 from gpu_mcp_server.nccl.program_model.syntax import field as child
-from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace_events import Expression, TraceEvent
 
 TRANSPARENT = frozenset(
     {"data", "get", "begin", "raw_pointer_cast", "device_pointer_cast", "move", "forward", "exchange"}

@@ -36,7 +36,8 @@ from gpu_mcp_server.nccl.program_model.scopes import (
 )
 from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, name_of, walk
 from gpu_mcp_server.nccl.program_model.syntax import field as child
-from gpu_mcp_server.nccl.program_model.trace import CallFrame, Expression, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Trace
+from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Expression, TraceEvent
 
 MAX_STEPS = 40
 NULLS = frozenset(

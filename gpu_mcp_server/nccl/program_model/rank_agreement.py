@@ -14,7 +14,8 @@ from gpu_mcp_server.nccl.program_model.rank_dependence import (
     loop_dependence,
     rank_dependence,
 )
-from gpu_mcp_server.nccl.program_model.trace import Condition, Expression, Trace, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace import Trace
+from gpu_mcp_server.nccl.program_model.trace_events import Condition, Expression, TraceEvent
 
 AGREED = ("count", "type", "op", "root")
 SWEEP = ("send", "recv", "count", "type", "peers", "comm", "stream")

@@ -10,7 +10,7 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.program_model.functions import Function, functions_of
 from gpu_mcp_server.nccl.program_model.scopes import Declaration, declaration_of, initializer_of, listed_members
 from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, enclosing, field, name_of, walk
-from gpu_mcp_server.nccl.program_model.trace import CallFrame, Condition, Expression, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Condition, Expression, TraceEvent
 
 MAX_STEPS = 10
 """Values from values that are followed."""

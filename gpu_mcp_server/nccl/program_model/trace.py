@@ -4,7 +4,6 @@ Each event knows the frame it happens in, so that a helper's parameters mean wha
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from tree_sitter import Node
@@ -12,7 +11,6 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.branches import Branch, branches_of, jumped_label, loop_header
 from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier
-from gpu_mcp_server.nccl.program_model.launches import KernelLaunch
 from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS, is_harmless, letters_of, qualified_name
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import Declaration
@@ -25,6 +23,7 @@ from gpu_mcp_server.nccl.program_model.syntax import (
     strip_casts,
 )
 from gpu_mcp_server.nccl.program_model.syntax import field as child
+from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Condition, Expression, Loop, TraceEvent
 
 MAX_DEPTH = 12
 MAX_EVENTS = 20_000
@@ -41,79 +40,6 @@ EVENTFUL = frozenset({CALL, "assignment_expression", "init_declarator"})
 WRAPPER = "ncclx::"
 WRAPPED = frozenset({*(n.removeprefix("nccl") for n in api_names.ROLES if n.startswith("nccl")), "Sweep"})
 """Generated functions, each of which stands for a collective."""
-
-
-@dataclass(frozen=True, eq=False)
-class Expression:
-    """An expression where it stands: its meaning depends on the frame."""
-
-    source: ParsedSource
-    node: Node
-    frame: "CallFrame"
-
-
-@dataclass(frozen=True, eq=False)
-class CallFrame:
-    """A function while it runs."""
-
-    function: Function | None
-    parent: "CallFrame | None" = None
-    bindings: dict[str, Expression] = field(default_factory=dict[str, Expression])
-    receiver: "Expression | Declaration | None" = None
-    """What `this` is: of a method the expression before the dot, of a constructor the new variable."""
-    entry: str = ""
-    place: Node | None = None
-    """Where in its parent's file it was called."""
-
-    @property
-    def depth(self) -> int:
-        """Return the depth in calls."""
-        return 0 if self.parent is None else self.parent.depth + 1
-
-    def runs(self, function: Function) -> bool:
-        """Say whether a function is being run already."""
-        return self.function is function or (self.parent is not None and self.parent.runs(function))
-
-    def path(self) -> str:
-        """Return `main > worker > all2all`."""
-        own = self.function.name if self.function is not None else "?"
-        return own if self.parent is None else f"{self.parent.path()} > {own}"
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A loop around an event."""
-
-    key: tuple[str, int, int]
-    header: str
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A branch around an event."""
-
-    key: tuple[str, int]
-    taken: bool
-    text: str
-    expression: Expression | None = field(default=None, compare=False, repr=False)
-    """What is tested, where it stands."""
-
-
-@dataclass(eq=False)
-class TraceEvent:
-    """Something that matters."""
-
-    kind: str
-    frame: CallFrame
-    loops: tuple[Loop, ...]
-    conditions: tuple[Condition, ...]
-    call: FunctionCall | None = None
-    launch: KernelLaunch | None = None
-    left: Expression | None = None
-    right: Expression | None = None
-    number: int = 0
-    group: int | None = None
-    """Of which ncclGroupStart it is part."""
 
 
 class Trace:

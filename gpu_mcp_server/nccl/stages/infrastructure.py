@@ -11,7 +11,7 @@ from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, includes_of
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, field
-from gpu_mcp_server.nccl.program_model.trace import Expression
+from gpu_mcp_server.nccl.program_model.trace_events import Expression
 from gpu_mcp_server.nccl.stages.error_macros import ErrorMacros
 from gpu_mcp_server.nccl.stages.setup_location import SetupLocation, anchors
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE

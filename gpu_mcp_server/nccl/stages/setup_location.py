@@ -10,7 +10,7 @@ from gpu_mcp_server.nccl.program_model.api_names import COMM_INIT, ROLES
 from gpu_mcp_server.nccl.program_model.branches import hidden_head, jumped_label
 from gpu_mcp_server.nccl.program_model.memory_model import uncast
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, ParsedSource, field, statement_of
-from gpu_mcp_server.nccl.program_model.trace import CallFrame, Expression, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Expression, TraceEvent
 
 
 @dataclass(frozen=True)

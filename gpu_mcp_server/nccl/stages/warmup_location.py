@@ -10,7 +10,7 @@ from gpu_mcp_server.nccl.program_model.branches import LOOPS
 from gpu_mcp_server.nccl.program_model.memory_model import uncast
 from gpu_mcp_server.nccl.program_model.scopes import declaration_at, declaration_of
 from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, enclosing, field, name_of, statement_of, walk
-from gpu_mcp_server.nccl.program_model.trace import CallFrame, Expression, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Expression, TraceEvent
 from gpu_mcp_server.nccl.stages.evolve_markers import region
 from gpu_mcp_server.nccl.stages.setup_location import position_in
 
