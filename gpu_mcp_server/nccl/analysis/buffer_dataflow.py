@@ -100,6 +100,7 @@ class BufferDataflow:
         self.uses: dict[int, list[EventUse]] = {}
         self._changes: dict[MemoryLocation, list[int]] = {}
         """Where each variable is assigned."""
+        self._group_loops = {e.group: e.loops for e in trace.events if e.kind == "group_start"}
         for event in trace.events:
             if event.kind == "assign" and event.left is not None:
                 for place in places.lvalue(event.left):
@@ -131,7 +132,8 @@ class BufferDataflow:
                 break
             inside = [e for e in events if loop in e.loops]
             always = set[Condition].intersection(*(set(e.conditions) for e in inside))
-            if self._scan(query, [e.number for e in inside][::step], found, always) is not None:
+            again = loop in self._group_loops.get(event.group, ())
+            if self._scan(query, [e.number for e in inside][::step], found, always, again) is not None:
                 break
         unique: dict[tuple[str, int, str], Partner] = {}
         for partner in found:
@@ -146,12 +148,18 @@ class BufferDataflow:
         return any(a.event is event for p in places for a in self._places.allocations.get(p, []))
 
     def _scan(
-        self, query: BufferQuery, numbers: Iterable[int], found: list[Partner], always: set[Condition] | None = None
+        self,
+        query: BufferQuery,
+        numbers: Iterable[int],
+        found: list[Partner],
+        always: set[Condition] | None = None,
+        group_again: bool = False,
     ) -> TraceEvent | None:
         """Collect partners until one settles it; return that one.
 
         In a loop's other iteration (`always` given: what all of the loop stands under) any branch may be taken, so only
-        what stands under no more than the loop itself settles anything.
+        what stands under no more than the loop itself settles anything. `group_again`: the event's group is another one
+        there, so its calls follow each other; parts of one buffer at offsets are taken to be different parts.
         """
         event, carried = query.event, always is not None
         under = set(event.conditions) if always is None else always
@@ -160,14 +168,15 @@ class BufferDataflow:
             other = self._trace.events[number]
             if other.frame.entry != event.frame.entry or (other.kind == "alloc" and self._makes(other, query.places)):
                 break
-            if (not carried and _excluded(event, other)) or (other is not event and _is_concurrent(event, other)):
+            concurrent = other is not event and _is_concurrent(event, other)
+            if (not carried and _excluded(event, other)) or (concurrent and not group_again):
                 continue
             branches = set(other.conditions)
             if any(h <= branches for h in hidden):
                 continue  # in its branch another has overwritten it all
             for use in self.uses.get(number, []):
                 mine = query.place_of(use)
-                if mine is None:
+                if mine is None or (concurrent and (query.held is None or not use.held)):
                     continue
                 if use.writes if query.is_backward else use.reads:
                     found.append(_partner(use, carried))

@@ -23,6 +23,8 @@ from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS
 
 OURS = frozenset({INFRASTRUCTURE, KERNELS})
 """Generated headers are not part of what the program says."""
+HOST_ACCESSED = frozenset({"managed", "host"})
+"""Kinds of memory that the host's own code may write and read, which is not followed."""
 MAX_WAYS = 16
 """Ways of reaching one site that are followed; one that is called more often is understood by its first callers."""
 _RANK = re.compile(r"\b\w*[Rr]ank\b|\bmype\b|\bmyid\b|\bme\b")
@@ -85,7 +87,18 @@ class CallSite:
 
     @property
     def in_place(self) -> bool:
-        """Return whether it receives where it sends from."""
+        """Return whether it receives where it sends from; a rank's own part of what all receive counts."""
+        send, receive = self.buffer("send"), self.buffer("recv")
+        if send is None or receive is None:
+            return False
+        shared = [
+            (s.offset, r.offset) for s in send.refs for r in receive.refs if s.place == r.place and _is_same(s, r)
+        ]
+        return any((s == r and (s is None or send.text == receive.text)) or _is_part_of(s, r) for s, r in shared)
+
+    @property
+    def may_share(self) -> bool:
+        """Return whether it may receive where it sends from: parts of one allocation are not told apart."""
         send, receive = self.buffer("send"), self.buffer("recv")
         return send is not None and receive is not None and bool(set(send.places) & set(receive.places))
 
@@ -204,6 +217,18 @@ class Analysis:
         """Say whether a way to a site stands between timers."""
         return self._phases.is_timed(event)
 
+    def _unseen(self, event: TraceEvent, places: list[MemoryLocation]) -> list[Partner]:
+        """Return what may write or read a buffer and is not followed: host code, callers, what a pointer may be."""
+        call = event.call
+        made = [a for p in places for a in self.places.allocations.get(p, [])]
+        shared = next((a.event.call for a in made if a.kind in HOST_ACCESSED and a.event.call is not None), None)
+        if shared is not None:
+            return [Partner(f"host code ({shared.name})", shared.line, shared.path, is_unknown=True)]
+        known = [p for p in places if p.kind not in {"parameter", "unknown"}]
+        if known or call is None:
+            return []
+        return [Partner("callers" if places else "unresolved", call.line, call.path, is_unknown=True)]
+
     def _buffer(self, role: str, given: Expression, events: list[TraceEvent]) -> Buffer:
         refs: list[Ref] = []
         places: list[MemoryLocation] = []
@@ -216,11 +241,24 @@ class Analysis:
             find = self.flow.writers_before if role == "send" else self.flow.readers_after
             partners += find(event, own, here)
         places = merge_locations(places)
+        partners += self._unseen(events[0], places)
         made = [a for p in places for a in self.places.allocations.get(p, [])]
         allocations = list(
             {(a.event.call.path, a.event.call.place.start_byte): a for a in made if a.event.call}.values()
         )
         return Buffer(role, given, list(dict.fromkeys(refs)), places, allocations, list(dict.fromkeys(partners)))
+
+
+def _is_same(one: Ref, other: Ref) -> bool:
+    """Say whether two pointers into one place mean one element of it, as written."""
+    return (one.place.element is None) == (other.place.element is None) and (
+        one.place.element is None or other.place.element is None or one.place.element.text == other.place.element.text
+    )
+
+
+def _is_part_of(send: str | None, receive: str | None) -> bool:
+    """Say whether one of two offsets is the rank's own part of a buffer that starts at the other."""
+    return (send is None) != (receive is None) and _RANK.search(send or receive or "") is not None
 
 
 def _where(events: list[TraceEvent]) -> tuple[str, int, int]:

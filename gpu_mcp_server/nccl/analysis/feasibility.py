@@ -45,6 +45,7 @@ PEER_ACCESSED = {
 SYMMETRIC = "NCCL_WIN_COLL_SYMMETRIC"
 _HIP_HEADER = re.compile(r"^[^\S\n]*#\s*include\s*[<\"](?:[\w./-]*/)?(?:hip_runtime(?:_api)?|rccl)\.h", re.MULTILINE)
 _CUDA_HEADER = re.compile(r"^[^\S\n]*#\s*include\s*[<\"](?:[\w./-]*/)?(?:cuda_runtime(?:_api)?|cuda)\.h", re.MULTILINE)
+_NONBLOCKING = re.compile(rb"^(?!\s*//).*\bblocking\s*=\s*0\s*[;,}]", re.MULTILINE)
 OPERATIONS = frozenset({"ncclSum", "ncclMax", "ncclMin"})
 MEMORY = {
     "managed": "managed memory cannot be registered: allocate it with ncclMemAlloc and copy what the host touches",
@@ -90,6 +91,10 @@ def stage_b(analysis: Analysis, site: CallSite) -> list[str]:
     operation, kind = site.argument("op"), site.argument("type")
     if operation and operation.startswith("nccl") and operation not in OPERATIONS:
         reasons.append(f"{operation} is not generated (ncclSum, ncclMax, ncclMin are)")
+    made = [c for c in analysis.program.calls if c.name.startswith("ncclRedOpCreate")]
+    if operation and not operation.startswith("nccl") and made:
+        where = f"{made[0].name} at {made[0].path}:{made[0].line}"
+        reasons.append(f"{operation} may be an operation of the program's own ({where}), which no kernel applies")
     if kind in FLOAT8 and operation:
         reasons.append(f"reductions of {kind} are not generated")
     if analysis.events("capture"):
@@ -120,6 +125,8 @@ def _communicators(analysis: Analysis) -> list[str]:
         return [f"{splits[0].name} at {splits[0].path}:{splits[0].line}: which window belongs to which communicator?"]
     if not analysis.inits:
         return ["the communicator is not created in these files: give the file that calls ncclCommInit*"]
+    if any(_NONBLOCKING.search(s.data) for s in analysis.program.sources.values()):
+        return ["its communicator does not block (blocking = 0): windows need one that does, or waits after each step"]
     if len(analysis.inits) > 1:
         where = ", ".join(f"{c.path}:{c.line}" for c in analysis.inits[:3])
         return [f"{len(analysis.inits)} communicators are created ({where}): say which buffers belong to which"]

@@ -182,7 +182,8 @@ def _first(partners: list[Partner]) -> list[Partner]:
 def _kernels(analysis: Analysis) -> list[KernelUse]:
     found: list[KernelUse] = []
     for kernel in analysis.program.kernels.values():
-        effects = analysis.flow.effects.effects_of(kernel)
+        known = analysis.flow.effects.effects_of(kernel)
+        effects = {p.name: known[p.name] for p in kernel.parameters if p.name in known}
         launches = [x for x in analysis.program.launches if x.kernel == kernel.name]
         shown = [f"{x.line} {x.api} grid {x.grid or '?'} block {x.block or '?'}" for x in launches]
         found.append(

@@ -224,7 +224,7 @@ class ProgramModel:
             return
         given = [source.text(n) for n in arguments(node)] if node.type == CALL else []
         inside = ParsedSource(macro.name, f"void _(){{{expand_macro(macro, given)};}}".encode())
-        argument_texts = {"".join(t.split()) for t in given}
+        argument_texts = "".join("".join(t.split()) for t in given)
         for inner in walk(inside.root):
             if inner.type == CALL and inside.text_without_space(inner) not in argument_texts:
                 yield self._call(inside, inner, place, path, function, macro.name)

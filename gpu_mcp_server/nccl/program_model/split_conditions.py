@@ -68,4 +68,4 @@ def _splits(branch: bytes) -> bool:
         depth[opening] = text.count(opening) - text.count(closing)
     if any(depth.values()):
         return True
-    return re.search(rb"[;}:,>\\]$", text) is None or re.match(rb"else\b", text) is not None
+    return re.search(rb"[;}:>\\]$", text) is None or re.match(rb"else\b", text) is not None

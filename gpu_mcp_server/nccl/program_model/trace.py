@@ -4,6 +4,7 @@ Each event knows the frame it happens in, so that a helper's parameters mean wha
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from tree_sitter import Node
@@ -12,6 +13,7 @@ from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.branches import Branch, branches_of, jumped_label, loop_header
 from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier
 from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS, is_harmless, letters_of, qualified_name
+from gpu_mcp_server.nccl.program_model.objects import ObjectModel
 from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import Declaration
 from gpu_mcp_server.nccl.program_model.syntax import (
@@ -19,11 +21,12 @@ from gpu_mcp_server.nccl.program_model.syntax import (
     ParsedSource,
     arguments,
     is_inactive,
+    name_of,
     receiver_of,
     strip_casts,
 )
 from gpu_mcp_server.nccl.program_model.syntax import field as child
-from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Condition, Expression, Loop, TraceEvent
+from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Condition, Expression, Loop, TraceEvent, kind_of
 
 MAX_DEPTH = 12
 MAX_EVENTS = 20_000
@@ -37,9 +40,6 @@ POINTER_LIKE = frozenset(
 )
 """Expressions that may be pointers, or hold some."""
 EVENTFUL = frozenset({CALL, "assignment_expression", "init_declarator"})
-WRAPPER = "ncclx::"
-WRAPPED = frozenset({*(n.removeprefix("nccl") for n in api_names.ROLES if n.startswith("nccl")), "Sweep"})
-"""Generated functions, each of which stands for a collective."""
 
 
 class Trace:
@@ -56,6 +56,8 @@ class Trace:
         self._frames = 0
         self._nested = 0
         self._eventful: dict[int, list[Node]] = {}
+        self._lambdas_run: set[int] = set()
+        self._objects = ObjectModel(program)
         self._groups: list[int] = []
         self._next_group = 0
         for function in _entries(program):
@@ -97,7 +99,9 @@ class Trace:
         loops: tuple[Loop, ...],
         conditions: tuple[Condition, ...],
     ) -> None:
-        if node.type in {"lambda_expression", "function_definition"} and _is_named(node):
+        if node.type in {"lambda_expression", "function_definition"} and (
+            _is_named(node) or self._is_handed_on(source, node)
+        ):
             return
         if self._nested >= MAX_NESTING:
             self.is_cut = True
@@ -112,13 +116,24 @@ class Trace:
         if header is not None:
             loops = (*loops, Loop((source.path, node.start_byte, id(frame)), header))
         branches = {inner.id: _under(source, under, frame) for inner, under in branches_of(source, node)}
+        is_call = self.program.is_call(source, node) and not is_inactive(source, node)
+        calls = self.program.calls_at(source, node) if is_call else []
+        first = _calls_before_arguments(calls)
+        for call in calls[:first]:
+            self._call(call, frame, loops, conditions)
         self._nested += 1
         for inner in self._parts(source, node):
             self._walk(source, inner, frame, loops, (*conditions, *branches.get(inner.id, ())))
         self._nested -= 1
-        if self.program.is_call(source, node) and not is_inactive(source, node):
-            for call in self.program.calls_at(source, node):
-                self._call(call, frame, loops, conditions)
+        for call in calls[first:]:
+            self._call(call, frame, loops, conditions)
+        if node.type == "declaration":
+            for made, function, given in self._objects.made_by(source, node):
+                self._inline(function, source, given, made, frame, node, loops, conditions)
+        elif node.type == "compound_statement":
+            for inner in reversed(self._parts(source, node)):
+                for made, function in self._objects.ended_by(source, inner):
+                    self._inline(function, source, [], made, frame, inner, loops, conditions)
         elif node.type == "assignment_expression" and not is_inactive(source, node):
             self._assign(source, child(node, "left"), child(node, "right"), frame, loops, conditions)
         elif node.type == "init_declarator":
@@ -135,10 +150,15 @@ class Trace:
                 below, parent = order[at]
                 parts[at].reverse()
                 self._eventful[below.id] = parts[at]
-                if parts[at] or below.type in EVENTFUL or self.program.is_call(source, below):
+                if parts[at] or self._is_eventful(source, below):
                     parts[parent].append(below)
             self._eventful[node.id] = parts[0][::-1]
         return self._eventful[node.id]
+
+    def _is_eventful(self, source: ParsedSource, node: Node) -> bool:
+        if node.type in EVENTFUL or self.program.is_call(source, node):
+            return True
+        return self._objects.is_eventful(source, node)
 
     def _assign(
         self,
@@ -173,10 +193,10 @@ class Trace:
             return
         made = Declaration(source, source.text(name), parent, node, parent)
         given = [c for c in value.named_children if c.type != "comment"]
-        for function in self.program.by_name.get(source.text(kind).split("<")[0], []):
-            if function.owner == function.name and len(function.parameters) >= len(given):
-                self._inline(function, source, given, made, frame, node, loops, conditions)
-                return
+        constructor = self._objects.constructor(source.text(kind), len(given))
+        if constructor is not None:
+            self._inline(constructor, source, given, made, frame, node, loops, conditions)
+            return
         if any(strip_casts(n).type in POINTER_LIKE or n.type == "initializer_pair" for n in given):
             left, right = Expression(source, name, frame), Expression(source, value, frame)
             self._add(TraceEvent("aggregate", frame, loops, conditions, left=left, right=right))
@@ -207,6 +227,8 @@ class Trace:
         if call.name == "exchange" and len(call.nodes) == 2:
             self._assign(call.source, call.nodes[0], call.nodes[1], frame, loops, conditions)
             return
+        if self._run_given(call, frame, loops, conditions):
+            return
         given, function = call.nodes, self._chosen(call.name, len(call.nodes))
         for number, node in enumerate(call.nodes):
             if function is None and node.type == "identifier":
@@ -223,6 +245,52 @@ class Trace:
         elif function.owner:
             receiver = frame.receiver
         self._inline(function, call.source, given, receiver, frame, call.place, loops, conditions)
+        for node in map(strip_casts, call.nodes):
+            if node.type == "lambda_expression" and node.id not in self._lambdas_run:
+                self._walk_lambda(Expression(call.source, node, frame), frame, loops, conditions)
+
+    def _run_given(
+        self, call: FunctionCall, frame: CallFrame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+    ) -> bool:
+        """Run the function that a caller gave, where a parameter is called; say whether there is one."""
+        given, callee = frame.bindings.get(call.name), child(call.node, "function")
+        if given is None or callee is None or callee.type != "identifier":
+            return False
+        given = _given_function(given)
+        node = given.node
+        if node.type == "lambda_expression":
+            if frame.depth < MAX_DEPTH and not self.is_cut:
+                own = given.frame
+                inner = CallFrame(own.function, frame, own.bindings, own.receiver, frame.entry, call.place)
+                self._walk_lambda(given, inner, loops, conditions)
+            return True
+        function = self._chosen(given.source.text(node), len(call.nodes)) if node.type == "identifier" else None
+        if function is None:
+            return False
+        self._inline(function, call.source, call.nodes, frame.receiver, frame, call.place, loops, conditions)
+        return True
+
+    def _is_function(self, given: Expression) -> bool:
+        """Say whether an argument is a function of the program."""
+        node = given.node
+        named = node.type == "identifier" and given.source.text(node) in self.program.by_name
+        return named or node.type == "lambda_expression"
+
+    def _walk_lambda(
+        self, of: Expression, frame: CallFrame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+    ) -> None:
+        body = child(of.node, "body")
+        self._lambdas_run.add(of.node.id)
+        if body is not None:
+            self._walk(of.source, body, frame, loops, conditions)
+
+    def _is_handed_on(self, source: ParsedSource, node: Node) -> bool:
+        """Say whether a lambda is an argument of a function of the program, so that it runs where that calls it."""
+        listed = node.parent
+        call = listed.parent if listed is not None and listed.type == "argument_list" else None
+        if node.type != "lambda_expression" or call is None or call.type != CALL:
+            return False
+        return self._chosen(name_of(source, call), len(arguments(call))) is not None
 
     def _outside(
         self, call: FunctionCall, frame: CallFrame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
@@ -253,7 +321,10 @@ class Trace:
         loops: tuple[Loop, ...],
         conditions: tuple[Condition, ...],
     ) -> None:
-        if function in self._silent or frame.runs(function) or frame.depth >= MAX_DEPTH or self.is_cut:
+        calls_back = any(self._is_function(_given_function(Expression(source, n, frame))) for n in given)
+        if function in self._silent and not calls_back:
+            return
+        if frame.runs(function) or frame.depth >= MAX_DEPTH or self.is_cut:
             return
         self._frames += 1
         if self._frames > MAX_FRAMES:
@@ -265,36 +336,31 @@ class Trace:
         inner = CallFrame(function, frame, bindings, receiver, frame.entry, place)
         before = len(self.events)
         self._enter(function, inner, loops, conditions)
-        if len(self.events) == before:
+        if len(self.events) == before and not calls_back:
             self._silent.add(function)  # nothing in it matters, so it need not be gone into again
+
+
+def _given_function(given: Expression) -> Expression:
+    """Return an argument without what hands it on: parameters, `std::move(f)`, `std::forward<F>(f)`, `&f`."""
+    while True:
+        node = strip_casts(given.node)
+        while node.type == CALL and name_of(given.source, node) in {"move", "forward", "ref"} and arguments(node):
+            node = strip_casts(arguments(node)[0])
+        bound = given.frame.bindings.get(given.source.text(node)) if node.type == "identifier" else None
+        if bound is None:
+            return replace(given, node=node)
+        given = bound
+
+
+def _calls_before_arguments(calls: list[FunctionCall]) -> int:
+    """Return how many of a macro's calls come before its arguments: those up to the start of a group."""
+    starts = [n for n, c in enumerate(calls) if c.via_macro is not None and c.name == "ncclGroupStart"]
+    return starts[0] + 1 if starts else 0
 
 
 def _may_point(call: FunctionCall) -> bool:
     """Say whether a call gets anything that may be, or hold, a pointer."""
     return any(strip_casts(n).type in POINTER_LIKE for n in call.nodes)
-
-
-def kind_of(name: str) -> str:
-    """Return what a call of a library does, "" if it does not matter here."""
-    kinds: tuple[tuple[str, object], ...] = (
-        ("collective", api_names.ROLES),
-        ("alloc", api_names.ALLOCATIONS),
-        ("free", api_names.FREES),
-        ("copy", api_names.COPIES),
-        ("fill", api_names.FILLS),
-        ("comm_init", api_names.COMM_INIT),
-        ("comm_end", api_names.COMM_END),
-        ("sync", api_names.HOST_SYNCS),
-        ("order", api_names.STREAM_ORDER),
-        ("capture", api_names.GRAPH_CAPTURE),
-        ("timer", api_names.TIMERS),
-    )
-    if name.startswith(WRAPPER) and name.removeprefix(WRAPPER) in WRAPPED:
-        return "wrapper"
-    plain = {"ncclGroupStart": "group_start", "ncclGroupEnd": "group_end", "ncclCommWindowRegister": "window"}
-    if name in plain:
-        return plain[name]
-    return next((kind for kind, names in kinds if name in names), "")  # type: ignore[operator]
 
 
 def _entries(program: ProgramModel) -> Iterator[Function]:

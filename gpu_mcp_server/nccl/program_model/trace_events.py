@@ -4,11 +4,16 @@ from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
+from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.launches import KernelLaunch
 from gpu_mcp_server.nccl.program_model.program import FunctionCall
 from gpu_mcp_server.nccl.program_model.scopes import Declaration
 from gpu_mcp_server.nccl.program_model.syntax import ParsedSource
+
+WRAPPER = "ncclx::"
+WRAPPED = frozenset({*(n.removeprefix("nccl") for n in api_names.ROLES if n.startswith("nccl")), "Sweep"})
+"""Generated functions, each of which stands for a collective."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,3 +87,26 @@ class TraceEvent:
     number: int = 0
     group: int | None = None
     """Of which ncclGroupStart it is part."""
+
+
+def kind_of(name: str) -> str:
+    """Return what a call of a library does, "" if it does not matter here."""
+    kinds: tuple[tuple[str, object], ...] = (
+        ("collective", api_names.ROLES),
+        ("alloc", api_names.ALLOCATIONS),
+        ("free", api_names.FREES),
+        ("copy", api_names.COPIES),
+        ("fill", api_names.FILLS),
+        ("comm_init", api_names.COMM_INIT),
+        ("comm_end", api_names.COMM_END),
+        ("sync", api_names.HOST_SYNCS),
+        ("order", api_names.STREAM_ORDER),
+        ("capture", api_names.GRAPH_CAPTURE),
+        ("timer", api_names.TIMERS),
+    )
+    if name.startswith(WRAPPER) and name.removeprefix(WRAPPER) in WRAPPED:
+        return "wrapper"
+    plain = {"ncclGroupStart": "group_start", "ncclGroupEnd": "group_end", "ncclCommWindowRegister": "window"}
+    if name in plain:
+        return plain[name]
+    return next((kind for kind, names in kinds if name in names), "")  # type: ignore[operator]

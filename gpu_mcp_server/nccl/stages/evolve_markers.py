@@ -14,7 +14,7 @@ from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.markers import EVOLVE_END, EVOLVE_START, blocks
 from gpu_mcp_server.nccl.program_model.program import GENERATED, FunctionCall
 from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, name_of, statement_of, walk
-from gpu_mcp_server.nccl.program_model.trace import kind_of
+from gpu_mcp_server.nccl.program_model.trace_events import kind_of
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 
 COLLECTIVES = frozenset(GENERATED + n for n in (*REPLACED.values(), "Sweep", "Send", "Recv"))

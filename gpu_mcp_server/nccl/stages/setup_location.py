@@ -125,8 +125,9 @@ def _repeating_head(source: ParsedSource, statement: Node) -> Node | None:
 
 
 def _before_clock(analysis: Analysis, frame: CallFrame, statement: Node, after: int) -> Node:
-    """Move up before a clock that is started beside the statement: set-up is not part of what is timed."""
-    clocks = [e.call.place for e in analysis.events("timer", "order") if e.frame is frame and e.call is not None]
+    """Move up before a clock or a capture that starts beside the statement: set-up is part of neither."""
+    marks = analysis.events("timer", "order", "capture")
+    clocks = [e.call.place for e in marks if e.frame is frame and e.call is not None]
     beside = [s for s in map(statement_of, clocks) if s.parent == statement.parent]
     earlier = [s for s in beside if after < s.start_byte < statement.start_byte]
     return min(earlier, key=lambda s: s.start_byte, default=statement)

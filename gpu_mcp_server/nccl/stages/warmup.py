@@ -55,6 +55,8 @@ def _unsafe(site: CallSite) -> str | None:
     """Return why a first call ahead of the program's own would change what the program computes."""
     if site.in_place:
         return "works in place, so a warm-up would change its data"
+    if site.may_share:
+        return "may receive where it sends from, so a warm-up would change its data"
     received = site.buffer("recv")
     early = [p for p in received.partners if p.is_carried] if received is not None else []
     if early:
