@@ -227,7 +227,14 @@ class Analysis:
         known = [p for p in places if p.kind not in {"parameter", "unknown"}]
         if known or call is None:
             return []
-        return [Partner("callers" if places else "unresolved", call.line, call.path, is_unknown=True)]
+        return [
+            Partner(
+                "callers" if any(p.kind == "parameter" for p in places) else "unresolved",
+                call.line,
+                call.path,
+                is_unknown=True,
+            )
+        ]
 
     def _buffer(self, role: str, given: Expression, events: list[TraceEvent]) -> Buffer:
         refs: list[Ref] = []

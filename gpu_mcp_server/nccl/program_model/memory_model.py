@@ -12,7 +12,7 @@ from gpu_mcp_server.nccl.program_model.trace_events import Expression, TraceEven
 
 TRANSPARENT = frozenset(
     {"data", "get", "begin", "raw_pointer_cast", "device_pointer_cast", "move", "forward", "exchange"}
-    | {"make_cudaPitchedPtr"}
+    | {"make_cudaPitchedPtr", "span"}
 )
 """Library functions that hand a pointer through."""
 

@@ -6,11 +6,8 @@ lead to the same places. The analysis knows no order within a function: a pointe
 
 from dataclasses import replace
 
-from tree_sitter import Node
-
 from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.array_elements import element_of, listed_values
-from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.library_calls import DESCRIPTORS
 from gpu_mcp_server.nccl.program_model.memory_model import (
     CYCLE,
@@ -25,6 +22,7 @@ from gpu_mcp_server.nccl.program_model.memory_model import (
     uncast,
 )
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
+from gpu_mcp_server.nccl.program_model.returned_values import is_own_method, returned_values
 from gpu_mcp_server.nccl.program_model.scopes import (
     Declaration,
     declaration_of,
@@ -34,7 +32,7 @@ from gpu_mcp_server.nccl.program_model.scopes import (
     initializer_of,
     listed_members,
 )
-from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, name_of, walk
+from gpu_mcp_server.nccl.program_model.syntax import CALL, arguments, name_of, walk
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.trace import Trace
 from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Expression, TraceEvent
@@ -204,6 +202,12 @@ class PointerResolver:
             return self._address(here, seen, steps)
         if node.type == CALL:
             return self._called(here, seen, steps)
+        if node.type == "identifier" and (bound := self._bound(here)) is not None and _is_view(bound):
+            return self._value(bound, seen, steps - 1)
+        if _is_view(here):
+            inside = child(node, "value")
+            first = inside.named_children[0] if inside is not None and inside.named_children else None
+            return self._value(replace(of, node=first), seen, steps - 1) if first is not None else []
         return [r for p in self.lvalue(here, steps - 1) for r in self._followed(p, here, seen, steps - 1)]
 
     def _moved(self, of: Expression, seen: frozenset[MemoryLocation], steps: int) -> list[Ref]:
@@ -233,16 +237,18 @@ class PointerResolver:
         name, given = name_of(of.source, of.node), arguments(of.node)
         if name in api_names.POINTER_GETTERS or (name in TRANSPARENT and given):
             return self._value(replace(of, node=given[0]), seen, steps - 1) if given else []
-        if name in TRANSPARENT:
+        if name in TRANSPARENT and not is_own_method(self.program, of):
             callee = child(of.node, "function")
             owner = child(callee, "argument") if callee is not None else None
             if owner is None:
                 return []
             places = self._object(replace(of, node=owner), steps - 1)
+            if not places:  # a view, such as std::span{p, n}
+                return self._value(replace(of, node=owner), seen, steps - 1)
             return [r for p in places for r in self._followed(p, replace(of, node=owner), seen, steps - 1)]
         refs: list[Ref] = []
-        for frame, returned in self._returns(of):
-            refs += self._value(Expression(returned[0], returned[1], frame), seen, steps - 1)
+        for returned in returned_values(self.program, of):
+            refs += self._value(returned, seen, steps - 1)
         return refs
 
     def _followed(
@@ -298,6 +304,14 @@ class PointerResolver:
             inside = of.frame.function
             made = declaration_used_in(inside.source, inside.node, source.text(node))
         name = source.text(node)
+        if (
+            made is not None
+            and made.node.type == "for_range_loop"
+            and (listed := child(made.node, "right")) is not None
+        ):
+            inside = self._object(replace(of, source=made.source, node=listed), steps - 1)
+            if inside:
+                return [p.member("[]") for p in inside]
         if made is not None and made.scope.type not in {"translation_unit", "declaration_list"}:
             inner = self._referred(made, of)
             if inner is not None:
@@ -372,30 +386,12 @@ class PointerResolver:
         if name_of(of.source, of.node) in TRANSPARENT:
             return self._object(of, steps)
         found: list[MemoryLocation] = []
-        for frame, (source, node) in self._returns(of):
-            found += self.lvalue(Expression(source, node, frame), steps - 1)
+        for returned in returned_values(self.program, of):
+            found += self.lvalue(returned, steps - 1)
         return found
 
-    def _returns(self, of: Expression) -> list[tuple[CallFrame, tuple[ParsedSource, Node]]]:
-        """Return what the functions that a call may mean give back, each in a frame of this call."""
-        given = arguments(of.node)
-        candidates = [f for f in self.program.by_name.get(name_of(of.source, of.node), []) if not f.is_kernel]
-        exact = [f for f in candidates if len(f.parameters) == len(given)] or candidates
-        found: list[tuple[CallFrame, tuple[ParsedSource, Node]]] = []
-        for function in exact[:1]:
-            if of.frame.runs(function):
-                continue
-            frame = CallFrame(function, of.frame, self._bindings(function, of, given), self._receiver(function, of))
-            returned = [n for n in walk(function.body) if n.type == "return_statement" and n.named_children]
-            found += [(frame, (function.source, n.named_children[0])) for n in returned]
-        return found
 
-    def _bindings(self, function: Function, of: Expression, given: list[Node]) -> dict[str, Expression]:
-        return {p.name: replace(of, node=n) for p, n in zip(function.parameters, given, strict=False) if p.name}
-
-    def _receiver(self, function: Function, of: Expression) -> "Expression | Declaration | None":
-        callee = child(of.node, "function")
-        if not function.owner or callee is None or callee.type != "field_expression":
-            return of.frame.receiver
-        owner = child(callee, "argument")
-        return replace(of, node=owner) if owner is not None else None
+def _is_view(of: Expression) -> bool:
+    """Say whether an expression makes a view of memory in braces, such as `std::span<float>{p, n}`."""
+    kind = child(of.node, "type") if of.node.type == "compound_literal_expression" else None
+    return kind is not None and "span" in of.source.text(kind)

@@ -12,6 +12,9 @@ _QUIET = re.compile(
     rb"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*(?:\"|(?=\n)|\\?\Z)|'(?:\\[^\n]{1,10}?|[^'\\\n])'", re.DOTALL
 )
 """What is no code. A string that is left open ends with its line, so that no place is searched twice."""
+_BRACKET = re.compile(rb"(\w*)[^\S\n]*\(|[{;)}]")
+_HEADS = frozenset({b"for", b"if", b"constexpr", b"switch", b"while"})
+"""Words before parentheses in which `;` belongs to the language."""
 Span = tuple[int, int]
 
 
@@ -41,6 +44,23 @@ def choose_branches(data: bytes, which: int) -> tuple[bytes, list[Span]] | None:
         for start, end in [*directives, *(b for b in branches if b != kept)]:
             made[start:end] = re.sub(rb"[^\n]", b" ", bytes(made[start:end]))
     return (bytes(made), found) if found else None
+
+
+def join_arguments(data: bytes) -> bytes:
+    """Return the text with statements that a macro is given joined by commas, as in `IN_GROUP(send(a); recv(b))`."""
+    made = bytearray(data)
+    open_ones: list[tuple[bytes, list[int]]] = []
+    for match in _BRACKET.finditer(blank_quiet(data)):
+        mark = match.group()[-1:]
+        if mark in b"({":
+            open_ones.append((match.group(1) or b"", []))
+        elif mark == b";" and open_ones and open_ones[-1][0] and open_ones[-1][0] not in _HEADS:
+            open_ones[-1][1].append(match.start())
+        elif mark in b")}" and open_ones:
+            _, found = open_ones.pop()
+            for at in found if mark == b")" else ():
+                made[at : at + 1] = b","
+    return bytes(made)
 
 
 def _conditions(bare: bytes) -> list[list[Span]]:

@@ -15,7 +15,7 @@ import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Tree
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.nccl.program_model.split_conditions import Span, choose_branches
+from gpu_mcp_server.nccl.program_model.split_conditions import Span, choose_branches, join_arguments
 
 if TYPE_CHECKING:
     from gpu_mcp_server.nccl.program_model.scopes import Declaration
@@ -78,9 +78,12 @@ class ParsedSource:
         self.split_spans: list[Span] = []
         """Conditions of the preprocessor that split statements, so that another branch would give another tree."""
         chosen = choose_branches(data, branch) if self._tree.root_node.has_error else None
+        text = data
         if chosen is not None:
             text, self.split_spans = chosen
             self._tree = _tree_of(path, text)
+        if self._tree.root_node.has_error and (joined := join_arguments(text)) != text:
+            self._tree = _tree_of(path, joined)
         self.root: Node = self._tree.root_node
         self.has_fixed_conditions = _FIXED.search(data) is not None
         """Whether there is an `#if 0` or the like at all."""

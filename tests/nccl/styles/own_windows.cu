@@ -1,0 +1,25 @@
+#include <nccl.h>
+#include <cuda_runtime.h>
+#include <mpi.h>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+#define CUDA_OK(x) do { cudaError_t e_ = (x); if (e_ != cudaSuccess) exit(1); } while (0)
+#define NCCL_OK(x) do { ncclResult_t r_ = (x); if (r_ != ncclSuccess) exit(1); } while (0)
+__global__ void init(float* x, size_t n) { for (size_t i = threadIdx.x; i < n; i += blockDim.x) x[i] = i; }
+__global__ void apply(const float* x, float* y, size_t n) { for (size_t i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i] * 2; }
+struct Sym { void* p; ncclWindow_t w; size_t bytes; };
+static Sym make(ncclComm_t comm, size_t bytes) { Sym m; m.bytes = bytes; NCCL_OK(ncclMemAlloc(&m.p, bytes)); NCCL_OK(ncclCommWindowRegister(comm, m.p, bytes, &m.w, NCCL_WIN_COLL_SYMMETRIC)); return m; }
+static void drop(ncclComm_t comm, Sym& m) { NCCL_OK(ncclCommWindowDeregister(comm, m.w)); NCCL_OK(ncclMemFree(m.p)); }
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv); int rank, ranks; MPI_Comm_rank(MPI_COMM_WORLD, &rank); MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  ncclUniqueId id; if (rank == 0) ncclGetUniqueId(&id); MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  CUDA_OK(cudaSetDevice(rank)); ncclComm_t comm; NCCL_OK(ncclCommInitRank(&comm, ranks, id, rank));
+  cudaStream_t s; CUDA_OK(cudaStreamCreate(&s)); const size_t n = 1 << 20;
+  Sym a = make(comm, n * 4), b = make(comm, n * 4);
+  init<<<64, 256, 0, s>>>((float*)a.p, n);
+  NCCL_OK(ncclAllReduce(a.p, b.p, n, ncclFloat, ncclSum, comm, s));
+  apply<<<64, 256, 0, s>>>((const float*)b.p, (float*)a.p, n);
+  CUDA_OK(cudaStreamSynchronize(s)); drop(comm, b); drop(comm, a);
+  CUDA_OK(cudaStreamSynchronize(s)); NCCL_OK(ncclCommDestroy(comm)); MPI_Finalize(); return 0;
+}
