@@ -152,14 +152,7 @@ def _parameters(scope: Node) -> list[tuple[Node, Node]]:
 
 def has_member(sources: Iterable[ParsedSource], owner: str, name: str) -> bool:
     """Say whether a structure or class has a member of a name."""
-    for source in sources:
-        for node in walk(source.root):
-            if node.type in STRUCTURES:
-                named = field(node, "name")
-                if named is not None and source.text(named) == owner:
-                    members = (n for n in walk(node) if n.parent and n.type == "field_identifier")
-                    return any(source.text(n) == name for n in members)
-    return False
+    return any(name in source.members_of(owner) for source in sources)
 
 
 def declaration_used_in(source: ParsedSource, function: Node, name: str) -> Declaration | None:

@@ -91,6 +91,7 @@ class ParsedSource:
         """What each scope declares, kept by `scopes`."""
         self.declarations: dict[int, Declaration | None] = {}
         """What each name stands for, kept by `scopes`."""
+        self._members: dict[str, frozenset[str]] = {}
         self._effects: dict[int, list[Node]] = {}
 
     def text(self, node: Node) -> str:
@@ -144,6 +145,14 @@ class ParsedSource:
             if name is not None:
                 found.setdefault(self.text(name), node)
         return found
+
+    def members_of(self, name: str) -> frozenset[str]:
+        """Return the names of the members of a structure or class of this file."""
+        if name not in self._members:
+            body = self.structures.get(name)
+            inside = walk(body) if body is not None else ()
+            self._members[name] = frozenset(self.text(n) for n in inside if n.type == "field_identifier")
+        return self._members[name]
 
     def calls(self) -> Iterator[Node]:
         """Every call, in the text's order, inactive code included."""
