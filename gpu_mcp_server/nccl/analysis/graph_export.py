@@ -15,6 +15,7 @@ from gpu_mcp_server.nccl.analysis.token_count import missing_tokens
 from gpu_mcp_server.nccl.program_model.api_names import DEVICE_API, ROLES
 from gpu_mcp_server.nccl.program_model.syntax import conditions_of, walk
 
+MANY_WAYS = "a pointer may be more than can be followed: of some buffers not all writers and readers are named"
 SHOWN_TOKENS = 6
 """Calls in the text without a site that are said one by one."""
 
@@ -29,6 +30,7 @@ def export_graph(analysis: Analysis) -> CollectiveGraph:
     device_api = list(dict.fromkeys(f"{c.name} {c.path}:{c.line}" for c in program.calls if c.name in DEVICE_API))
     cut = "too much to go through: what comes after 20,000 events or 5,000 calls, or nests 500 deep, is left out"
     notes = [cut] if analysis.trace.is_cut else []
+    notes += [MANY_WAYS] if analysis.places.is_cut else []
     lost = missing_tokens(analysis)
     notes += [token.text() for token in lost[:SHOWN_TOKENS]]
     notes += [f"{len(lost) - SHOWN_TOKENS} more such calls"] if len(lost) > SHOWN_TOKENS else []

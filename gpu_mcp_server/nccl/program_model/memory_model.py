@@ -143,3 +143,9 @@ def is_number_like(node: Node) -> bool:
         return kind is not None and "*" not in (kind.text or b"").decode("utf-8", "replace")
     operator = child(node, "operator") if node.type == "binary_expression" else None
     return operator is not None and operator.type in {"*", "/", "%", "<<", ">>"}
+
+
+def is_view(of: Expression) -> bool:
+    """Say whether an expression makes a view of memory in braces, such as `std::span<float>{p, n}`."""
+    kind = child(of.node, "type") if of.node.type == "compound_literal_expression" else None
+    return kind is not None and "span" in of.source.text(kind)

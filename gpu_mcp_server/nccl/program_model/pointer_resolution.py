@@ -16,6 +16,7 @@ from gpu_mcp_server.nccl.program_model.memory_model import (
     MemoryLocation,
     Ref,
     is_number_like,
+    is_view,
     merge_locations,
     place_of,
     plain_type,
@@ -38,6 +39,8 @@ from gpu_mcp_server.nccl.program_model.trace import Trace
 from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Expression, TraceEvent
 
 MAX_STEPS = 40
+MOST_VALUES = 300
+"""Values that are followed for one question: pointers that are assigned to each other have no end of ways."""
 NULLS = frozenset(
     {"null", "number_literal", "true", "false", "string_literal", "initializer_list", "lambda_expression"}
 )
@@ -51,6 +54,8 @@ class PointerResolver:
         self.program = program
         self.trace = trace
         self._assigned: dict[MemoryLocation, list[Expression]] = {}
+        self.is_cut, self._followed_now = False, 0
+        self._members: dict[MemoryLocation, list[MemoryLocation]] = {}
         self.allocations: dict[MemoryLocation, list[Allocation]] = {}
         for event in trace.events:
             if event.kind == "assign" and event.left is not None and event.right is not None:
@@ -78,9 +83,11 @@ class PointerResolver:
 
     def members_of(self, place: MemoryLocation) -> list[MemoryLocation]:
         """Return the memory to which members of an object were made to point."""
-        inside = [p for p in self._assigned if p.key == place.key and p.path.startswith(f"{place.path}.")]
-        refs = [r for p in inside for g in self._assigned[p] for r in self.value(g)]
-        return merge_locations(self.canonical(r.place) for r in refs)
+        if place not in self._members:
+            inside = [p for p in self._assigned if p.key == place.key and p.path.startswith(f"{place.path}.")]
+            refs = [r for p in inside for g in self._assigned[p] for r in self.value(g)]
+            self._members[place] = merge_locations(self.canonical(r.place) for r in refs)
+        return self._members[place]
 
     def _describe(self, event: TraceEvent) -> None:
         """Let a library's descriptor mean the pointers that it is made with."""
@@ -94,7 +101,8 @@ class PointerResolver:
 
     def value(self, of: Expression, steps: int = MAX_STEPS) -> list[Ref]:
         """Return the memory into which a pointer expression may point."""
-        found = (r for r in self._value(of, frozenset(), steps) if r.place != CYCLE)
+        self._followed_now = 0
+        found = [r for r in self._value(of, frozenset(), steps) if r.place != CYCLE]
         return list({(r, r.place.element): r for r in found}.values())
 
     def origins(self, of: Expression, member: str = "") -> list[MemoryLocation]:
@@ -189,7 +197,9 @@ class PointerResolver:
     def _value(self, of: Expression, seen: frozenset[MemoryLocation], steps: int) -> list[Ref]:
         node = uncast(of.node)
         here = replace(of, node=node)
-        if not steps or node.type in NULLS:
+        self._followed_now += 1
+        self.is_cut = self.is_cut or self._followed_now > MOST_VALUES
+        if not steps or node.type in NULLS or self._followed_now > MOST_VALUES:
             return []
         if node.type == "conditional_expression":
             parts = [child(node, "consequence"), child(node, "alternative")]
@@ -202,9 +212,9 @@ class PointerResolver:
             return self._address(here, seen, steps)
         if node.type == CALL:
             return self._called(here, seen, steps)
-        if node.type == "identifier" and (bound := self._bound(here)) is not None and _is_view(bound):
+        if node.type == "identifier" and (bound := self._bound(here)) is not None and is_view(bound):
             return self._value(bound, seen, steps - 1)
-        if _is_view(here):
+        if is_view(here):
             inside = child(node, "value")
             first = inside.named_children[0] if inside is not None and inside.named_children else None
             return self._value(replace(of, node=first), seen, steps - 1) if first is not None else []
@@ -292,8 +302,6 @@ class PointerResolver:
         for ref in found:
             for made in self.allocations.get(ref.place, []):
                 self.allocations.setdefault(place, []).append(replace(made, place=place))
-
-    # --- names
 
     def _named(self, of: Expression, steps: int) -> list[MemoryLocation]:
         node, source = of.node, of.source
@@ -389,9 +397,3 @@ class PointerResolver:
         for returned in returned_values(self.program, of):
             found += self.lvalue(returned, steps - 1)
         return found
-
-
-def _is_view(of: Expression) -> bool:
-    """Say whether an expression makes a view of memory in braces, such as `std::span<float>{p, n}`."""
-    kind = child(of.node, "type") if of.node.type == "compound_literal_expression" else None
-    return kind is not None and "span" in of.source.text(kind)

@@ -33,6 +33,8 @@ _IN_RANGE = re.compile(r"\(*!?\(*\w+(?:<|>=)(0|\w+)\)*")
 _SIZE = re.compile(r"(?:n|num|world|comm|total)?_?(?:ranks?|procs?|gpus?|devices?|pes|world_?size|size)", re.IGNORECASE)
 _RANK_VARIABLE = re.compile(r"RANK|PROCID|LOCALID|VPID|PMI_ID")
 """Variables of the environment in which launchers name a process."""
+_STATUS = re.compile(r"(?:MPI_(?!W)|nccl[A-Z]|cuda[A-Z]|cu[A-Z]|hip[A-Z])\w*")
+"""Functions that return whether they succeeded, whatever they get."""
 _SUCCESS = re.compile(r"[Ss]uccess|SUCCESS|nullptr|NULL|\berr(?:or)?\b")
 """Tests of an answer: what is asked for may depend on the rank, that it succeeds does not."""
 
@@ -74,12 +76,18 @@ def rank_dependence(of: Expression) -> RankDependence | None:
 
 
 def _dependence(of: Expression, trail: _Trail) -> RankDependence | None:
-    for inner in walk(of.node):
-        found = (
-            _asked(of.source, inner) if inner.type == CALL else _named(Expression(of.source, inner, of.frame), trail)
-        )
+    pending = [of.node]
+    while pending:
+        inner = pending.pop()
+        if inner.type == CALL:
+            found = _asked(of.source, inner)
+            if found is None and _STATUS.match(name_of(of.source, inner)):
+                continue
+        else:
+            found = _named(Expression(of.source, inner, of.frame), trail)
         if found is not None:
             return found
+        pending.extend(reversed(inner.children))
     return None
 
 

@@ -149,3 +149,15 @@ def test_a_switch_of_thousands_of_cases_and_thousands_of_labels_are_read():
     jumps = "".join(f"again{n}: n = {n};\n" for n in range(1500)) + "if (n) goto again0;\n"
 
     assert reasons(f"{MADE}switch (n) {{ {cases} }}\n{jumps}{REDUCE}") == reasons(MADE + REDUCE)
+
+
+@pytest.mark.parametrize("asked", ["MPI_Comm_rank(MPI_COMM_WORLD, &rank)", "ncclCommUserRank(comm, &rank)"])
+def test_whether_a_call_succeeded_does_not_depend_on_the_rank_that_it_gives(asked: str):
+    text = (
+        "#include <nccl.h>\nint main() { int rank, failed; ncclComm_t comm; ncclUniqueId id; float* a;\n"
+        f'ncclCommInitRank(&comm, 2, id, 0); failed = {asked};\nif (failed != 0) {{ puts("no"); return 1; }}\n'
+        "cudaMalloc(&a, 64); ncclAllReduce(a, a, 16, ncclFloat, ncclSum, comm, 0); }\n"
+    )
+    found = export_graph(Analysis({"main.cu": text}, "main.cu"))
+
+    assert found.sites[0].stage_a.reasons == []
