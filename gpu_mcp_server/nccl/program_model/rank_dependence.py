@@ -355,7 +355,7 @@ def _variable(of: Expression, made: Declaration, trail: _Trail) -> RankDependenc
 
 @dataclass(frozen=True)
 class _Changes:
-    """What gives the variables of a function their values, by the variable's name, in the text's order."""
+    """Sources of the values of a function's variables, by the variable's name, in the text's order."""
 
     answers: dict[str, list[tuple[Node, bool]]] = data_field(default_factory=dict[str, list[tuple[Node, bool]]])
     """Calls that write the rank (True), or what all ranks then share (False), to its address."""

@@ -1,4 +1,4 @@
-"""What a call of the program's own functions gives back, in a frame of that call."""
+"""Expressions that a call of the program's own functions returns, in a frame of that call."""
 
 from tree_sitter import Node
 

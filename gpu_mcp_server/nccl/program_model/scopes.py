@@ -52,9 +52,12 @@ class Declaration:
 
 def declaration_of(source: ParsedSource, name: Node) -> Declaration | None:
     """Return the declaration that an identifier refers to, in its own file."""
+    text = source.text(name)
     if name.id not in source.declarations:
-        source.declarations[name.id] = declaration_at(source, source.text(name), name)
-    return source.declarations[name.id]
+        made = declaration_at(source, text, name)
+        source.declarations[name.id] = (made.node, made.declarator, made.scope) if made is not None else None
+    known = source.declarations[name.id]
+    return Declaration(source, text, *known) if known is not None else None
 
 
 def declaration_at(source: ParsedSource, text: str, place: Node) -> Declaration | None:

@@ -9,16 +9,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Tree
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.nccl.program_model.split_conditions import Span, choose_branches, join_arguments
-
-if TYPE_CHECKING:
-    from gpu_mcp_server.nccl.program_model.scopes import Declaration
 
 CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "dynamic_cast"})
 BLOCKS = frozenset({"compound_statement", "translation_unit", "declaration_list", "case_statement"})
@@ -89,8 +85,8 @@ class ParsedSource:
         """Whether there is an `#if 0` or the like at all."""
         self.scopes: dict[int, Names] = {}
         """What each scope declares, kept by `scopes`."""
-        self.declarations: dict[int, Declaration | None] = {}
-        """What each name stands for, kept by `scopes`."""
+        self.declarations: dict[int, tuple[Node, Node, Node] | None] = {}
+        """What each name stands for: declaration, declarator, scope; kept by `scopes`."""
         self._members: dict[str, frozenset[str]] = {}
         self._effects: dict[int, list[Node]] = {}
 

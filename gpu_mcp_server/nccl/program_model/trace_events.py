@@ -1,4 +1,4 @@
-"""What a trace holds: events, each in its frame, under its loops and conditions."""
+"""Events of a trace, each in its frame, under its loops and conditions."""
 
 from dataclasses import dataclass, field
 

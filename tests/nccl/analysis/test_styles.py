@@ -19,7 +19,7 @@ RING_OF_TWO = "ncclSend init ncclRecv apply"
 
 @dataclass(frozen=True)
 class Answer:
-    """What is right about a program."""
+    """Right answer about a program."""
 
     sites: str
     """Calls, each with who writes what it sends and who reads what it receives; `-` for nobody, `|` between calls."""
