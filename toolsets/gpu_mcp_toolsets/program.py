@@ -136,6 +136,6 @@ async def verify_in_place(
 ) -> VerifyReport:
     """Run a program alternately without and with its kernels: speed-up of the whole.
 
-    Compares outputs, counts each kernel's calls.
+    Compares outputs, counts calls.
     """
     return await verifier.verify(command, workspace_id, host, outputs or (), options, progress=progress)

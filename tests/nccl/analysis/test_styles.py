@@ -1,4 +1,4 @@
-"""Programs in styles that hide a call, a buffer, a group or a loop: each answer was written down before the tools ran."""
+"""Programs in styles that hide a call, a buffer, a group or a loop, and the answers of a reader of each."""
 
 import re
 from dataclasses import dataclass
