@@ -36,17 +36,26 @@ def packages() -> str:
     return str(folder)
 
 
-def lay_tree(folder: Path, more: Mapping[str, str | bytes] = MappingProxyType({})) -> Path:
-    """Make a tree as a job is shown one, with `more` files, or others of the same name; return its folder.
+def judge_tree(more: Mapping[str, str | bytes] = MappingProxyType({})) -> Path:
+    """Return a tree as a job is shown one, with `more` files, or others of the same name.
 
-    It has the bytecode that goes to a host: to compile the package takes a process longer than most judgements.
+    Those of one content share it, as on a host: to write it takes longer than to register a problem. It has the
+    bytecode that goes to a host: to compile the package takes a process longer than most judgements.
     """
     files = {**judge_files(platform.python_version())}
     for name, content in more.items():
         files.pop(f"{NAME}/{bytecode_path(name)}", None)  # Python would believe it
         files[f"{NAME}/{name}"] = content if isinstance(content, bytes) else content.encode()
-    for parent in sorted({(folder / name).parent for name in files}):
+    return _lay_tree(tuple(sorted(files.items())))
+
+
+@functools.cache
+def _lay_tree(files: tuple[tuple[str, bytes], ...]) -> Path:
+    """Write files below a new folder, which is there until the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix="judge-tree-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for parent in sorted({(folder / name).parent for name, _ in files}):
         parent.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
+    for name, content in files:
         (folder / name).write_bytes(content)
     return folder

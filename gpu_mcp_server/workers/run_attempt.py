@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import random
+import signal
 import sys
 import time
 from typing import Any, Callable, Dict, List
@@ -256,8 +257,12 @@ KINDS = {"library": play_library, "processor": play_processor, "launcher": play_
 
 
 def tell_of_crashes(limit_s: float) -> None:
-    """Have Python's frames written when the program crashes, and shortly before it counts as hung."""
+    """Have Python's frames written when the program crashes, and shortly before it counts as hung.
+
+    An interrupt, which a debugger passes on when it has seen a hang, ends it: Python's own would wait for Python's turn.
+    """
     faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if limit_s > 0:
         faulthandler.dump_traceback_later(max(1.0, limit_s - 2.0))
     if os.environ.get("CRASH_HANDLER"):

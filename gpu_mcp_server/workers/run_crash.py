@@ -23,7 +23,7 @@ QUIET_S = 10.0
 """For gdb or the handlers to write once a program was interrupted."""
 GDB = (
     "set confirm off", "set pagination off", "set debuginfod enabled off", "set startup-with-shell off",
-    "set auto-load off", "set width 0", "set print thread-events off",
+    "set auto-load off", "set width 0", "set print thread-events off", "handle SIGINT stop print pass",
 )  # fmt: skip
 HANDLER = """
 #define _GNU_SOURCE
@@ -126,7 +126,10 @@ def run_until(
 
 
 def by_gdb(gdb: str, command: List[str], limit_s: float) -> Tuple[str, Optional[int], bool]:
-    """Run a program under gdb; behind the native frames let it go on, so that Python's handler tells its own."""
+    """Run a program under gdb; behind the native frames let it go on, so that Python's handler tells its own.
+
+    One that hung ends there by the interrupt, which gdb passes on, unless it ignores it.
+    """
     whole = [gdb, "-nx", "-batch", "-q"]
     for setting in GDB:
         whole += ["-iex", setting]

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpu_mcp_server.services.evaluation.judge_files import role_source
 from tests.compiled import compiled
-from tests.judge_package import JUDGE, lay_tree
+from tests.judge_package import JUDGE, judge_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "softmax"
@@ -192,8 +192,7 @@ def judge(
     sources = {"calls.so": whole["candidate"] == "library", "elements.so": whole["device"] == "cpu"}
     built = [name for name, wanted in sources.items() if wanted and submitted and compiled_calls]
     code = {f"compiled/{name}": loops(name.replace(".so", ".c")).read_bytes() for name in built}
-    tree = lay_tree(folder / "tree", code)
-    owners = lay_tree(folder / "tree-of-owner", {**code, **owner_files}) if owner_files else tree
+    tree, owners = judge_tree(code), judge_tree({**code, **owner_files})
     with (folder / "noise.txt").open("wb") as noise:
         if submitted:
             name = "candidate.so" if whole["candidate"] == "library" else "candidate.py"

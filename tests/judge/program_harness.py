@@ -15,7 +15,7 @@ from typing import Any
 from tests.compiled import compiled
 from tests.judge import harness
 from tests.judge.harness import Outcome, lay, pair, start
-from tests.judge_package import lay_tree
+from tests.judge_package import judge_tree
 
 SUM: dict[str, Any] = {
     "kind": "program",
@@ -108,7 +108,7 @@ def judge_program(
     owner_link, supervisor_link = pair()
     owner_links: dict[str, socket.socket] = {"supervisor": owner_link}
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    tree = lay_tree(folder / "tree")
+    tree = judge_tree()
     with (folder / "noise.txt").open("wb") as noise:
         for role, files in roles.items():
             if id(files) not in built:

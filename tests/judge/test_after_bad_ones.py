@@ -5,7 +5,7 @@ import pytest
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.evaluation import judge_job
+from gpu_mcp_server.services.evaluation import crash_stacks, judge_job
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM
 
@@ -55,6 +55,7 @@ async def problem_id(lab: Lab) -> str:
 @pytest.mark.parametrize("name", BAD)
 async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, problem_id, name, monkeypatch):
     monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(crash_stacks, "HANG_S", {"c": 3.0})
     source, verdict, reason = BAD[name]
 
     bad = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(source, "c", "bad.c"))
