@@ -3,10 +3,12 @@
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.services.evaluation import judge_job
 from gpu_mcp_server.services.lab import Lab
 from tests import judge_package
 from tests.commands import Commands
@@ -16,6 +18,10 @@ judge_package.load()
 
 TOGETHER = ("judge", "cheats")
 """Folders whose modules, however deep, stay together: tests that time the processor wait for each other's turns."""
+
+EFFORTS = judge_job.EFFORTS
+BRIEF = {name: replace(effort, budget_s=effort.budget_s / 8) for name, effort in EFFORTS.items()}
+"""Rounds of evaluations that no test times: all jobs of the judge have one turn of the processor, whoever runs them."""
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored, and so below it
 
@@ -32,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("gpu"))  # one after the other: they time it
         if not is_quick(item.nodeid):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a test's evaluations as many rounds as it needs."""
+    judge_job.EFFORTS = EFFORTS if "cheats" in item.path.parts else BRIEF
 
 
 def is_quick(node: str) -> bool:

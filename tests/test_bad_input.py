@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
-from gpu_mcp_server.services.evaluation import judge_job
+from gpu_mcp_server.services.evaluation import crash_stacks, judge_job
 from tests.laboratory import HONEST, PROBLEM, Folder, called, client_of, refused
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -116,6 +116,7 @@ async def test_a_candidate_that_misbehaves_gets_its_verdict_and_the_server_lives
 ):
     if body.startswith(("for (;;) puts", "for (;;) if (fork()")):  # it never ends: its time is waited out
         monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(crash_stacks, "HANG_S", {"c": 3.0})
     monkeypatch.setattr(judge_job, "MEMORY_BYTES", 1 << 30)
     found = await called(
         client, "evaluate_kernel", problem_id=problem_id, source=HEAD + SIGNATURE + "{" + body + "}", language="c"

@@ -259,7 +259,7 @@ KINDS = {"library": play_library, "processor": play_processor, "launcher": play_
 def tell_of_crashes(limit_s: float) -> None:
     """Have Python's frames written when the program crashes, and shortly before it counts as hung.
 
-    An interrupt, which a debugger passes on when it has seen a hang, ends it: Python's own would wait for Python's turn.
+    An interrupt, which gdb passes on when it has seen a hang, ends the program: Python's own handler would not run.
     """
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
