@@ -14,7 +14,7 @@ OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgt
 DAEMONS := slurm-wlm slurmdbd munge mariadb-server-core $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
-.PHONY: help demo test test-torch test-slow test-all test-slurm test-real lint system setup bench docs release-check clean need-python
+.PHONY: help demo test test-torch test-slow test-all test-slurm test-real lint lint-format lint-types lint-layers system setup bench docs release-check clean need-python
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -52,8 +52,16 @@ need-python:
 demo: $(if $(AS_CI),system) need-python .venv/.runtime ## judge example kernels on this machine and show the table
 	@$(BIN)/gpu-mcp-server demo
 
-lint: setup ## format, types, layers
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+lint: lint-format lint-types lint-layers ## format, types, layers; with -j2 beside each other
+
+lint-format: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+lint-types: setup
+	$(BIN)/pyright
+
+lint-layers: setup
+	$(BIN)/lint-imports
 
 .venv/.toolchains: .venv/.installed
 	@$(PIP) install --group toolchains 2>&1 | grep -v '^WARNING: Location' || true
