@@ -6,6 +6,7 @@ modules beside this one. What only shows on the host itself is in the project's 
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ CHECK_PREWARMED = f'import sys\nif b"recvmsg" not in open("/proc/1/cmdline", "rb
 """Only the command line of what waits for a job has that word."""
 TRIES_FOR_PREWARMED = 40
 PAUSE_S = 0.05
+AT_ONCE = 4
 
 ATTEMPTS: tuple[EscapeAttempt, ...] = (
     EscapeAttempt(1, "read SSH keys of any home", "mount namespace", "cat ~/.ssh/id_* /home/*/.ssh/* /root/.ssh/* 2>/dev/null"),
@@ -130,15 +132,42 @@ class Outcome:
 
 
 async def try_escapes(backend: Backend) -> AsyncGenerator[Outcome]:
-    """Try every way out on a host, one after the other.
+    """Try every way out on a host.
 
     Raises:
         GpuMcpError: If the host cannot be reached, or is lost.
     """
-    async with ContractHost(backend) as host:
-        for attempt, sandbox in TRIES:
-            if sandbox in kinds_on(host):
-                yield await try_escape(host, attempt, sandbox)
+    async with ContractHost(backend) as host, aclosing(try_escapes_on(host)) as outcomes:
+        async for outcome in outcomes:
+            yield outcome
+
+
+async def try_escapes_on(host: ContractHost) -> AsyncGenerator[Outcome]:
+    """Try every way out, several at a time: many wait for a limit to end them.
+
+    Those in sandboxes made ahead come last, one after the other: none is made ahead while jobs come and go.
+
+    Raises:
+        GpuMcpError: If the host is lost.
+    """
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def outcome(attempt: EscapeAttempt, sandbox: str) -> Outcome:
+        async with places:
+            return await try_escape(host, attempt, sandbox)
+
+    tries = [one for one in TRIES if one[1] in kinds_on(host)]
+    running = [asyncio.create_task(outcome(*one)) for one in tries if one[1] != PREWARMED]
+    try:
+        for task in running:
+            yield await task
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    for one in tries:
+        if one[1] == PREWARMED:
+            yield await outcome(*one)
 
 
 def kinds_on(host: ContractHost) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Sandboxes that Apptainer makes: a real one where there is one, and its process 1 in any case."""
 
-import asyncio
 import json
 import os
 import secrets
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.contract import BEHAVIOURS, DoesNotApply
-from gpu_mcp_server.backends.contract.escapes import TRIES, EscapeAttempt, Outcome, kinds_on, try_escape
+from gpu_mcp_server.backends.contract.escapes import try_escapes_on
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.protocol import GpuRequest
@@ -70,13 +69,7 @@ BY_GROUP = {123, 124, 125}
 
 
 async def test_no_way_out_is_open_and_the_temporary_folders_are_not_promised(host: ContractHost):
-    places = asyncio.Semaphore(4)
-
-    async def outcome(attempt: EscapeAttempt, sandbox: str) -> Outcome:
-        async with places:
-            return await try_escape(host, attempt, sandbox)
-
-    found = await asyncio.gather(*(outcome(*one) for one in TRIES if one[1] in kinds_on(host)))
+    found = [outcome async for outcome in try_escapes_on(host)]
     assert [o for o in found if o.result == "open"] == []
     without_landlock = {70} if landlock.abi() == 0 else set[int]()
     assert {o.attempt.row for o in found if o.result == "not closed here"} - BY_GROUP == {19, 20} | without_landlock
