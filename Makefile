@@ -70,14 +70,17 @@ lint-layers: setup
 	@touch $@
 
 # Tests of the judge stay together in their files (tests/conftest.py): two of them would time beside each other.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --ignore=tests/real
+PYTEST := $(BIN)/python -m pytest --dist loadgroup --ignore=tests/real
+TIMED := tests/judge tests/cheats
 
 test: setup .venv/.toolchains ## the main job in three minutes: what tests/quick.txt lists
 	@# named, so that two workers do not import the files of all the others first
-	$(PYTEST) -m "not slow and not slurm" $$(grep -v '^\#' tests/quick.txt)
+	$(PYTEST) -n 2 -m "not slow and not slurm" $$(grep -v '^\#' tests/quick.txt)
 
 test-slow: setup .venv/.toolchains ## the others
-	$(PYTEST) -m "slow and not slurm" --durations=30
+	@# those that time have a core each; the rest often waits, for a limit or for its turn of the processor
+	failed=; $(PYTEST) -n 2 -m "slow and not slurm" --durations=30 $(TIMED) || failed=1; \
+	$(PYTEST) -n 3 -m "slow and not slurm" --durations=30 $(TIMED:%=--ignore=%) || failed=1; [ -z "$$failed" ]
 
 test-all: test test-slow ## everything but tests/real and what needs Slurm
 
@@ -90,7 +93,7 @@ TORCH_TESTS = $$(grep -rlE 'torch_python|TEST_TORCH_PYTHON' tests --include='tes
 test-torch: setup .venv/.toolchains ## what needs torch and Triton, which the others skip: 20 minutes
 	@[ -x .torch/bin/python ] || { echo "making .torch with torch, Triton, NumPy and tvm-ffi ..."; $(PYTHON) -m venv .torch; }
 	@.torch/bin/python -c 'import torch, triton, tvm_ffi' 2>/dev/null || .torch/bin/python -m pip install --quiet torch triton numpy apache-tvm-ffi
-	TEST_TORCH_PYTHON=$(CURDIR)/.torch/bin/python $(PYTEST) $(TORCH_TESTS)
+	TEST_TORCH_PYTHON=$(CURDIR)/.torch/bin/python $(PYTEST) -n 2 $(TORCH_TESTS)
 
 test-real: setup .venv/.toolchains ## what needs npm or a GPU
 	$(BIN)/python -m pytest tests/real -n 2 --dist loadgroup

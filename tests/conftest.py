@@ -1,6 +1,7 @@
 """Fixtures of all tests: how they wait, and one laboratory a module."""
 
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -19,6 +20,8 @@ judge_package.load()
 TOGETHER = ("judge", "cheats")
 """Folders whose modules, however deep, stay together: tests that time the processor wait for each other's turns."""
 
+NEIGHBOURS = 12
+"""Tests of a module that one worker has, where they share what was set up: more would leave others idle at the end."""
 EFFORTS = judge_job.EFFORTS
 BRIEF = {name: replace(effort, budget_s=effort.budget_s / 8) for name, effort in EFFORTS.items()}
 """Rounds of evaluations that no test times: all jobs of the judge have one turn of the processor, whoever runs them."""
@@ -31,9 +34,13 @@ QUICK = [line for line in (Path(__file__).parent / "quick.txt").read_text().spli
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give what must stay together to one worker, and mark what `make test` leaves out."""
+    sharing: Counter[Path] = Counter()
     for item in items:
         if {*TOGETHER} & {*item.path.relative_to(item.config.rootpath).parts}:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+        elif shares_fixtures(item):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path}-{sharing[item.path] // NEIGHBOURS}"))
+            sharing[item.path] += 1
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.xdist_group("gpu"))  # one after the other: they time it
         if not is_quick(item.nodeid):
@@ -44,6 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give a test's evaluations as many rounds as it needs."""
     judge_job.EFFORTS = EFFORTS if "cheats" in item.path.parts else BRIEF
+
+
+def shares_fixtures(item: pytest.Item) -> bool:
+    """Say whether a test uses what is set up once for its module, which each worker with a part of it sets up anew."""
+    found = getattr(item, "_fixtureinfo", None)
+    return found is not None and any(each[-1].scope == "module" for each in found.name2fixturedefs.values())
 
 
 def is_quick(node: str) -> bool:

@@ -152,6 +152,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a role as hostd does one that was not made ahead."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8", "TREE_JUDGE": str(tree)}
+    environment["OPENBLAS_NUM_THREADS"] = "1"  # references multiply small matrices here, if any
     environment.update({k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY", "CUDA_", "OMP_"))})
     environment.update({f"LINK_{other.upper()}": str(end.fileno()) for other, end in links.items()})
     process = subprocess.Popen(
