@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.protocol import LEVELS, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import TimingOptions
@@ -21,6 +22,7 @@ from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.records.confirmations import Confirmation
+from tests.hostd.laboratory import wrapped
 from tests.judge.harness import believing, edited
 from tests.laboratory import Folder, laboratory, settings_for
 
@@ -98,12 +100,13 @@ async def nobody_waits(_: ConfirmationRuns, host: str, own: str | None) -> bool:
 
 
 @pytest.fixture
-async def quick(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
-    """A laboratory whose confirmation runs wait for no quiet moment, and for no other test's job in the host's queue."""
+async def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
+    """A laboratory whose confirmation runs wait for no quiet moment, and whose jobs wait for no other test's."""
     monkeypatch.setattr(confirmation_runs, "QUIET_S", 0.0)
     monkeypatch.setattr(ConfirmationRuns, "_others_wait", nobody_waits)
     monkeypatch.setattr(confirmation_runs, "REST", 0.0)
-    async with laboratory() as lab:
+    python = wrapped(tmp_path / "state", {LOCKS: str(tmp_path / "locks")})
+    async with laboratory(hosts={"local": {"kind": "local", "python": str(python)}}) as lab:
         yield lab
 
 
