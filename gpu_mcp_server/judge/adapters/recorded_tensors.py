@@ -1,6 +1,7 @@
 """Recorded tensors and modules made again: their values varied from torch's seed, their layout as it was."""
 
-from typing import Any, Dict, List
+import functools
+from typing import Any, Dict, List, Sequence, Tuple
 
 from .call_records import import_name, torch, value_of
 
@@ -20,7 +21,10 @@ def make_tensor(about: Dict[str, Any], samples: Dict[str, Any], *, vary: bool = 
     dense = [1 if size > 1 and step == 0 else size for size, step in zip(shape, strides)]
     if "stored" in about:
         value = samples[about["stored"]].reshape(dense)
-        value = vary_values(value) if vary and not about["fixed"] else value
+        if vary and not about["fixed"]:
+            if "constant" not in about:  # asked once: on a GPU the answer is waited for
+                about["constant"] = is_constant(value)
+            value = vary_values(value, constant=about["constant"])
     else:
         value = draw_values(about["quantiles"], dense)
     if overlaps(dense, strides):
@@ -39,7 +43,7 @@ def overlaps(shape: List[int], strides: List[int]) -> bool:
     return False
 
 
-def vary_values(value: Any) -> Any:
+def vary_values(value: Any, *, constant: bool) -> Any:
     """Return recorded values otherwise: rows permuted, each value shrunk by 0 to 1/2, signs and zeros kept.
 
     Where all values are one, each moves away from it: a bias of zeros must not be able to be left out. What is drawn
@@ -47,7 +51,7 @@ def vary_values(value: Any) -> Any:
     """
     wide = value.double() if value.dtype == torch.float64 else value.float()
     drawn = torch.rand(wide.shape, dtype=wide.dtype, device=wide.device)
-    if is_constant(wide):
+    if constant:
         return wide + (drawn - 0.5) * (float(wide.reshape(-1)[0].abs()) / 2 or 0.5)
     if value.dim() and value.shape[0] > 1:
         wide = wide[torch.randperm(value.shape[0], device=wide.device)]
@@ -63,15 +67,22 @@ def is_constant(value: Any) -> bool:
     return flat.numel() > 1 and all(bool((part == flat[0]).all()) for part in (flat[:PEEK], flat))
 
 
-def draw_values(quantiles: List[float], shape: List[int]) -> Any:
+def draw_values(quantiles: Sequence[float], shape: List[int]) -> Any:
     """Return values that are distributed as the recorded ones were, between their quantiles evenly."""
-    known, drawn = torch.tensor(quantiles, dtype=torch.float32), torch.rand(shape)
-    if float(known[0]) == float(known[-1]):
-        return known[0] + (drawn - 0.5) * (abs(float(known[0])) / 2 or 0.5)
+    drawn, first = torch.rand(shape), quantiles[0]
+    if first == quantiles[-1]:
+        return first + (drawn - 0.5) * (abs(first) / 2 or 0.5)
+    known, steps = table_of(tuple(quantiles), str(drawn.device))
     place = drawn.reshape(-1).mul_(len(quantiles) - 1)
     below = place.int().clamp_(max=len(quantiles) - 2)
-    steps = known[1:] - known[:-1]
     return place.sub_(below).mul_(steps.index_select(0, below)).add_(known.index_select(0, below)).reshape(shape)
+
+
+@functools.lru_cache(maxsize=64)
+def table_of(quantiles: Tuple[float, ...], device: str) -> Any:
+    """Return quantiles and the steps between them, where values are drawn: kept, as each draw would wait for both."""
+    known = torch.tensor(quantiles, dtype=torch.float32, device=device)
+    return known, known[1:] - known[:-1]
 
 
 def build_module(described: Dict[str, Any], samples: Dict[str, Any]) -> Any:
