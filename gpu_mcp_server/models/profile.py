@@ -359,11 +359,8 @@ class HotspotReport(ResultModel):
     def _idle(self) -> str:
         if self.device_busy is None or self.device_busy > 0.7:
             return ""
-        advice = (
-            ": a faster kernel gains little; launch fewer kernels (CUDA graphs, torch.compile) or load data earlier"
-        )
         # On an H100 an image model's step took 6 ms under the profiler and 2 ms without (results/h100-programs.md).
         return (
-            advice
-            + "\nthe profiler slows launches: without it the GPU is busier, and a kernel gains more than is said here"
+            ": a faster kernel gains little; launch fewer kernels (CUDA graphs, torch.compile) or load data earlier\n"
+            "the profiler slows launches: without it the GPU is busier, and a kernel gains more than is said here"
         )
