@@ -52,11 +52,12 @@ def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict
     spread = float(signed.std())
     found: Dict[str, Any] = {"noise_floor": floor, "rms": float(np.sqrt(np.mean(error * error))), "rms_of_values": size}
     found["bias"] = float(signed.mean()) / spread if spread else 0.0
-    found["floors_of_most"] = float(np.percentile(relative, MOST)) / max(own, EPSILON[dtype] / 8)
-    for name, values, scale in (("abs", error, 1.0), ("rel", relative, 1.0), ("floors", error, floor)):
-        p99 = float(np.percentile(values, 99))
-        found["mean_" + name], found["p99_" + name] = float(values.mean()) / scale, p99 / scale
-        found["max_" + name] = float(values.max()) / scale
+    of_most, p99_relative = (float(each) for each in np.percentile(relative, (MOST, 99)))
+    found["floors_of_most"] = of_most / max(own, EPSILON[dtype] / 8)
+    for name, values, p99 in (("abs", error, float(np.percentile(error, 99))), ("rel", relative, p99_relative)):
+        found["mean_" + name], found["p99_" + name] = float(values.mean()), p99
+        found["max_" + name] = float(values.max())
+    found.update({"%s_floors" % kind: found["%s_abs" % kind] / floor for kind in ("mean", "p99", "max")})
     return {name: float("%.4g" % value) for name, value in found.items()}
 
 

@@ -18,7 +18,7 @@ PACKAGE = "gpu_mcp_judge"
 TREE = "judge"
 """The name of its tree."""
 SHIPPED = (".py", ".ptx", ".c")
-NOT_OURS = ("torch", "triton")
+NOT_OURS = ("numpy.ma", "torch", "triton")
 
 
 @functools.cache
