@@ -15,8 +15,7 @@ import pytest
 from gpu_mcp_server.hostd.probe.bytecode import MADE, bytecode_of
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from tests.laboratory import laboratory
-from tests.services.evaluation.test_judge_files import HONEST, PROBLEM
+from tests.laboratory import HONEST, PROBLEM, laboratory
 
 ROLE = """
 IMPORTS = ["quick", "slow.part", "json"]

@@ -21,6 +21,7 @@ from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.judge_binaries import JudgeBinary, _built, judge_code
 from gpu_mcp_server.services.evaluation.judge_files import (
     JUDGE,
+    NOT_OURS,
     PACKAGE,
     TREE,
     _bytecode,
@@ -139,7 +140,7 @@ def test_what_a_role_imports_ahead_of_its_job_is_there(kind: Literal["library", 
     problem = Problem.model_construct(framework="torch", kind="module")
     for role in ("owner", "reference", *(["candidate"] if candidate else [])):
         ahead = ast.literal_eval(role_program(role, problem, device, candidate).partition("\n")[0].partition("= ")[2])
-        assert {name.removeprefix(f"{PACKAGE}.") for name in ahead} - MODULES <= {"torch", "triton"}
+        assert {name.removeprefix(f"{PACKAGE}.") for name in ahead} - MODULES <= {*NOT_OURS}
         assert f"{PACKAGE}.main" in ahead
 
 
