@@ -5,9 +5,9 @@ idle. It serves a Unix socket of messages (JSON, one a packet); the kernel says 
 given is its own until it ends, and then the GPU's lock decides when the next one is let in. A grant is a permission to
 take the locks; whoever cannot, because somebody without a broker was faster, is put back to its place.
 
-From a client: `want` (fields of `gpu_queue.Request`), `narrow` to the GPUs for which its processes have started and
-`ready` where it was not, then `have` or `lost`; `hold` for what was granted by a broker that was killed; `idle` and
-`busy` for who holds on without using; `show`. To a client: `queued`, `granted`, `leave`, `shown`, `error`.
+From a client: `want` (fields of `gpu_queue.Request`), `ready` where it was not, then `have` or `lost`; `hold` for what
+was granted by a broker that was killed; `idle` and `busy` for who holds on without using; `show`. To a client:
+`queued`, `granted`, `leave`, `shown`, `error`.
 """
 
 import json
@@ -93,8 +93,6 @@ class Broker:
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._began = self._used_at = self._blocked_at = time.monotonic()
         self._gone_at = 0.0
-        self._moved = False
-        """Whether somebody has become ready, got GPUs or left since the line heard last: others may start then."""
         self._drains = DrainFiles(locks.folder)
         self._job_uids = job_uids()
         """A job has no business here."""
@@ -251,10 +249,8 @@ class Broker:
             self.queue.waiting[fd] = self._request(fd, client, message)
         elif what == "hold" and lease is None and fd not in self.queue.waiting:
             self._hold(self._request(fd, client, message))
-        elif what == "narrow" and fd in self.queue.waiting:
-            self.queue.narrow(fd, _texts(message["names"]))
         elif what == "ready" and fd in self.queue.waiting:
-            self.queue.waiting[fd].ready = self._moved = True
+            self.queue.waiting[fd].ready = True
         elif what == "have" and lease is not None:
             client.granted_at = None
         elif what == "lost" and client.granted_at is not None:
@@ -305,7 +301,7 @@ class Broker:
             self.queue.leases[request.number] = GrantedLease(request, request.names, time.monotonic())
 
     def _drop(self, fd: int) -> None:
-        client, self._moved = self._clients.pop(fd), True
+        client = self._clients.pop(fd)
         self.queue.release(fd, time.monotonic())
         client.end.close()
 
@@ -318,7 +314,7 @@ class Broker:
             self._blocked_at = now
             return
         for grant in self.queue.grant_ready(now):
-            self._blocked_at, self._moved = now, True
+            self._blocked_at = now
             client = self._clients[grant.request.number]
             client.granted_at = now
             if not client.send({"granted": grant.names, "notes": grant.notes}):
@@ -330,17 +326,13 @@ class Broker:
     def _tell(self, now: float) -> None:
         since = {n: now - self._clients[n].told_at for n in self.queue.waiting}
         anybody = any(waited >= TELL_S for waited in since.values())
-        due = {n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S}
-        order = self.queue.waiting_in_order(now) if due or self._moved else []
-        far = {r.number for r in order if r.near_since is None and not r.ready}
+        due = [n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S]
+        order = self.queue.waiting_in_order(now) if due else []
         near = self.queue.near_turn(order, now)
-        self._moved = False
-        # Who may start now hears so at once: a second of nobody importing may be a second of an idle GPU.
-        for number in (*due, *((near & far) - due)):
-            request = self.queue.waiting[number]
-            place = self.queue.standing(request, order, now)
+        for number in due:
+            place = self.queue.standing(self.queue.waiting[number], order, now)
             self._clients[number].told_at = now
-            self._clients[number].send({"queued": list(place), "near": number in near, "gpus": request.foreseen})
+            self._clients[number].send({"queued": list(place), "near": number in near})
 
     def _shown(self, now: float) -> Dict[str, Any]:
         """Return the queue and the leases, for people; as many as a message holds."""

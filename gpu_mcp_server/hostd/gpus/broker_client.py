@@ -130,9 +130,8 @@ class GrantRequest:
     ) -> None:
         self.fields, self.owner, self.said, self.wake = fields, owner, said, wake
         self.is_ready: Callable[[], bool] = lambda: True
-        self.start: Callable[[List[str]], bool] = lambda foreseen: False
-        """Starts the job's processes, near its turn, for the GPUs that it will have, as far as the broker foresees
-        that. Says whether they have started, so that it can have no others."""
+        self.start: Callable[[], None] = lambda: None
+        """Starts the job's processes, near its turn."""
         self.start_s: Callable[[], float] = lambda: 0.0
         """For how long they have been starting: no wait for others, so the deadline is so much later."""
         self.since = time.monotonic()
@@ -212,23 +211,8 @@ def _wait(
             link.send("lost")
         elif "queued" in message:
             if _is_near(message):
-                _start_for(link, want, _foreseen(message, want))
+                want.start()
             want.said(_in_words(message["queued"]))
-
-
-def _start_for(link: BrokerClient, want: GrantRequest, foreseen: List[str]) -> None:
-    if want.start(foreseen) and foreseen and len(want.fields["names"]) > len(foreseen):
-        # The next broker must hear it too, should this one be killed.
-        want.fields["names"] = foreseen
-        link.send("narrow", names=foreseen)
-
-
-def _foreseen(message: Dict[str, Any], want: GrantRequest) -> List[str]:
-    """Return the GPUs that a job will have; none where the broker does not know, or is of another version."""
-    said: Any = message.get("gpus")
-    names = [str(n) for n in cast("List[Any]", said)] if isinstance(said, list) else []
-    fit = len(set(names)) == len(names) == want.fields["count"] and set(names) <= set(want.fields["names"])
-    return names if fit else []
 
 
 def _is_near(message: Dict[str, Any]) -> bool:

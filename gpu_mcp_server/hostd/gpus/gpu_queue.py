@@ -9,20 +9,119 @@ other for a while. A job gets all of its GPUs or none.
 """
 
 import math
-from collections import Counter
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .fair_share import FairShare, Key
+from .fair_share import FairShare, Key, ShareOwner
 from .head_start import START_S, count_cores, most_starting
-from .queue_entries import MAX_SHARERS, GpuState, Grant, GrantedLease, QueuePosition, Request
 from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
 AGE_S = 600.0
+MAX_SHARERS = 4
+SHARED_WEIGHT = 1.0 / MAX_SHARERS
 NO_GAPS_S = 600.0
 """For so long who overran a gap is given none."""
-SOON_S = 60.0
-"""A job starts ahead of its turn for one of several GPUs only if that will be free within this time."""
+
+
+@dataclass
+class Request:
+    """Request of one connection.
+
+    Attributes:
+        number: Of the connection.
+        names: GPUs that fit, or `processor`.
+        user: Who it is for, as the login says; `weight` is its share.
+        kind: What the job is of, by which its time is foretold.
+        links: For each GPU those joined to it by NVLink; None where that does not matter.
+        foreign: What to do about processes that are not ours: `wait`, `warn` or `other`.
+        since: When it began to wait, on the host's monotonic clock.
+        limit_s: The job's own wall limit.
+        ready: Whether its job can use GPUs at once; if not, it keeps its place and others are let past.
+        near_since: Since when its processes may start ahead of its turn; None before.
+        claim: The GPUs held back for it.
+    """
+
+    number: int
+    names: Tuple[str, ...]
+    count: int
+    mode: str
+    uid: int = 0
+    user: str = ""
+    weight: float = 1.0
+    job: str = ""
+    kind: str = ""
+    priority: str = "interactive"
+    foreign: str = "other"
+    since: float = 0.0
+    limit_s: Optional[float] = None
+    links: Optional[Mapping[str, Sequence[str]]] = None
+    ready: bool = True
+    near_since: Optional[float] = None
+    claim: Tuple[str, ...] = ()
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Say whether it wants its GPUs for itself."""
+        return self.mode == "exclusive"
+
+    @property
+    def share_owner(self) -> ShareOwner:
+        """Return whose it is."""
+        return ShareOwner(self.uid, self.user, self.weight)
+
+    @property
+    def load(self) -> float:
+        """Return how many GPUs' time it costs."""
+        return self.count * (1.0 if self.is_exclusive else SHARED_WEIGHT)
+
+
+@dataclass
+class GrantedLease:
+    """GPUs that a connection was given.
+
+    Attributes:
+        idle_since: When its holder said that it does not use them; None while it does.
+        idle_s: How long it may be idle before it is asked to leave.
+        told: Whether it was asked to.
+        gap_until: When the one ahead may want the GPUs, where they were lent from what is held back for it.
+    """
+
+    request: Request
+    names: Tuple[str, ...]
+    since: float
+    idle_since: Optional[float] = None
+    idle_s: float = 0.0
+    told: bool = False
+    gap_until: Optional[float] = None
+
+
+class GpuState(NamedTuple):
+    """State of a GPU, leases aside."""
+
+    taken: str = ""
+    """Why nobody can be put on it now, in words."""
+    foreign: Tuple[int, ...] = ()
+    """Compute processes that are not ours."""
+
+
+class Grant(NamedTuple):
+    """A request that is served."""
+
+    request: Request
+    names: Tuple[str, ...]
+    notes: Tuple[str, ...]
+    gap_until: Optional[float] = None
+
+
+class QueuePosition(NamedTuple):
+    """Place of a request in the queue, and its expected wait."""
+
+    position: int
+    """1 is the next among those who want the same GPUs."""
+    wait_s: Optional[float]
+    """Expected; None while nothing is known."""
+    why: str
 
 
 class Queue:
@@ -33,7 +132,7 @@ class Queue:
 
     Attributes:
         shut: Says why nothing new of a login is begun on this host, or nothing.
-        cores: Of the host. They decide how many jobs may start at once, if there are no more owners than that.
+        most_starting: Jobs that may start at once, if there are no more owners than that.
         beside: Whether somebody waits for a GPU that is taken beside all leases: nobody will say when it is free.
     """
 
@@ -45,7 +144,7 @@ class Queue:
         self.shut: Callable[[int], str] = lambda uid: ""
         self.beside = False
         self._overran: Dict[Tuple[int, str], float] = {}
-        self.cores = count_cores()
+        self.most_starting = most_starting(count_cores())
 
     def release(self, number: int, now: float) -> None:
         """Forget a connection and charge its user for what it held."""
@@ -69,78 +168,24 @@ class Queue:
             self.waiting[number] = lease.request
 
     def near_turn(self, order: Sequence[Request], now: float) -> Set[int]:
-        """Return the numbers of those whose processes may start ahead of their turn; note since when, for which GPUs.
+        """Return the numbers of those whose processes may start ahead of their turn, and note since when.
 
-        Each owner has as many starts, at least one, and for each GPU as many. So no number of jobs that never become
-        ready keeps another owner's from becoming ready, and the GPU idle.
+        Each owner has as many starts, at least one. So no number of jobs that never become ready keeps another owner's
+        from becoming ready, and the GPU idle.
         """
         let_in = [(r, self.shares.owner_key(r.share_owner)) for r in order if not self.shut(r.uid)]
-        most, each = self._starts_of_an_owner(let_in)
-        ahead: Dict[Tuple[Key, str], float] = {}
-        starts: "Counter[Key]" = Counter()
-        bound = Counter(n for r, _ in let_in if len(r.names) == r.count for n in r.names)
+        each = max(1, self.most_starting // max(1, len({owner for r, owner in let_in if not r.ready})))
+        ahead: Dict[Tuple[Key, str], int] = {}
         near: Set[int] = set()
         for request, owner in let_in:
-            few = [n for n in request.names if starts[owner] < most and ahead.get((owner, n), 0.0) < each]
-            if choose_gpus(few, request.count, request.links):
+            if max(ahead.get((owner, name), 0) for name in request.names) < each:
                 near.add(request.number)
                 request.near_since = now if request.near_since is None else request.near_since
-            has_choice = len(request.names) > request.count and not request.ready
-            request.foreseen = tuple(self._foresee(request, few, bound, now)) if has_choice else ()
-            bound.update(request.foreseen)
             # A ready request counts: where enough are ready, no other needs to start. A request that may start since
             # START_S and is still not ready does not count: it would keep those behind it from starting.
             if request.ready or request.near_since is None or now - request.near_since <= START_S:
-                starts[owner] += 1
-                on = request.foreseen or request.names
-                # Which of several GPUs it will have is open: each counts for a part, together they are one job.
-                part = request.count / len(on)
-                ahead.update(((owner, name), ahead.get((owner, name), 0.0) + part) for name in on)
+                ahead.update(((owner, name), ahead.get((owner, name), 0) + 1) for name in request.names)
         return near
-
-    def _starts_of_an_owner(self, let_in: Sequence[Tuple[Request, Key]]) -> Tuple[int, int]:
-        """Return how many jobs of one owner may start at once, and how many of these for one GPU."""
-        gpus = {n for r in (*(r for r, _ in let_in), *(x.request for x in self.leases.values())) for n in r.names}
-        owners = max(1, len({owner for request, owner in let_in if not request.ready}))
-        for_one = most_starting(self.cores // max(1, len(gpus)))
-        return max(1, for_one * len(gpus) // owners), max(1, for_one // owners)
-
-    def _foresee(self, request: Request, names: Sequence[str], bound: Mapping[str, int], now: float) -> List[str]:
-        """Return the GPUs for which a request may start, those that it will have soonest; none where that is not known.
-
-        Who has started for one GPU can have no other. So it starts for none whose holder may keep it for long.
-        """
-        known: List[Tuple[int, float, str]] = []
-        for name in names:
-            left_s, look = self._soon_s(name, now), self._look(name, request.mode)
-            strange = bool(look.foreign) and request.foreign != "warn"
-            if left_s is not None and not strange and not (look.taken and not left_s):
-                known.append((bound.get(name, 0) + bool(left_s), left_s, name))
-        return choose_gpus([name for *_, name in sorted(known)], request.count, request.links)
-
-    def _soon_s(self, name: str, now: float) -> Optional[float]:
-        """Return how long a GPU will be held at most, 0 where no lease holds it; None where that may be long."""
-        left_s = 0.0
-        for lease in self.leases.values():
-            if name in lease.names:
-                limits = [self.habits.longest_s(_kind(lease.request)), lease.request.limit_s]
-                left = min((t for t in limits if t is not None), default=math.inf) - (now - lease.since)
-                if not 0.0 < left <= SOON_S:
-                    return None
-                left_s = max(left_s, left)
-        return left_s
-
-    def narrow(self, number: int, names: Sequence[str]) -> None:
-        """Bind a request to the GPUs for which its processes have started.
-
-        Raises:
-            ValueError: If it does not ask for them, or may have been granted others.
-        """
-        request = self.waiting[number]
-        fit = len(names) == len(set(names)) == request.count and set(names) <= set(request.names)
-        if request.ready or not fit:
-            raise ValueError("not for a request to choose: %s" % (names,))
-        request.names = tuple(names)
 
     def waiting_in_order(self, now: float) -> List[Request]:
         """Return those who wait, the next first."""
@@ -221,13 +266,9 @@ class Queue:
         return look
 
     def _chosen(self, request: Request, free: List[str], looks: Dict[str, GpuState], lent: Sequence[str]) -> List[str]:
-        # Who starts for one GPU can have no other, so who has the choice takes another.
-        starting = {n for r in self.waiting.values() if not r.ready and len(r.names) == r.count for n in r.names}
-
-        def better(name: str) -> Tuple[bool, bool, bool, int]:
+        def better(name: str) -> Tuple[bool, bool, int]:
             sharers = sum(1 for lease in self.leases.values() if name in lease.names)
-            strange = bool(looks[name].foreign) and request.foreign != "warn"
-            return strange, name in lent, name in starting, -sharers
+            return bool(looks[name].foreign) and request.foreign != "warn", name in lent, -sharers
 
         return choose_gpus(sorted(free, key=better), request.count, request.links)
 

@@ -5,7 +5,7 @@ import os
 SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
 """Environment variable with another such number; for tests."""
 SPARE_CORES = int(os.environ.get(SPARE, 8))
-"""With so many for each GPU, processes may import while something is timed there."""
+"""With so many, processes may import while something is timed on a GPU."""
 MOST = 3
 """Jobs that start at once. Imports may last longer than a turn: with the first in line still importing, two more import
 beside it, so that the GPU is soon wanted by one that is ready."""
@@ -23,14 +23,11 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def has_spare_cores(gpus: int = 1) -> bool:
-    """Say whether imports are in no clock's way, where on each of so many GPUs something may be timed."""
-    return count_cores() >= SPARE_CORES * gpus
+def has_spare_cores() -> bool:
+    """Say whether imports are in no clock's way."""
+    return count_cores() >= SPARE_CORES
 
 
 def most_starting(cores: int) -> int:
-    """Return how many jobs may start at once for one GPU that has so many cores.
-
-    On 8 cores two may, as three and a timed run would need nine.
-    """
+    """Return how many jobs may start at once: on 8 cores two, as three and a timed run would need nine."""
     return max(1, min(MOST, (cores - OTHER_CORES) // IMPORT_CORES))

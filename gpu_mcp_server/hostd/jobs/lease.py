@@ -12,7 +12,6 @@ from ..gpus.gpu_availability import DYING_S
 from ..gpus.gpu_locks import PROCESSOR, Held
 from ..gpus.gpu_matching import matching_gpus, vendor_of
 from ..gpus.gpu_queue import choose_gpus
-from ..gpus.head_start import has_spare_cores
 from ..protocol import GpuRequest, JobSpec
 from ..sandbox.processes import Identity
 from . import reservation_socket
@@ -48,9 +47,6 @@ class Lease:
         self._of_amd = sum(vendor_of(g) == "amd" for g in gpus)
         self._locks: Held = []
         self._uuids: List[str] = []
-        self._has_choice = len(self._gpus) > spec.gpus.count
-        self._foreseen = [] if self._has_choice else sorted(self._gpus)
-        """The GPUs that the job will have, once that is known."""
         self._door: Optional[reservation_socket.ReservationClient] = None
         self._said, self._say_at, self._moved_at = "", 0.0, 0.0
         self.link: Optional[BrokerClient] = None
@@ -141,8 +137,7 @@ class Lease:
         if self._spec.purpose == "reserve" or locks.is_taken(NAME) or self._shut():
             return []
         if turn.ahead is not None and not turn.ahead.is_ready():
-            if self._foreseen:
-                turn.ahead.start()  # the line is empty
+            turn.ahead.start()  # the line is empty
             # Only the broker lets others past a job that is not ready, so that they have the GPU meanwhile.
             if not turn.ahead.is_ready():
                 return []
@@ -174,7 +169,7 @@ class Lease:
         }
         request = GrantRequest(fields, turn.owner, self._heard(turn), turn.wakers if turn.wake else None)
         if turn.ahead is not None:
-            request.is_ready, request.start = turn.ahead.is_ready, lambda foreseen: self._start_ahead(turn, foreseen)
+            request.is_ready, request.start = turn.ahead.is_ready, turn.ahead.start
             request.start_s = turn.ahead.start_s
         try:
             found = wait_for_grant(self._host.locks, request, turn.deadline, turn.stop)
@@ -185,17 +180,6 @@ class Lease:
         self.link, held, notes = found
         self.notes += notes
         return held
-
-    def _start_ahead(self, turn: "_Turn", foreseen: List[str]) -> bool:
-        """Start the job's processes for the GPUs that it will have; say whether they have started."""
-        assert turn.ahead is not None
-        if not turn.ahead.started:
-            self._foreseen = foreseen if self._has_choice else self._foreseen
-            # The broker names none where it cannot tell, or is of another version. Then all is done in the job's turn.
-            turn.ahead.able = turn.ahead.able and bool(self._foreseen)
-            turn.ahead.start()
-            turn.names = list(self._foreseen) if turn.ahead.started else turn.names
-        return turn.ahead.started
 
     def _shut(self) -> str:
         return DrainFiles(self._host.locks.folder).drain_reason(os.geteuid())
@@ -295,14 +279,10 @@ class Lease:
         """Return device nodes and environment for processes that may use the GPUs."""
         return self._view_of(self.uuids())
 
-    def may_start_ahead(self) -> bool:
-        """Say whether the job's processes may start before it has its GPUs, with a view of those that it will have."""
-        want = self._spec.gpus
-        return want.ahead and not want.lease and has_spare_cores(max(1, len(self._gpus) // max(1, want.count)))
-
     def foreseen_view(self) -> Optional[Tuple[List[str], Dict[str, str]]]:
-        """Return the view that the job will have; None where that is not known yet."""
-        return self._view_of(self._foreseen) if self._foreseen else None
+        """Return the view that the job will have where no other GPUs fit it; None where that is not known before."""
+        fits = len(self._gpus) == self._spec.gpus.count and not self._spec.gpus.lease
+        return self._view_of(sorted(self._gpus)) if fits else None
 
     def _view_of(self, uuids: Sequence[str]) -> Tuple[List[str], Dict[str, str]]:
         if not uuids:

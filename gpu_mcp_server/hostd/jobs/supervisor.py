@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..files import job_files
+from ..gpus.head_start import has_spare_cores
 from ..protocol import JobRecord, JobSpec, ProcessRecord
 from ..sandbox import descriptors, keeper, processes
 from . import launch, orphan_cleanup
@@ -138,7 +139,8 @@ class Supervisor:
         self.stamps = self.place.materialize(self.spec.files)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         named: Dict[str, List[Any]] = {"groups": groups, "sandboxes": self._sandboxes()}
-        self.ahead.able = self.premade is None and self.lease.may_start_ahead()
+        may_start = self.spec.gpus.ahead and self.premade is None and has_spare_cores()
+        self.ahead.able = may_start and self.lease.foreseen_view() is not None
         self.lease.take(self._heed_woken, named, self._note_queued, self._wakers, self.ahead)
         self.notes += self.lease.notes
         if not self.ahead.started:

@@ -1,7 +1,6 @@
 """The broker with real processes, killed at random: order, waiting, and never two alone on a GPU."""
 
 import contextlib
-import json
 import os
 import random
 import select
@@ -16,10 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.gpus import broker_client
-from gpu_mcp_server.hostd.gpus.broker import Broker, _Client
 from gpu_mcp_server.hostd.gpus.broker_client import BrokerClient, broker_status
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
-from gpu_mcp_server.hostd.gpus.lock_folder import make_folder
 from tests.hostd.brokers import ONE, THREE, TWO, Crowd, Inside, broker_pid, client, let_go, take, unserved, want_of
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import alive, eventually, processes_with
@@ -333,7 +330,7 @@ def note_after_import(locks: GpuLocks, file: Path, word: str) -> None:
     """Take a GPU once, as a job whose processes start when the broker says that it is near its turn."""
     started: list[float] = []
     want = want_of()
-    want.start = lambda foreseen: started.append(time.monotonic()) is None
+    want.start = lambda: started.append(time.monotonic())
     want.is_ready = lambda: bool(started) and time.monotonic() - started[0] > 0.2
     found = take(locks, want, 60.0)
     with file.open("a") as out:
@@ -369,104 +366,6 @@ def test_another_login_s_requests_that_are_never_ready_keep_nobody_from_the_gpu(
     assert eventually(lambda: done.exists() and len(done.read_text().splitlines()) == 3, 60.0)
     assert sorted(done.read_text().splitlines()) == ["job 0", "job 1", "job 2"]
     assert waiting(locks, 6), "the others stand where they stood"
-
-
-def test_who_may_start_because_another_is_served_hears_so_at_once(locks):
-    """The broker's own code without its process, so that the test has the clock: the next regular word is far off."""
-    make_folder(locks.folder)
-    broker = Broker(locks, os.open(os.devnull, os.O_RDWR))
-    broker.queue.cores = 1
-    ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
-    begin = time.monotonic()
-
-    def say(number: int, now: float, **message) -> None:
-        theirs = ends[number][1]
-        client = broker._clients.setdefault(theirs.fileno(), _Client(theirs, os.getuid()))
-        broker._heed(theirs.fileno(), client, message)
-        broker._vacancy.forget()
-        broker._serve(now)
-
-    def heard(number: int) -> list[dict]:
-        said = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                said.append(json.loads(ends[number][0].recv(4096, socket.MSG_DONTWAIT)))
-        return said
-
-    want = {"op": "want", "names": [ONE], "count": 1, "mode": "exclusive", "ready": False}
-    say(0, begin, **want)
-    say(1, begin, **want)
-    before = [[message["near"] for message in heard(number)] for number in (0, 1)]
-    say(0, begin + 0.1, op="ready")
-    after = [heard(number) for number in (0, 1)]
-    for end in (broker._door, *(end for both in ends for end in both)):
-        end.close()
-    os.close(broker._folder)
-    assert before == [[True], [False]]
-    assert after[0] == [{"granted": [ONE], "notes": []}]
-    assert [message["near"] for message in after[1]] == [True]
-
-
-def import_for(locks: GpuLocks, file: Path, ready: Path, limit_s: float = 50.0) -> None:
-    """Want one of two GPUs as a job whose processes start ahead of its turn; write down for which, and what it got."""
-    started: list[list[str]] = []
-
-    def start(foreseen: list[str]) -> bool:
-        if not started:
-            started.append(foreseen)
-            with file.open("a") as out:
-                out.write(f"started for {' '.join(foreseen)}\n")
-        return True
-
-    want = want_of(names=(ONE, TWO), limit_s=limit_s)
-    want.start, want.is_ready = start, ready.exists
-    found = take(locks, want, 60.0)
-    with file.open("a") as out:
-        out.write(f"got {' '.join(name for name, _ in found[1]) if found else 'nothing'}\n")
-    if found is not None:
-        let_go(found)
-
-
-@pytest.mark.parametrize("kills", [0, 1])
-def test_who_starts_ahead_gets_the_gpu_for_which_it_started_though_another_is_free(locks, crowd, tmp_path, kills):
-    """Also from a broker that was started after it: the client says again what it is bound to."""
-    long = holder(crowd, locks, tmp_path, names=(ONE,))
-    short = holder(crowd, locks, tmp_path, names=(TWO,), limit_s=50.0)
-    said, ready = tmp_path / "said", tmp_path / "imported"
-    crowd.start(lambda: import_for(locks, said, ready))
-    assert eventually(lambda: said.exists() and said.read_text() == f"started for {TWO}\n")
-    for _ in range(kills):
-        os.kill(broker_pid(locks), signal.SIGKILL)
-    os.kill(long.pid, signal.SIGKILL)
-    assert waiting(locks, 1)
-    ready.touch()
-    assert eventually(lambda: "not ready" not in broker_status(locks)["waiting"][0]["why"])
-    before, shown = said.read_text().splitlines(), broker_status(locks)
-    os.kill(short.pid, signal.SIGKILL)
-    assert eventually(lambda: len(said.read_text().splitlines()) == 2)
-
-    assert before == [f"started for {TWO}"], "it has the free GPU, which its sandbox does not show"
-    assert f"{TWO} is held by" in shown["waiting"][0]["why"], shown
-    assert said.read_text().splitlines()[1] == f"got {TWO}"
-
-
-def test_a_broker_that_names_no_gpu_lets_the_job_do_all_in_its_turn(locks, crowd, tmp_path, monkeypatch):
-    """As one of an earlier version does, which another login has started."""
-    told: list[list[str]] = []
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    monkeypatch.setattr(BrokerClient, "find_or_start", classmethod(lambda cls, locks, stop: BrokerClient(theirs)))
-    want = want_of(names=(ONE, TWO))
-    want.start = lambda foreseen: bool(told.append(foreseen))
-    want.is_ready = lambda: bool(told)
-    ours.send(b'{"queued": [1, null, "others are ahead"], "near": true}')
-    ours.send(f'{{"granted": ["{TWO}"]}}'.encode())
-    found = take(locks, want)
-    heard = [json.loads(ours.recv(4096)) for _ in range(3)]
-    let_go(found)
-    ours.close()
-    assert told == [[]]
-    assert [each["op"] for each in heard] == ["want", "ready", "have"]
-    assert heard[0]["names"] == [ONE, TWO]
 
 
 def test_never_two_alone_while_holders_waiters_and_brokers_are_killed_at_random(locks, crowd, tmp_path):

@@ -60,7 +60,7 @@ class Host:
     def __init__(self, jobs: list[Job], watched: list[Job]) -> None:
         self.queue = Queue(lambda name, mode: GpuState())
         self.queue.shares.policy = Policy(speakers=(0, TEAM))
-        self.queue.cores = 8
+        self.queue.most_starting = most_starting(8)
         self.jobs = dict(enumerate(sorted(jobs, key=lambda j: j.comes), 1))
         for number, job in self.jobs.items():
             job.number = number
@@ -152,7 +152,7 @@ def near(queue: Queue, now: float) -> set[int]:
 
 def test_each_owner_starts_as_many_whatever_stands_before_it():
     queue = Queue(lambda name, mode: GpuState())
-    queue.cores = 9
+    queue.most_starting = 3
     for number in range(1, 9):
         waiting(queue, number, uid=1)
     assert near(queue, 9.0) == {1, 2, 3}
@@ -166,7 +166,7 @@ def test_each_owner_starts_as_many_whatever_stands_before_it():
 
 def test_who_was_to_start_long_ago_and_is_not_ready_lets_the_next_of_its_owner_start():
     queue = Queue(lambda name, mode: GpuState())
-    queue.cores = 1
+    queue.most_starting = 1
     waiting(queue, 1, uid=1)
     waiting(queue, 2, uid=1)
     assert near(queue, 5.0) == {1}
@@ -176,7 +176,7 @@ def test_who_was_to_start_long_ago_and_is_not_ready_lets_the_next_of_its_owner_s
 
 def test_those_that_are_ready_count_so_that_no_more_start_than_are_needed():
     queue = Queue(lambda name, mode: GpuState())
-    queue.cores = 1
+    queue.most_starting = 1
     waiting(queue, 1, uid=1, ready=True)
     waiting(queue, 2, uid=1)
     assert near(queue, 9.0 + START_S) == {1}
