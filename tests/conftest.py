@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give a test's evaluations as many rounds as it needs."""
-    judge_job.EFFORTS = EFFORTS if "cheats" in item.path.parts else BRIEF
+    judge_job.EFFORTS = EFFORTS if {"cheats", "real"} & {*item.path.parts} else BRIEF
 
 
 def shares_fixtures(item: pytest.Item) -> bool:

@@ -124,7 +124,7 @@ class KernelChange(Model):
     """Time before over time after, mean of the turns' ratios: below 1 the kernel became slower."""
     low: float | None = None
     high: float | None = None
-    """Ends of its 99 % interval."""
+    """Ends of its interval: of 99.5 % where half of the turns may decide, else of 99 %."""
     turns: int = 0
     """Pairs of judgements that count."""
     log_ratios: list[float] = []
@@ -179,7 +179,7 @@ class KernelChanges(ResultModel):
         said = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no kernel is touched"
         lines = [f"### Kernels: {said}", ""]
         if self.rows:
-            lines += ["| kernel | | speed, base = 1 (99 %) | base | head | first attempts | note |"]
+            lines += ["| kernel | | speed, base = 1 | base | head | first attempts | note |"]
             lines += ["| --- | --- | --- | --- | --- | --- | --- |", *(row.row_text() for row in self.rows), ""]
         devices = ", ".join(sorted({row.device for row in self.rows if row.device}))
         if not self.rows and not self.untouched:

@@ -207,7 +207,9 @@ class _KernelJudging:
                 return self._row("new" if lacking == "wrong" else "unknown", why)
             if not (_basis(last) and _basis(was)):
                 return self._row("unknown", last.note or was.note or "no time was had at every shape")
-            if turn + 1 in looks_of(self._turns)[:-1] and (early := self._decided()).status != "unknown":
+            # A pair that is lost would make a third look of the last one.
+            looks = turn + 1 in looks_of(self._turns)[:-1] and len(self._judged.log_ratios()) == turn + 1
+            if looks and (early := self._decided()).status != "unknown":
                 return early
         return self._decided()
 
@@ -224,7 +226,7 @@ class _KernelJudging:
         ratios = self._judged.log_ratios()
         if len(ratios) < FEWEST_TURNS:
             return self._row("unknown", f"only {len(ratios)} turns of both sides were timed on the same device")
-        return self._row(decide_by_looks(ratios, self._turns))
+        return self._row(decide(ratios, quantiles_of(self._turns)))
 
     def _row(self, status: ChangeStatus, why: str = "") -> KernelChange:
         ratios = self._judged.log_ratios()
@@ -248,8 +250,9 @@ def failure_of(evaluation: Evaluation) -> ChangeStatus | None:
 
 
 def looks_of(turns: int) -> tuple[int, ...]:
-    """Return after how many turns it is asked whether they decide."""
-    return (turns // 2, turns) if turns >= 2 * FEWEST_TURNS else (turns,)
+    """Return after how many turns it is asked whether they decide: an even number first, for base and head by turns."""
+    half = turns // 4 * 2
+    return (half, turns) if half >= FEWEST_TURNS else (turns,)
 
 
 def quantiles_of(turns: int) -> tuple[float, ...]:

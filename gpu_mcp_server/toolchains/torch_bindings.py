@@ -168,7 +168,10 @@ def _given(chosen: BoundFunction, inputs: int, outputs: int, dims: int) -> int:
     ways = [inputs] if chosen.returns else []
     ways += [inputs + outputs, inputs + outputs + dims]
     least = chosen.parameters - chosen.defaults
-    way = next((way for way in ways if least <= way <= chosen.parameters), None)
+    fitting = [way for way in ways if least <= way <= chosen.parameters]
+    # One that writes its answers is given all that it takes, if it can be: a size may have a default, too.
+    all_of_them = chosen.parameters in fitting and fitting[0] != inputs
+    way = chosen.parameters if all_of_them else next(iter(fitting), None)
     if way is None:
         optional = f", {chosen.defaults} of them with a default" if chosen.defaults else ""
         raise BadRequest(

@@ -127,19 +127,23 @@ class Overlay:
                 return None, [], []
         except self.records.NotRecordable:
             return None, [], []
-        if any(t.device.type != self.plan["device"] for t in skeleton.tensors):
+        if any(t.device.type != self.plan["device"] or not self._has_steps(t) for t in skeleton.tensors):
             return None, [], []
         case = self._cases.get(self.records.key_of(skeleton.tensors, skeleton.leaves))
         if case is not None and key is not None and len(self._known) < MOST_KNOWN:
             self._known[key] = case
         return case, skeleton.tensors, skeleton.leaves
 
+    def _has_steps(self, tensor: Any) -> bool:
+        """Say whether a tensor is one of those that kernels are judged at: no sparse one, no nested one."""
+        return tensor.layout is self.torch.strided and not tensor.is_nested
+
     def _quick_key(self, args: Any) -> Any:
         """Return by what a call is known again, None if it has other values than tensors and plain ones."""
         key: List[Any] = []
         for each in args:
             kind = cast("Any", type(each))
-            if kind in self._tensor_types:
+            if kind in self._tensor_types and self._has_steps(each):
                 key.append((each.dtype, each.shape, each.stride(), each.device))
             elif kind in PLAIN and not (kind is float and not math.isfinite(each)):
                 key.append((kind, each))

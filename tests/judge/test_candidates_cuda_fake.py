@@ -1115,6 +1115,8 @@ def test_the_committed_ptx_is_that_of_the_committed_kernels(tmp_path):
     assert code(tmp_path / "k.ptx") == code(JUDGE / "devices/kernels.ptx")
 
 
+ASSEMBLED = "e3da4a7be640555e78c7e2129e4a7e49b04eef1e129e9f54bd3a825fb2f2df15"
+"""Hash of the PTX of which all cubins were made, as kernels.cu says how: with another one they must be made again."""
 KERNEL = re.compile(r"(?m)^\.visible \.entry (\w+)\(")
 
 
@@ -1125,6 +1127,7 @@ def test_the_assembled_kernels_are_those_of_the_committed_ptx(arch, tmp_path):
         symbols = ELFFile(file).get_section_by_name(".symtab").iter_symbols()
         there = {symbol.name for symbol in symbols if symbol["st_info"]["type"] == "STT_FUNC"}
     assert set(KERNEL.findall(ptx.read_text())) <= there
+    assert hashlib.sha256(ptx.read_bytes()).hexdigest() == ASSEMBLED
     if arch < 100:
         return  # by an older ptxas
     if not shutil.which("ptxas"):

@@ -9,6 +9,8 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
+import time
 from typing import Any, Dict
 
 from ..protocol import LEVELS
@@ -16,6 +18,8 @@ from ..protocol import LEVELS
 FOLDER = "bytecode"
 MADE = "made.json"
 """What was compiled, by folder and version; written at the end."""
+LOCK = "lock"
+KEEP_S = 30 * 86400
 LEAST_LEVEL = "landlock"
 """Below it a job could write what the next one imports."""
 COMPILE = """
@@ -27,8 +31,9 @@ try:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 except OSError:
     os.nice(19)
+tests = r"/(?:.*/)?(?:tests?|testing/_internal)/"
 for package in json.loads(made):
-    compileall.compile_dir(package, quiet=2, rx=re.compile(r"/tests?/|/testing/_internal/"))
+    compileall.compile_dir(package, quiet=2, rx=re.compile(re.escape(package) + tests))
 with open(os.path.join(folder, name + ".part"), "w") as file:
     file.write(made)
 os.replace(os.path.join(folder, name + ".part"), os.path.join(folder, name))
@@ -55,8 +60,10 @@ def bytecode_of(state: str, level: str, path: str, uncompiled: Dict[str, Any]) -
         os.makedirs(folder, mode=0o755, exist_ok=True)
         for each in (os.path.dirname(folder), folder):
             os.chmod(each, 0o755)  # whatever the umask: jobs have uids of their own
+        os.utime(folder)
         if _read(os.path.join(folder, MADE)) != made:
             _start(path, folder, made)
+        _sweep(os.path.dirname(folder))
     except OSError:
         return ""
     return folder
@@ -64,9 +71,11 @@ def bytecode_of(state: str, level: str, path: str, uncompiled: Dict[str, Any]) -
 
 def _start(path: str, folder: str, made: str) -> None:
     """Start compiling in the background, where nobody does already."""
-    lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in set(os.listdir(folder)) - {LOCK}:  # of other versions; who reads there compiles for itself
+            _remove(os.path.join(folder, name))
         os.set_inheritable(lock, True)
         argv = [path, "-I", "-S", "-c", COMPILE, folder, MADE, made]
         quiet = [(os.POSIX_SPAWN_OPEN, each, os.devnull, os.O_RDWR, 0) for each in range(3)]
@@ -75,6 +84,21 @@ def _start(path: str, folder: str, made: str) -> None:
         pass
     finally:
         os.close(lock)  # the compiler's own copy keeps it locked
+
+
+def _sweep(home: str) -> None:
+    """Remove what was made for interpreters that no probe has seen for long."""
+    for name in os.listdir(home):
+        folder = os.path.join(home, name)
+        if time.time() - os.stat(folder).st_mtime > KEEP_S:
+            _remove(folder)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        os.unlink(path)
 
 
 def _read(path: str) -> str:

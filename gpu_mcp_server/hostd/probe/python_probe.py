@@ -24,7 +24,7 @@ def uncompiled():
         try:
             spec = find_spec(name)
             if spec and not os.path.exists(spec.cached):
-                found[name] = [os.path.dirname(spec.origin), version(name)]
+                found[name] = [os.path.dirname(spec.origin), "%s %d" % (version(name), os.stat(spec.origin).st_mtime)]
         except Exception:
             pass
     return found

@@ -107,6 +107,7 @@ class PointerResolver:
 
     def origins(self, of: Expression, member: str = "") -> list[MemoryLocation]:
         """Return the places of a pointer expression, or of a member (`.send`) of an object, offsets forgotten."""
+        self._followed_now = 0
         places = self.lvalue(of) if member else []
         refs = [r for p in places for r in self._followed(p.member(member), of, frozenset(), MAX_STEPS)]
         return merge_locations(self.canonical(r.place) for r in (refs if member else self.value(of)))

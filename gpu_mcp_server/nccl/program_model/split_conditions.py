@@ -12,7 +12,10 @@ _QUIET = re.compile(
     rb"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*(?:\"|(?=\n)|\\?\Z)|'(?:\\[^\n]{1,10}?|[^'\\\n])'", re.DOTALL
 )
 """What is no code. A string that is left open ends with its line, so that no place is searched twice."""
-_BRACKET = re.compile(rb"(\w*)[^\S\n]*\(|[{;)}]")
+_BRACKET = re.compile(rb"[({;)}]")
+_WORD = re.compile(rb"\w*\Z")
+LONGEST_WORD = 64
+"""Bytes before a parenthesis in which a macro's name is looked for: a line may be a megabyte of one word."""
 _HEADS = frozenset({b"for", b"if", b"constexpr", b"switch", b"while"})
 """Words before parentheses in which `;` belongs to the language."""
 Span = tuple[int, int]
@@ -50,10 +53,11 @@ def join_arguments(data: bytes) -> bytes:
     """Return the text with statements that a macro is given joined by commas, as in `IN_GROUP(send(a); recv(b))`."""
     made = bytearray(data)
     open_ones: list[tuple[bytes, list[int]]] = []
-    for match in _BRACKET.finditer(blank_quiet(data)):
-        mark = match.group()[-1:]
+    bare = blank_quiet(data)
+    for match in _BRACKET.finditer(bare):
+        mark = match.group()
         if mark in b"({":
-            open_ones.append((match.group(1) or b"", []))
+            open_ones.append((_word_before(bare, match.start()) if mark == b"(" else b"", []))
         elif mark == b";" and open_ones and open_ones[-1][0] and open_ones[-1][0] not in _HEADS:
             open_ones[-1][1].append(match.start())
         elif mark in b")}" and open_ones:
@@ -61,6 +65,13 @@ def join_arguments(data: bytes) -> bytes:
             for at in found if mark == b")" else ():
                 made[at : at + 1] = b","
     return bytes(made)
+
+
+def _word_before(bare: bytes, at: int) -> bytes:
+    """Return the word before a parenthesis, empty if there is none in its line."""
+    before = bare[max(0, at - LONGEST_WORD) : at].rstrip(b" \t\r\f\v")
+    found = _WORD.search(before)
+    return found.group() if found else b""
 
 
 def _conditions(bare: bytes) -> list[list[Span]]:

@@ -13,6 +13,7 @@ from gpu_mcp_server.services.problems.suite_problems import suite_problem
 from gpu_mcp_server.services.programs.program_text import import_text
 
 MAIN = "program_main"
+"""Module name of the script's definitions. The judge's call_records has the same name."""
 UNCOMPILED = """import torch
 
 _compile = torch.compile
@@ -21,7 +22,6 @@ torch.compile = lambda model=None, *_, **__: (lambda each: each) if model is Non
 torch.compile = _compile
 """
 """Imports what the program compiles as it is written: so it was recorded, and the judge compiles it for a baseline."""
-"""Module name of the script's definitions. The judge's call_records has the same name."""
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Text = Annotated[str, Field(max_length=1000)]
 Target = Literal["operator", "function", "module", "launch"]

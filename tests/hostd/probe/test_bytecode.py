@@ -72,6 +72,32 @@ def test_a_package_is_compiled_once_for_each_version_of_it(tmp_path, site):
     assert list(folder.rglob("*.pyc"))
 
 
+def test_packages_below_a_folder_named_tests_are_compiled_too(tmp_path):
+    (tmp_path / "tests/slow/tests").mkdir(parents=True)
+    for name in ("__init__", "part", "tests/more"):
+        (tmp_path / f"tests/slow/{name}.py").write_text("value = 1\n")
+    folder = compiled(tmp_path, tmp_path / "tests")
+    assert folder is not None
+    wait_for(folder)
+    assert {path.name.split(".")[0] for path in folder.rglob("*.pyc")} == {"__init__", "part"}
+
+
+def test_other_versions_and_forgotten_interpreters_are_removed(tmp_path, site):
+    folder = compiled(tmp_path, site)
+    assert folder is not None
+    wait_for(folder)
+    (folder / "opt/old").mkdir(parents=True)
+    (folder.parent / "forgotten/opt").mkdir(parents=True)
+    (folder.parent / "kept").mkdir()
+    os.utime(folder.parent / "forgotten", (0, 0))
+    begun = time.time()
+    compiled(tmp_path, site, "2.0")
+    wait_for(folder, begun)
+    assert sorted(path.name for path in folder.parent.iterdir()) == sorted([folder.name, "kept"])
+    assert not (folder / "opt/old").exists()
+    assert list(folder.rglob("*.pyc"))
+
+
 def test_two_that_ask_at_once_compile_once(tmp_path, site):
     folder = compiled(tmp_path, site)
     assert folder is not None

@@ -6,6 +6,7 @@ from gpu_mcp_server.nccl.program_model.api_names import ROLES
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.nccl.program_model.program import ProgramModel, units_of
+from gpu_mcp_server.nccl.program_model.split_conditions import join_arguments
 from gpu_mcp_server.nccl.program_model.syntax import parse
 
 
@@ -178,3 +179,9 @@ def test_markers_say_what_is_frozen():
     ):
         with pytest.raises(MarkerFault):
             blocks(broken)
+
+
+@pytest.mark.parametrize("line", [b"a" * 10**6, b" " * 10**6, b'"' + b"QUJD" * 250000 + b'"', b"f(" * 10**5])
+def test_statements_given_to_a_macro_are_found_beside_a_line_of_a_megabyte(line: bytes):
+    text = line + b"\nGROUP (send(a); recv(b))\nfor (int i = 0; i < n; i++) { f(i); }"
+    assert join_arguments(text) == line + b"\nGROUP (send(a), recv(b))\nfor (int i = 0; i < n; i++) { f(i); }"

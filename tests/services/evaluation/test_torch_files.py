@@ -145,6 +145,9 @@ def test_a_parameter_with_a_default_may_be_left_out():
         "fill(Tensor x, Tensor(a!) y)", "fill(Tensor x, Tensor(a!) y, int[2] at=[0, 1], *, float e=1)"
     )
     assert "torch.ops.mine.fill(*given[:2])" in binding_of(schema, "fill", 1, 1, 3).text
+    sized = WRITING.replace("fill(Tensor x, Tensor(a!) y)", "fill(Tensor x, Tensor(a!) y, int n=1024)")
+    assert "torch.ops.mine.fill(*given[:3])" in binding_of(sized, "fill", 1, 1, 1).text, "its size is given"
+    assert "torch.ops.mine.fill(*given[:2])" in binding_of(sized, "fill", 1, 1, 0).text
 
 
 async def test_a_source_with_torchs_headers_that_binds_nothing_is_told_what_to_add():

@@ -82,6 +82,9 @@ for _ in range(3):
     assert not by_kernel(x.double())
     assert not by_kernel(x, 1)
     assert not by_kernel(x=x)
+with torch.no_grad():
+    assert overlay._case((x.to_sparse_csr(),), {})[0] is None
+    assert overlay._case((torch.nested.nested_tensor([x[0], x[1]]),), {})[0] is None
 """
     run(tmp_path, "()", checks)
 
