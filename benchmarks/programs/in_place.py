@@ -53,8 +53,8 @@ class Case:
 MEASURED = ("faster", "same", "slower")
 CASES = (
     Case("image model", EXAMPLES / "image_model.py", "Sequential.*.norm",
-         {"cuda": ("400", "256"), "cpu": ("2", "32")}, {"cuda": "norm_triton.py", "cpu": "norm.c"},
-         whole=("1500", "256"), expected=("faster",)),
+         {"cuda": ("100", "1024"), "cpu": ("2", "32")}, {"cuda": "norm_triton.py", "cpu": "norm.c"},
+         whole=("800", "1024"), expected=("faster",)),
     Case("layout trap", EXAMPLES / "layout_trap.py", "__main__:gate",
          {"cuda": ("20", "512", "256"), "cpu": ("4", "512", "512")}, {"cuda": "gate.cu", "cpu": "gate.c"},
          whole=("1500", "512", "256"), expected=("slower",)),
@@ -62,7 +62,7 @@ CASES = (
          {"cuda": ("300", "16777216"), "cpu": ("3", "100")}, {"cuda": "scale_add.cu", "cpu": "scale_add.c"},
          whole=("15000", "16777216"), expected=MEASURED),
     Case("operator", EXAMPLES / "image_model.py", "aten::relu",
-         {"cuda": ("400", "256"), "cpu": ("2", "32")}, {"cuda": "relu.cu", "cpu": "relu.c"}),
+         {"cuda": ("100", "1024"), "cpu": ("2", "32")}, {"cuda": "relu.cu", "cpu": "relu.c"}),
 )  # fmt: skip
 
 
