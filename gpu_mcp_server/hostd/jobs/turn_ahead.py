@@ -20,7 +20,7 @@ class AheadOfTurn:
     Attributes:
         able: Whether they may start then.
         started: Whether they have.
-        hindrance: Why the processes could not start at their turn, in words; empty if nothing hindered them.
+        hindrance: What kept the supervisor from starting the processes, in words; empty if nothing did.
     """
 
     def __init__(self, links: List[ControlLink], start: Callable[[], bool]) -> None:

@@ -70,7 +70,7 @@ def bytecode_of(state: str, level: str, path: str, uncompiled: Dict[str, Any]) -
 
 
 def _start(path: str, folder: str, made: str) -> None:
-    """Start compiling in the background, where nobody does already."""
+    """Start the compiler in the background, unless one holds the lock of this folder."""
     lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +79,7 @@ def _start(path: str, folder: str, made: str) -> None:
         os.set_inheritable(lock, True)
         argv = [path, "-I", "-S", "-c", COMPILE, folder, MADE, made]
         quiet = [(os.POSIX_SPAWN_OPEN, each, os.devnull, os.O_RDWR, 0) for each in range(3)]
-        os.posix_spawn(path, argv, os.environ, file_actions=quiet)  # nobody waits for it, and nobody has to
+        os.posix_spawn(path, argv, os.environ, file_actions=quiet)  # init takes its end: the probe is over by then
     except BlockingIOError:
         pass
     finally:

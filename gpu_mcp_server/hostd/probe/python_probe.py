@@ -23,10 +23,10 @@ def uncompiled():
     for name in ("numpy", "torch", "triton"):
         try:
             spec = find_spec(name)
-            if spec and not os.path.exists(spec.cached):
+            if spec and spec.origin and spec.cached and not os.path.exists(spec.cached):
                 found[name] = [os.path.dirname(spec.origin), "%s %d" % (version(name), os.stat(spec.origin).st_mtime)]
-        except Exception:
-            pass
+        except (ImportError, ValueError, OSError):
+            pass  # a package that cannot be found, or lies in an archive, has no folder to compile
     return found
 def torch_archs():
     try:

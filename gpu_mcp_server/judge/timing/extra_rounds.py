@@ -72,9 +72,10 @@ def is_right_onto_zeros(buffers: Buffers, play: Play) -> bool:
 def written_onto(buffers: Buffers, play: Play, random: int) -> str:
     """Return what outputs must hold for a candidate to write, that left them as they were; empty if none is known.
 
-    What is added to a NaN is that NaN, on many a processor to the last bit, as if nobody had written; so is the larger
-    of junk and of a small whole number. Hence the same junk in each of these rounds, and the same inputs. The order of
-    junk and of what is written onto is a secret, or one that computes in some calls only would look the same.
+    A candidate that adds to junk may leave it as it was: on many processors a NaN plus a number is the same NaN, bit
+    for bit. So may one that keeps the larger of junk and of a small whole number. The owner therefore plays the same
+    junk and the same inputs in each of these rounds. It draws in secret which rounds hold junk: a candidate that
+    computes in some calls only cannot follow that order.
 
     Args:
         buffers: Of the round that failed.

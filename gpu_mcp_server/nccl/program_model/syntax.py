@@ -156,7 +156,7 @@ class ParsedSource:
 
 
 Parse = Callable[[str, str, int], ParsedSource]
-"""Path, text and branch, as `parse` takes them: `functools.cache(parse)` for those who read a text several times."""
+"""A function with arguments and result of `parse`; a caller that reads texts twice gives `functools.cache(parse)`."""
 
 
 def parse(path: str, text: str, branch: int = 0) -> ParsedSource:

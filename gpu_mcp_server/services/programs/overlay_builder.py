@@ -47,7 +47,7 @@ class KernelEntry(BaseModel):
 
 
 class OverlayFile(BaseModel):
-    """An overlay's `overlay.json`; whoever writes the workspace could write it too."""
+    """An overlay's `overlay.json`. It is not trusted: every writer of the workspace can change it."""
 
     of: str = Name
     kernels: list[KernelEntry] = Field(min_length=1, max_length=MOST_KERNELS)
@@ -66,7 +66,7 @@ def parse_overlay(data: bytes, workspace_id: str) -> OverlayFile:
         why = f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg'][:200]}"
         raise BadRequest(
             f"{PLAN} of workspace {workspace_id} is not as apply_attempt writes it ({why}).",
-            hint="Put the kernels into the program's own workspace anew.",
+            hint="Call apply_attempt for the program's own workspace again, once for each kernel.",
         ) from error
 
 

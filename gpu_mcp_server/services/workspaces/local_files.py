@@ -13,7 +13,7 @@ MAX_PART_BYTES = 255
 MAX_LOCAL_FILES = 2000
 MAX_LOCAL_BYTES = 64 << 20
 LEFT_OUT = (".git", "__pycache__")
-"""Of a folder: its history, and what Python makes anew."""
+"""Folders that no workspace gets: git's history, and bytecode, which Python makes again."""
 IN_WORKSPACE = "workspace:"
 """Begins the path of a problem that lies in a workspace: workspace:ID/PATH."""
 
