@@ -81,7 +81,8 @@ class GpuRequest:
     mode: str = "none"
     """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise.
 
-    `exclusive` with no GPU asks for a turn of the processor: one such job runs at a time."""
+    With no GPU the processor is meant: who is `exclusive` times there and runs alone; who is `shared` runs beside
+    others that share it, and beside nobody who times."""
     uuids: Tuple[str, ...] = ()
     """Only these, when not empty."""
     wait_s: float = 60.0

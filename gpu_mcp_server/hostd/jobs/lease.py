@@ -74,7 +74,7 @@ class Lease:
             JobRefused: If they are not to be had in time, or `stop()` says so.
         """
         want = self._spec.gpus
-        if want.count == 0 and want.mode != "exclusive":
+        if want.count == 0 and want.mode == "none":
             return
         names = sorted(self._gpus) if want.count else [PROCESSOR]
         fault = self._host.locks.fault()

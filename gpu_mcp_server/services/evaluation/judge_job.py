@@ -133,7 +133,7 @@ def judge_spec(
         trees=judge_tree(python.version, blobs, candidate.code if candidate is not None else {}),
         outputs=("verdict.json",),
         roots=(*roots_of(probe, settings.hosts[host].roots), *filter(None, [python.bytecode])),
-        gpus=_turn(device, judge=candidate is not None and mode == "judge"),
+        gpus=_turn(device, timing.tier, judge=candidate is not None and mode == "judge"),
         limits=_limits(timing.first_call_s if compiles else None),
         min_level=min_level(settings),
     )
@@ -234,11 +234,16 @@ def _own(problem: Problem, candidate: BuiltCandidate | None, task: Mapping[str, 
     return own
 
 
-def _turn(device: str, *, judge: bool) -> GpuRequest:
-    """Return what must be held while something is timed: the GPU, or the processor."""
+def _turn(device: str, tier: str, *, judge: bool) -> GpuRequest:
+    """Return what must be held: the GPU, or the processor, which jobs that time nothing share."""
     if device == "cuda":
         return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S, ahead=judge)
-    return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
+    return processor_turn(tier) if judge else GpuRequest()
+
+
+def processor_turn(tier: str) -> GpuRequest:
+    """Return what an evaluation on the processor must hold: who times has it alone, the others share it."""
+    return GpuRequest(mode="exclusive" if tier == "performance" else "shared", wait_s=TURN_S)
 
 
 def _limits(first_call_s: float | None) -> Limits:

@@ -13,7 +13,7 @@ from gpu_mcp_server.services.builds.program_builds import file_refs
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.evaluation.candidate_device import VENDOR_OF, check_device
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
-from gpu_mcp_server.services.evaluation.judge_job import TURN_S
+from gpu_mcp_server.services.evaluation.judge_job import TURN_S, processor_turn
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.hosts.judge_environments import packages_hint
 from gpu_mcp_server.services.jobs.job_table import new_job_id
@@ -93,7 +93,7 @@ def program_spec(
         trees=judge_tree(python.version, blobs),
         outputs=("verdict.json",),
         roots=roots_of(probe, settings.hosts[host].roots),
-        gpus=_turn(device, judge=candidate is not None),
+        gpus=_turn(device, tier, judge=candidate is not None),
         limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=1 << 30),
         min_level=min_level(settings),
     )  # fmt: skip
@@ -123,10 +123,10 @@ def sandboxes(program: ProgramProblem, tier: str) -> int:
     return cases * (2 if tier == "correctness" else min(MOST_RUNS, SANDBOXES // cases))
 
 
-def _turn(device: str, *, judge: bool) -> GpuRequest:
+def _turn(device: str, tier: str, *, judge: bool) -> GpuRequest:
     if device in VENDOR_OF:
         return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S, vendor=VENDOR_OF[device])
-    return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
+    return processor_turn(tier) if judge else GpuRequest()
 
 
 def _task(

@@ -373,6 +373,18 @@ async def test_turns_of_the_processor_are_kept_in_line_too(pool):
     assert (record.status, record.gpus) == ("ok", ())
 
 
+async def test_those_who_time_nothing_share_the_processor_and_keep_it_from_who_times(pool):
+    shared, alone = GpuRequest(mode="shared", wait_s=20.0), GpuRequest(mode="exclusive", wait_s=20.0)
+    first, second = await pool.start(shared), await pool.start(shared)
+    timed = await pool.queue(alone)
+    later = await pool.queue(shared)
+    for job in (first, second):
+        await pool.lab.link.call("cancel", job=job)
+    done = [(await pool.lab.wait(job)).record for job in (timed, later)]
+    assert [r.status for r in done] == ["ok", "ok"]
+    assert done[0].ended_at <= done[1].started_at
+
+
 async def test_jobs_under_a_reservation_use_its_gpus_one_after_the_other(pool):
     lease = await pool.reserve(2)
     outsider = await pool.queue()
