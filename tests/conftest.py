@@ -1,8 +1,10 @@
 """Fixtures of all tests: how they wait, and one laboratory a module."""
 
+import faulthandler
+import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +27,31 @@ NEIGHBOURS = 12
 EFFORTS = judge_job.EFFORTS
 BRIEF = {name: replace(effort, budget_s=effort.budget_s / 8) for name, effort in EFFORTS.items()}
 """Rounds of evaluations that no test times: all jobs of the judge have one turn of the processor, whoever runs them."""
+OVERDUE_S = 60.0
+"""After its limit a test's process ends: asyncio's loop swallows what pytest-timeout raises within a callback."""
+STDERR = pytest.StashKey[int]()
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored, and so below it
 
 
 QUICK = [line for line in (Path(__file__).parent / "quick.txt").read_text().splitlines() if not line.startswith("#")]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep stderr as it is before tests' own output is captured."""
+    config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the worker, with a trace of its threads, where a test goes on after its limit: pytest-xdist names the test."""
+    mark = item.get_closest_marker("timeout")
+    limit_s = float(mark.args[0] if mark else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit_s + OVERDUE_S, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
