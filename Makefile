@@ -71,16 +71,13 @@ lint-layers: setup
 
 # Tests of the judge stay together in their files (tests/conftest.py): two of them would time beside each other.
 PYTEST := $(BIN)/python -m pytest --dist loadgroup --ignore=tests/real
-TIMED := tests/judge tests/cheats
 
 test: setup .venv/.toolchains ## the main job in three minutes: what tests/quick.txt lists
 	@# named, so that two workers do not import the files of all the others first
 	$(PYTEST) -n 2 -m "not slow and not slurm" $$(grep -v '^\#' tests/quick.txt)
 
 test-slow: setup .venv/.toolchains ## the others
-	@# those that time have a core each; the rest often waits, for a limit or for its turn of the processor
-	failed=; $(PYTEST) -n 2 -m "slow and not slurm" --durations=30 $(TIMED) || failed=1; \
-	$(PYTEST) -n 3 -m "slow and not slurm" --durations=30 $(TIMED:%=--ignore=%) || failed=1; [ -z "$$failed" ]
+	tests/run_slow.sh $(BIN)/python
 
 test-all: test test-slow ## everything but tests/real and what needs Slurm
 
