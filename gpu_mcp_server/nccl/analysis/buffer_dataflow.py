@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from tree_sitter import Node
 
@@ -61,14 +62,15 @@ class BufferQuery:
     """Query for the writers or readers of the memory behind a pointer of an event."""
 
     event: TraceEvent
-    places: list[MemoryLocation]
+    places: dict[MemoryLocation, MemoryLocation]
+    """By themselves: equal places may be different elements."""
     held: MemoryLocation | None
     """The variable that is passed."""
     is_backward: bool
 
     def place_of(self, use: EventUse) -> MemoryLocation | None:
         """Return the place that a use may share."""
-        mine = next((p for p in self.places if p == use.place), None)
+        mine = self.places.get(use.place)
         apart = mine is not None and mine.element is not None and mine.element.is_apart(use.place.element)
         return None if apart else mine
 
@@ -111,29 +113,45 @@ class BufferDataflow:
                 merged[use.place] = merged[use.place].join_use(use) if use.place in merged else use
             if merged:
                 self.uses[event.number] = list(merged.values())
+        self._touching: dict[MemoryLocation, list[int]] = {}
+        """The events that use or make each place: a query looks at no others."""
+        for number, uses in self.uses.items():
+            for use in uses:
+                self._touching.setdefault(use.place, []).append(number)
+        for place, made in places.allocations.items():
+            self._touching.setdefault(place, []).extend(a.event.number for a in made)
+
+    @cached_property
+    def _always(self) -> dict[Loop, set[Condition]]:
+        """What all events of a loop stand under."""
+        found: dict[Loop, set[Condition]] = {}
+        for event in self._trace.events:
+            for loop in event.loops:
+                under = found.get(loop)
+                found[loop] = set(event.conditions) if under is None else under.intersection(event.conditions)
+        return found
 
     def writers_before(self, event: TraceEvent, places: list[MemoryLocation], pointer: Expression) -> list[Partner]:
         """Return who wrote what an event reads by a pointer: back to the last that always writes and does not read."""
-        return self._partners(BufferQuery(event, places, self._held(pointer), is_backward=True))
+        return self._partners(BufferQuery(event, _by_itself(places), self._held(pointer), is_backward=True))
 
     def readers_after(self, event: TraceEvent, places: list[MemoryLocation], pointer: Expression) -> list[Partner]:
         """Return who reads what an event wrote by a pointer: on to the next that always overwrites it."""
-        return self._partners(BufferQuery(event, places, self._held(pointer), is_backward=False))
+        return self._partners(BufferQuery(event, _by_itself(places), self._held(pointer), is_backward=False))
 
     def _partners(self, query: BufferQuery) -> list[Partner]:
         events, event, step = self._trace.events, query.event, -1 if query.is_backward else 1
         found: list[Partner] = []
-        end = -1 if query.is_backward else len(events)
-        stopped_in = self._scan(query, range(event.number + step, end, step), found)
+        touching = sorted({n for p in query.places for n in self._touching.get(p, ())})[::step]
+        stopped_in = self._scan(query, [n for n in touching if (n - event.number) * step > 0], found)
         for loop in reversed(event.loops):
             if self._is_made_in(loop, set(query.places)):
                 break  # each iteration has a buffer of its own
             if stopped_in is not None and loop in stopped_in.loops:
                 break
-            inside = [e for e in events if loop in e.loops]
-            always = set[Condition].intersection(*(set(e.conditions) for e in inside))
+            inside = [n for n in touching if loop in events[n].loops]
             again = loop in self._group_loops.get(event.group, ())
-            if self._scan(query, [e.number for e in inside][::step], found, always, again) is not None:
+            if self._scan(query, inside, found, self._always[loop], again) is not None:
                 break
         unique: dict[tuple[str, int, str], Partner] = {}
         for partner in found:
@@ -144,7 +162,7 @@ class BufferDataflow:
         made = [a for p in places for a in self._places.allocations.get(p, [])]
         return any(loop in a.event.loops for a in made)
 
-    def _makes(self, event: TraceEvent, places: list[MemoryLocation]) -> bool:
+    def _makes(self, event: TraceEvent, places: Iterable[MemoryLocation]) -> bool:
         return any(a.event is event for p in places for a in self._places.allocations.get(p, []))
 
     def _scan(
@@ -323,6 +341,11 @@ class BufferDataflow:
         inside = [a for a in self._places.allocations for o in origins if a.key == o.key and a.path.startswith(o.path)]
         inside += [m for o in origins for m in self._places.members_of(o)]
         return merge_locations([*origins, *(a for a in inside if a not in origins)])
+
+
+def _by_itself(places: list[MemoryLocation]) -> dict[MemoryLocation, MemoryLocation]:
+    """Return each place by itself, the first of equal ones."""
+    return {p: p for p in reversed(places)}
 
 
 def _excluded(event: TraceEvent, other: TraceEvent) -> bool:
