@@ -1,10 +1,20 @@
 """Phase of a program around a site: warm-up or timed, and the places where the host waits."""
 
 import re
+from functools import lru_cache
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.syntax import statement_of
+from gpu_mcp_server.nccl.program_model.syntax import (
+    CALL,
+    ParsedSource,
+    arguments,
+    enclosing,
+    field,
+    name_of,
+    statement_of,
+    walk,
+)
 from gpu_mcp_server.nccl.program_model.trace import Trace
 from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, TraceEvent
 
@@ -12,6 +22,8 @@ _OWN_WARM_UP = re.compile(r"^for\s*\([^;=]*=\s*-\s*\(?\w|;[^;]*<=?[^;]*(?:\w*war
 """`for (i = -warmup; ...)`, and `i < warmup + iterations`."""
 _AFTER_WARM_UP = re.compile(r"(?:>=?|==|!)\s*\w*warm", re.I)
 """Tests that hold once the warm-up is over."""
+_TIME = re.compile(r"\(*([A-Za-z_]\w*)(?:\.tv_\w+)?(?![\w(:]|\.\w+\(|->)")
+"""A variable that keeps a time, or a member of its structure."""
 HEADER = 400
 """Characters of a loop's header that are looked at."""
 
@@ -63,9 +75,70 @@ class Phases:
             own = [t for t in near if t.frame is frame]
             before = [t for t in own if t.number < event.number]
             after = [t for t in own if t.number > event.number]
-            if before and after and _opens(before):
+            if before and after and (_is_between(before, after) or _opens(_lone(own, before))):
                 return True
         return False
+
+
+def _is_between(before: list[TraceEvent], after: list[TraceEvent]) -> bool:
+    """Say whether a time that is read later is subtracted from one that was read before, and not yet read again."""
+    for later in after:
+        name = _variable(later)
+        for start in _starts(later):
+            last = next((v for t in reversed(before) if (v := _variable(t)) in {start, name}), None)
+            if last == start:
+                return True
+    return False
+
+
+def _lone(own: list[TraceEvent], before: list[TraceEvent]) -> list[TraceEvent]:
+    """Return the timers before an event that no subtraction of the function pairs with another."""
+    starts = {start for t in own for start in _starts(t)} & {_variable(t) for t in own}
+    return [t for t in before if _variable(t) not in starts and not _starts(t) & starts]
+
+
+def _variable(timer: TraceEvent) -> str:
+    """Return the variable that keeps a time: assigned, or given by its address."""
+    call = timer.call
+    if call is None:
+        return ""
+    for node in (n for n in call.nodes if n.type in {"pointer_expression", "identifier"}):
+        if node.type == "pointer_expression" or call.name.endswith("EventRecord"):
+            return call.source.text_without_space(node).removeprefix("&")
+    made = enclosing(call.node, "init_declarator", "assignment_expression", "expression_statement")
+    target = (field(made, "declarator") or field(made, "left")) if made is not None else None
+    return call.source.text_without_space(target) if target is not None else ""
+
+
+def _starts(timer: TraceEvent) -> set[str]:
+    """Return the variables that are subtracted from a timer's, or from what it returns."""
+    call = timer.call
+    function = enclosing(call.node, "function_definition", "lambda_expression") if call is not None else None
+    if call is None or function is None:
+        return set()
+    spans = _subtractions(call.source, function)
+    name = _variable(timer)
+    return {b for a, b, at in spans if (a and a == name) or at[0] <= call.node.start_byte < at[1]} - {name, ""}
+
+
+@lru_cache(maxsize=64)
+def _subtractions(source: ParsedSource, function: Node) -> list[tuple[str, str, tuple[int, int]]]:
+    """Return variables with those that are subtracted from them, and where the first stand."""
+    found: list[tuple[str, str, tuple[int, int]]] = []
+    for node in walk(function):
+        pair: tuple[Node | None, Node | None] = (None, None)
+        if node.type == "binary_expression" and node.children[1].type == "-":
+            pair = field(node, "left"), field(node, "right")
+        elif node.type == CALL and name_of(source, node).endswith("EventElapsedTime") and len(arguments(node)) == 3:
+            pair = arguments(node)[2], arguments(node)[1]
+        elif node.type == CALL and name_of(source, node) == "difftime" and len(arguments(node)) == 2:
+            pair = arguments(node)[0], arguments(node)[1]
+        left, right = pair
+        if left is not None and right is not None:
+            names = [_TIME.match(source.text_without_space(n)) for n in (left, right)]
+            later, earlier = (m[1] if m is not None else "" for m in names)
+            found.append((later, earlier, (left.start_byte, left.end_byte)))
+    return found
 
 
 def _opens(before: list[TraceEvent]) -> bool:

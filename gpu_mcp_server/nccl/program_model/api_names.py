@@ -129,7 +129,10 @@ HOST_SYNCS = _cuda_and_hip_names(
 )
 """The host waits for the device. cudaEventRecord and cudaStreamWaitEvent do not belong here: nobody waits in them."""
 STREAM_ORDER = _cuda_and_hip_names("cudaEventRecord", "cudaStreamWaitEvent", "cudaEventRecordWithFlags")
-TIMERS = frozenset({"MPI_Wtime", "now", "gettimeofday", "clock_gettime", "omp_get_wtime", "get_time", "time_now"})
+TIMERS = frozenset(
+    {"MPI_Wtime", "now", "gettimeofday", "clock_gettime", "omp_get_wtime", "get_time", "time_now", "clock"}
+    | {"timespec_get", "__rdtsc", "QueryPerformanceCounter", "sdkStartTimer", "sdkStopTimer"}
+)
 GRAPH_CAPTURE = _cuda_and_hip_names("cudaStreamBeginCapture", "cudaGraphLaunch", "cudaStreamBeginCaptureToGraph")
 LAUNCH_CALLS: dict[str, tuple[int, int | None]] = {
     "cudaLaunchKernel": (0, None),

@@ -3,6 +3,7 @@
 Each event knows the frame it happens in, so that a helper's parameters mean what this caller gave it.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -39,6 +40,9 @@ POINTER_LIKE = frozenset(
     | {"initializer_list", "compound_literal_expression", "conditional_expression", CALL}
 )
 """Expressions that may be pointers, or hold some."""
+CLOCK_KINDS = frozenset({"timer", "assign", "library", "sync", "order"})
+"""Of these is a helper that reads the clock and does no more, such as `double seconds()`."""
+_CLOCK_NAME = re.compile(r"start|stop|begin|end|tic|toc|reset|lap|record|elapsed|time|clock", re.IGNORECASE)
 EVENTFUL = frozenset({CALL, "assignment_expression", "init_declarator"})
 
 
@@ -244,7 +248,11 @@ class Trace:
             receiver = Expression(call.source, owner, frame) if owner is not None else None
         elif function.owner:
             receiver = frame.receiver
+        before = len(self.events)
         self._inline(function, call.source, given, receiver, frame, call.place, loops, conditions)
+        inside = {e.kind for e in self.events[before:]}
+        if "timer" in inside and inside <= CLOCK_KINDS and _reads_clock(call):
+            self._add(TraceEvent("timer", frame, loops, conditions, call=call))
         for node in map(strip_casts, call.nodes):
             if node.type == "lambda_expression" and node.id not in self._lambdas_run:
                 self._walk_lambda(Expression(call.source, node, frame), frame, loops, conditions)
@@ -338,6 +346,12 @@ class Trace:
         self._enter(function, inner, loops, conditions)
         if len(self.events) == before and not calls_back:
             self._silent.add(function)  # nothing in it matters, so it need not be gone into again
+
+
+def _reads_clock(call: FunctionCall) -> bool:
+    """Say whether a helper with a clock in it is asked for the time: one that prints a log's line is not."""
+    is_used = call.node.parent is not None and call.node.parent.type != "expression_statement"
+    return is_used or _CLOCK_NAME.search(call.name) is not None
 
 
 def _given_function(given: Expression) -> Expression:
