@@ -11,15 +11,12 @@ from gpu_mcp_server.nccl.program_model.functions import Function, functions_of
 from gpu_mcp_server.nccl.program_model.scopes import Declaration, declaration_of, initializer_of, listed_members
 from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, enclosing, field, name_of, walk
 from gpu_mcp_server.nccl.program_model.trace_events import CallFrame, Condition, Expression, TraceEvent
+from gpu_mcp_server.nccl.program_model.variable_changes import Changes, addressed_variable, changes_in
 
 MAX_STEPS = 10
 """Values from values that are followed."""
 MOST_NAMES = 2000
 """Names that are followed for one question."""
-RANK_CALLS = {"MPI_Comm_rank": 1, "ncclCommUserRank": 1}
-"""Function: the argument that receives the rank."""
-SHARED_CALLS = {"MPI_Bcast": 0, "MPI_Allreduce": 1, "MPI_Allgather": 3, "MPI_Allgatherv": 3}
-"""Function: the argument that has one value on all ranks afterwards."""
 RANK_GETTERS = frozenset({"Get_rank", "nvshmem_my_pe", "shmem_my_pe", "omp_get_thread_num"})
 """Functions that return the rank, or the number of a thread that drives a GPU of its own."""
 SIZE_CALLS = {"MPI_Comm_size": 1, "ncclCommCount": 1}
@@ -148,7 +145,7 @@ def is_rank_count(source: ParsedSource, place: Node, name: str) -> bool:
     for call in source.effects_in(function) if function is not None else ():
         where = SIZE_CALLS.get(name_of(source, call)) if call.type == CALL else None
         given = arguments(call) if where is not None else []
-        if where is not None and where < len(given) and _addressed(source, given[where]) == name:
+        if where is not None and where < len(given) and addressed_variable(source, given[where]) == name:
             return True
     return False
 
@@ -187,13 +184,25 @@ def _way_out(source: ParsedSource, place: Node, frame: CallFrame) -> tuple[str, 
             if test.start_byte >= node.start_byte or condition is None or taken is None:
                 continue
             if _leaves(source, taken, place):
-                text = source.text_without_space(condition).removeprefix("(").removesuffix(")")
-                why = rank_dependence(Expression(source, condition, frame))
-                plain = not re.search(r"&&|\|\||argc", text) and not _SUCCESS.search(text)
-                if why is not None and plain and not _is_range(Expression(source, condition, frame), text):
+                why = _own_test(Expression(source, condition, frame))
+                if why is not None:
+                    text = source.text_without_space(condition).removeprefix("(").removesuffix(")")
                     return f"not ({text})", why
         node = block
     return None
+
+
+def _own_test(of: Expression) -> RankDependence | None:
+    """Return why a way out is taken by some ranks only, each part of a disjunction by itself."""
+    node = of.node
+    while node.type in {"condition_clause", "parenthesized_expression"} and len(node.named_children) == 1:
+        node = node.named_children[0]
+    if node.type == "binary_expression" and node.children[1].type == "||":
+        sides = (replace(of, node=n) for n in (field(node, "left"), field(node, "right")) if n is not None)
+        return next((why for side in sides if (why := _own_test(side)) is not None), None)
+    text = of.source.text_without_space(node)
+    is_plain = not re.search(r"&&|argc", text) and not _SUCCESS.search(text)
+    return rank_dependence(replace(of, node=node)) if is_plain and not _is_range(of, text) else None
 
 
 @lru_cache(maxsize=16)
@@ -257,10 +266,22 @@ def _part(of: Expression, trail: _Trail) -> RankDependence | None:
         if left is None or right is None or of.source.text_without_space(left) != text:
             continue
         inside = right.start_byte <= of.node.start_byte < right.end_byte
-        why = None if inside else _dependence(Expression(of.source, right, of.frame), trail.further())
-        if why is not None:
-            return replace(why, line=of.source.line(right))
+        for value in [] if inside else [right, *_branch_tests(inner, function)]:
+            why = _dependence(Expression(of.source, value, of.frame), trail.further())
+            if why is not None:
+                return replace(why, line=of.source.line(right))
     return None
+
+
+def _branch_tests(assignment: Node, function: Node) -> list[Node]:
+    """Return the tests of the branches of a function under which an assignment stands, the innermost first."""
+    found: list[Node] = []
+    branch = enclosing(assignment.parent, "if_statement", "function_definition", "lambda_expression")
+    while branch is not None and branch.type == "if_statement" and branch.start_byte > function.start_byte:
+        condition = field(branch, "condition")
+        found += [condition] if condition is not None else []
+        branch = enclosing(branch.parent, "if_statement", "function_definition", "lambda_expression")
+    return found
 
 
 def _member(of: Expression, trail: _Trail) -> RankDependence | None:
@@ -322,12 +343,15 @@ def _member_values(source: ParsedSource, function: Function, member: str) -> lis
 
 def _variable(of: Expression, made: Declaration, trail: _Trail) -> RankDependence | None:
     """Follow a variable: what it starts with, what it is assigned, and calls that give it a value."""
+    is_element = of.node.parent is not None and of.node.parent.type == "subscript_expression"
+    if is_element and (found := _element(of, made, trail)) is not None:
+        return found
     if any(c.type == "array_declarator" for c in walk(made.declarator)):
-        return _part(of, trail)
+        return None
     if not trail.is_new(of.frame, of.source.path, made.declarator.id):
         return None
     name, function = made.name, enclosing(made.declarator, "function_definition", "lambda_expression")
-    changes = _changes_in(of.source, function) if function is not None else _Changes()
+    changes = changes_in(of.source, function) if function is not None else Changes()
     given = False
     for call, is_rank in changes.answers.get(name, ())[:1]:
         return RankDependence(name, of.source.line(call)) if is_rank else None
@@ -353,42 +377,12 @@ def _variable(of: Expression, made: Declaration, trail: _Trail) -> RankDependenc
     return RankDependence(name, of.source.line(made.declarator)) if is_rank else None
 
 
-@dataclass(frozen=True)
-class _Changes:
-    """Sources of the values of a function's variables, by the variable's name, in the text's order."""
-
-    answers: dict[str, list[tuple[Node, bool]]] = data_field(default_factory=dict[str, list[tuple[Node, bool]]])
-    """Calls that write the rank (True), or what all ranks then share (False), to its address."""
-    assignments: dict[str, list[Node]] = data_field(default_factory=dict[str, list[Node]])
-
-
-@lru_cache(maxsize=64)
-def _changes_in(source: ParsedSource, function: Node) -> _Changes:
-    """Collect what changes variables: once a function, as each of its variables is asked for."""
-    found = _Changes()
-    for node in source.effects_in(function):
-        if node.type == CALL:
-            nodes, called = arguments(node), name_of(source, node)
-            for table, is_rank in ((RANK_CALLS, True), (SHARED_CALLS, False)):
-                where = table.get(called)
-                if where is not None and where < len(nodes):
-                    found.answers.setdefault(_addressed(source, nodes[where]), []).append((node, is_rank))
-            continue
-        left = field(node, "left")
-        if left is not None:
-            found.assignments.setdefault(_written(source, left), []).append(node)
-    return found
-
-
-def _written(source: ParsedSource, left: Node) -> str:
-    """Return the variable that an assignment writes: of `*p = ...` the one whose address p starts with."""
-    pointer = left.named_children[0] if left.type == "pointer_expression" and left.named_children else None
-    made = declaration_of(source, pointer) if pointer is not None and pointer.type == "identifier" else None
-    start = initializer_of(made) if made is not None else None
-    text = source.text_without_space(start) if start is not None else ""
-    return text[1:] if text.startswith("&") else source.text(left)
-
-
-def _addressed(source: ParsedSource, node: Node) -> str:
-    """Return the variable whose address an argument is."""
-    return source.text_without_space(node).removeprefix("(void*)").removeprefix("&")
+def _element(of: Expression, made: Declaration, trail: _Trail) -> RankDependence | None:
+    """Follow an element of an array or a vector, unless all ranks share the whole by MPI."""
+    function = enclosing(made.declarator, "function_definition", "lambda_expression")
+    answers = changes_in(of.source, function).answers if function is not None else {}
+    names = (made.name, f"{made.name}.data()", f"{made.name}[0]")
+    shared = any(not is_rank for name in names for _, is_rank in answers.get(name, ()))
+    whole = of.node.parent
+    is_argument = whole is not None and field(whole, "argument") == of.node
+    return None if shared or not is_argument else _part(of, trail)

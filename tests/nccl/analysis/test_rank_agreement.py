@@ -57,6 +57,14 @@ DIFFERENT = {
     "the right side of &&": (f"{MADE} me == 0 && {REDUCE}", "it stands under `me==0`"),
     "turns by the rank": (f"{MADE} for (int i = 0; i < me + 1; i++) {REDUCE}", "in a loop whose turns depend on the rank"),
     "turns counted down": (f"{MADE} int left = me; while (left-- > 0) {REDUCE}", "in a loop whose turns depend"),
+    "flags in a vector, raised by the owner": (
+        f"{MADE} std::vector<bool> ready(4); for (int t = 0; t < 4; t++) {{ if (t % 2 == me) ready[t] = true; }}"
+        f"for (int t = 0; t < 4; t++) if (ready[t]) {REDUCE}", "it stands under `ready[t]`"
+    ),
+    "flags that skip": (
+        f"{MADE} bool ready[4] = {{}}, sent[4] = {{}}; for (int t = 0; t < 4; t++) {{ if (t % 2 == me) ready[t] = true;"
+        f"if (!ready[t] || sent[t]) continue; {REDUCE} sent[t] = true; }}", "it stands under `not (!ready[t]||sent[t])`"
+    ),
     "a jump over": (f"{MADE} if (me != 0) goto out;\n {REDUCE}\nout:;", "it stands under `not (me!=0)`"),
     "an exit before": (f"{MADE} if (me > 1) exit(0);\n {REDUCE}", "it stands under `not (me>1)`"),
     "an element": (f"{MADE} size_t m[2] = {{n, n}}; m[0] -= me; {REDUCE.replace('n,', 'm[0],', 1)}", "its count m[0]"),
