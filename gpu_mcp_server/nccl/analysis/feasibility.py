@@ -112,8 +112,10 @@ def _meets(other: Pattern | None, pattern: Pattern) -> bool:
 
 
 def is_hip_program(analysis: Analysis) -> bool:
-    """Say whether a program is for HIP and RCCL alone; one that includes CUDA's headers too may be built for either."""
+    """Say whether a program is for HIP and RCCL alone; one that includes or calls CUDA too may be built for either."""
     texts = [s.data.decode("utf-8", "replace") for s in analysis.program.sources.values()]
+    if any(c.name.startswith("cuda") for c in analysis.program.calls):
+        return False
     return any(_HIP_HEADER.search(t) for t in texts) and not any(_CUDA_HEADER.search(t) for t in texts)
 
 

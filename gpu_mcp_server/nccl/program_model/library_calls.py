@@ -166,7 +166,7 @@ HARMLESS = re.compile(
     r"|ceil|floor|sqrt|abs|fabs|pow|to_string|make_\w+|getenv|ato\w|str\w+|addressof|tie|atexit|u?sleep)"
     r"|\.(?:push_back|emplace_back|emplace|insert|resize|reserve|assign|at|size|data|get|begin|end|reset|release|join|find)"
     r"|thrust::(?:raw_pointer_cast|device_pointer_cast|make_\w+)|sizeof|\w*[Ee]rror\w*"
-    r"|(?:cublas|cudnn|cufft|cusparse|curand)\w*(?:Create|Destroy|Set|Init|Heuristic|Descriptor|Workspace|Plan|bufferSize"
+    r"|D?CHECK(?:_\w+)?|(?:cublas|cudnn|cufft|cusparse|cusolver|curand)\w*(?:Create|Destroy|Set|Init|Heuristic|Descriptor|Workspace|Plan|bufferSize"
     r"|preprocess|analysis)\w*|MPI_\w+|omp_\w+|pthread_\w+|nvtx\w+|nvml\w+|nvshmem_(?:free|malloc|ptr)|p?nccl\w+|ncclx::\w+"
     r"|cuda(?!Memcpy|Memset|Graph\w*Mem)\w+|cu(?!Memcpy|Memset)[A-Z]\w+|hip(?!Memcpy|Memset)[A-Z]\w+"
 )

@@ -152,3 +152,28 @@ def test_profiled_names_calls_of_rccl_and_one_sided_calls_communicate():
     ]
     assert [s.stage_b.possible for s in found.sites] == [True, True, True, False, False]
     assert [b.name for b in found.sites[2].buffers] == ["a", "b"]
+
+
+def test_a_question_for_the_size_of_a_workspace_and_a_check_write_nothing():
+    body = (
+        "cusolverDnHandle_t h; int size; CHECK(a) << 1; CHECK_EQ(a, a);"
+        "cusolverDnSpotrf_bufferSize(h, CUBLAS_FILL_MODE_LOWER, 8, a, 8, &size);"
+    )
+    text = f"""#include <nccl.h>
+    int main() {{ float *a, *b; ncclComm_t comm; cudaStream_t s; cudaMalloc(&a, 256); cudaMalloc(&b, 256);
+    cudaMemset(a, 0, 256); {body} ncclAllReduce(a, b, 64, ncclFloat, ncclSum, comm, s); }}"""
+    site = export_graph(Analysis({"m.cu": text}, "m.cu")).sites[0]
+
+    assert [p.partition(":")[0] for p in site.buffers[0].producers] == ["cudaMemset"]
+
+
+def test_a_program_that_calls_cuda_is_not_one_of_hip_alone():
+    text = """#if defined(USE_HIP)
+    #include <hip/hip_runtime.h>
+    #endif
+    #include "nccl.h"
+    int main() { float *a; ncclComm_t comm; cudaStream_t s; ncclUniqueId id; cudaMalloc(&a, 256);
+    ncclCommInitRank(&comm, 2, id, 0); ncclAllReduce(a, a, 64, ncclFloat, ncclSum, comm, s); }"""
+    reasons = export_graph(Analysis({"m.cu": text}, "m.cu")).sites[0].stage_a.reasons
+
+    assert not any("HIP" in r for r in reasons)
