@@ -67,12 +67,21 @@ class CollectiveSite(Model):
         where = f"{self.id} {self.call} {self.path}:{self.line} ({self.phase}{', in place' if self.in_place else ''})"
         flow = "; ".join(
             f"{b.role} {b.name}"
-            + (f" <- {', '.join(b.producers[:3])}" if b.producers else "")
-            + (f" -> {', '.join(b.consumers[:3])}" if b.consumers else "")
+            + (f" <- {_first(b.producers)}" if b.producers else "")
+            + (f" -> {_first(b.consumers)}" if b.consumers else "")
             for b in self.buffers
         )
         able = " ".join(f"{n}{'+' if f.possible else '-'}" for n, f in (("A", self.stage_a), ("B", self.stage_b)))
-        return f"{where} {flow} [{able}]"
+        return f"{where} [{able}] {flow}"
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _cut(text: str, length: int) -> str:
+    """Return a text as it is, or its beginning with a sign that more is in graph.json."""
+    return text if len(text) <= length else f"{text[: length - 2]} …"
 
 
 class P2pExchange(Model):
@@ -128,7 +137,7 @@ class CollectiveGraph(ResultModel):
     def summary(self) -> str:
         """Say what communicates and what can be done, in at most about 400 tokens."""
         lines = [self.headline, f"{self.processes}; {self.stages}"] if self.sites else [self.headline]
-        shown = [s.line_text()[:170] for s in self.sites[:SHOWN_SITES]]
+        shown = [_cut(s.line_text(), 170) for s in self.sites[:SHOWN_SITES]]
         reasons = dict.fromkeys(r for s in self.sites for f in (s.stage_a, s.stage_b) for r in f.reasons)
         tail = [f"{e.id} {e.pattern} ({', '.join(e.sites)})" for e in self.exchanges[:4]]
         tail += [f"needs the agent: {r}" for r in list(reasons)[:4]]
@@ -144,4 +153,4 @@ class CollectiveGraph(ResultModel):
             kept += 1
         left = len(self.sites) - kept
         more = [f"({left} more sites)"] if left else []
-        return "\n".join(t[:200] for t in [*lines, *shown[:kept], *more, *tail])
+        return "\n".join(_cut(t, 200) for t in [*lines, *shown[:kept], *more, *tail])

@@ -39,7 +39,8 @@ class TransformResult(ResultModel):
     def summary(self) -> str:
         """Say what was done, what is left, and the diff."""
         lines = [self.headline]
-        lines += [f"{stage}: {'; '.join(done) or 'nothing to do'}" for stage, done in self.done.items()]
+        nothing = "nothing was done" if self.needs_agent else "nothing to do"
+        lines += [f"{stage}: {'; '.join(done) or nothing}" for stage, done in self.done.items()]
         lines += [f"needs the agent: {reason}" for reason in self.needs_agent]
         lines += self.advice
         lines += [f"see {', '.join(self.see)}"] if self.see else []

@@ -1,5 +1,7 @@
 """The analysis as data for the agent."""
 
+import re
+
 from gpu_mcp_server.models.collective import (
     BufferUse,
     CollectiveGraph,
@@ -13,9 +15,12 @@ from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, C
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.analysis.token_count import missing_tokens
 from gpu_mcp_server.nccl.program_model.api_names import DEVICE_API, ROLES
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import conditions_of, walk
 
 MANY_WAYS = "a pointer may be more than can be followed: of some buffers not all writers and readers are named"
+_QUOTED = re.compile(r'^[^\S\n]*#[^\S\n]*include[^\S\n]*"([^"\n]+)"', re.MULTILINE)
+_OF_LIBRARY = re.compile(r"(?:nccl|rccl|cuda|cublas|cudnn|mpi|hip|nvtx)\w*(?:/|\.h)")
 SHOWN_TOKENS = 6
 """Calls in the text without a site that are said one by one."""
 
@@ -37,7 +42,7 @@ def export_graph(analysis: Analysis) -> CollectiveGraph:
     notes += [f"{name}: launched, but its body is not in these files" for name in _bodiless(analysis)]
     return CollectiveGraph(
         status="ok" if sites or lost else "nothing to transform",
-        headline=_headline(sites, len(lost), uses_nccl=uses_nccl, device=bool(device_api)),
+        headline=_headline(sites, len(lost), _own_headers(program), uses_nccl=uses_nccl, device=bool(device_api)),
         files=list(program.sources),
         processes=_processes(analysis),
         stages=_stages(sites, len(program.sources)),
@@ -58,19 +63,28 @@ def _names_nccl(analysis: Analysis) -> bool:
     return any(n.type in names and s.text(n).startswith("nccl") for s in sources for n in walk(s.root))
 
 
-def _headline(sites: list[CollectiveSite], lost: int, *, uses_nccl: bool, device: bool) -> str:
+def _own_headers(program: ProgramModel) -> list[str]:
+    """Return the headers in quotes that are not among the files, libraries' aside: calls may stand there."""
+    texts = [s.data.decode("utf-8", "replace") for s in program.sources.values()]
+    quoted = {n for t in texts for n in _QUOTED.findall(t)}
+    return [n for n in program.missing_includes if n in quoted and not _OF_LIBRARY.match(n)]
+
+
+def _headline(sites: list[CollectiveSite], lost: int, missing: list[str], *, uses_nccl: bool, device: bool) -> str:
     unsure = f" (and {lost} calls in the text that were not understood: see the notes)" if lost else ""
     if not sites and lost:
         return f"{lost} calls of NCCL stand in the text, and none was understood: see the notes"
     if not sites:
         what = "NCCL is used, but no host call communicates" if uses_nccl else "there is no NCCL in these files"
-        return f"nothing to transform: {what}" + (" (the device API is there already)" if device else "")
+        seen = f" here; not given: {', '.join(missing[:3])}" + (" and more" if len(missing) > 3 else "")
+        unseen = seen if uses_nccl and missing else ""
+        return f"nothing to transform: {what}{unseen}" + (" (the device API is there already)" if device else "")
     counts: dict[str, int] = {}
     for site in sites:
         counts[site.call] = counts.get(site.call, 0) + 1
     calls = ", ".join(f"{n} {name}" for name, n in counts.items())
     able = [sum(f.possible for f in fs) for fs in ([s.stage_a for s in sites], [s.stage_b for s in sites])]
-    can = f"The program can do stage A for {able[0]} and stage B for {able[1]} of them"
+    can = f"Stage A (windows) is possible for {able[0]} of them, stage B (device kernels) for {able[1]}"
     return f"{len(sites)} sites{unsure}: {calls}. {can}"
 
 

@@ -15,7 +15,7 @@ from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.analysis.feasibility import is_hip_program, stage_a, stage_b
 from gpu_mcp_server.nccl.analysis.token_count import missing_tokens
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
-from gpu_mcp_server.nccl.program_model.markers import MarkerFault
+from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks
 from gpu_mcp_server.nccl.program_model.program import (
     GENERATED,
     ProgramModel,
@@ -52,6 +52,8 @@ class Transformation:
     analysis: Analysis
     """Of the files as they were when a stage began."""
     parse: Parse
+    given: Mapping[str, str]
+    """The files before the first stage."""
     done: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     left: list[str] = field(default_factory=list[str])
     failed: bool = False
@@ -64,7 +66,7 @@ class Transformation:
             self.analysis, self.is_stale = Analysis(self.files, self.main, parse=self.parse), False
         edits = EditedFiles(self.analysis)
         try:
-            self.done[stage] = work(self.analysis, edits)
+            self.done[stage] = [self._in_given_lines(said) for said in work(self.analysis, edits)]
             changed = edits.changed_texts()
         except FAULTS as fault:
             self.done[stage] = []
@@ -72,6 +74,23 @@ class Transformation:
             self.failed = True
             return
         self.files, self.is_stale = {**self.files, **changed}, bool(changed)
+
+    def _in_given_lines(self, said: str) -> str:
+        """Return a sentence with the lines of the files that were given: stages before have moved them."""
+        for path in (p for p, text in self.given.items() if self.files.get(p, text) != text):
+            lines = _line_origins(self.given[path], self.files[path])
+            place = re.compile(rf"(?<![\w/.]){re.escape(path)}:(\d+)")
+            said = place.sub(lambda found, p=path, origins=lines: f"{p}:{origins[int(found[1]) - 1]}", said)
+        return said
+
+
+def _line_origins(given: str, now: str) -> list[int]:
+    """Return for each line of a text the line of the given one that it is, or that it stands before or replaces."""
+    found: list[int] = []
+    matcher = difflib.SequenceMatcher(None, given.splitlines(), now.splitlines(), autojunk=False)
+    for _, first, last, start, end in matcher.get_opcodes():
+        found += [min(first + at, max(first, last - 1)) + 1 for at in range(end - start)]
+    return found
 
 
 def transform(
@@ -109,7 +128,7 @@ def transform(
     if library == "rccl" or is_hip_program(analysis):
         return _left_to_hip(analysis, chosen, nccl_version if library == "rccl" else None), {}
     own = {p: t for p, t in files.items() if basename(p) not in OURS}
-    work = Transformation(own, main, analysis, parse, api=chosen)
+    work = Transformation(own, main, analysis, parse, own, api=chosen)
     reasons = [*lost, *_reasons(analysis, stages)]
     if "replace" in stages:
         stay = [s for s in analysis.sites if not has_kernel(analysis, s, chosen)]
@@ -118,6 +137,9 @@ def transform(
         if stage in stages:
             work.step(stage, _stage(stage, work))
     made = _renamed(files, work, main, chosen)
+    if work.done.get("mark"):
+        new = {p: t for p, t in made.items() if basename(p) not in OURS}
+        work.done["mark"] = [f"{p}:{b.first_line}-{b.last_line} may change" for p, t in new.items() for b in blocks(t)]
     return _result(files, work, made, chosen, [*work.left, *reasons], nccl_version), made
 
 
@@ -142,11 +164,13 @@ def _stage(stage: Stage, work: Transformation) -> Callable[[Analysis, EditedFile
 
 
 def _reasons(analysis: Analysis, stages: Sequence[Stage]) -> list[str]:
-    found: list[str] = []
+    """Return each reason once, after the sites that have it."""
+    sites: dict[str, list[str]] = {}
     for site in analysis.sites:
         reasons = stage_b(analysis, site) if "replace" in stages else stage_a(analysis, site)
-        found += [f"{site.id} {site.call.name} {site.call.path}:{site.call.line}: {r}" for r in reasons]
-    return found
+        for reason in dict.fromkeys(reasons):
+            sites.setdefault(reason, []).append(f"{site.id} {site.call.name} {site.call.path}:{site.call.line}")
+    return [f"{', '.join(own)}: {reason}" for reason, own in sites.items()]
 
 
 def _refused(analysis: Analysis, api: str, version: tuple[int, int, int] | None) -> TransformResult:
@@ -260,9 +284,13 @@ def _headline(status: str, work: Transformation, new: str, left: int) -> str:
     if status == "unchanged":
         return f"unchanged: {work.main} has these stages already"
     if status == "needs the agent":
-        return f"{work.main} stays as it is: {left} reasons why the program cannot do it"
+        return f"{work.main} stays as it is: {_counted(left, 'obstacle')}, said below"
     names = ", ".join(s for s, d in work.done.items() if d)
-    return f"{new}: {names}" + (f"; {left} things are left to the agent" if left else "")
+    return f"{new}: {names}" + (f"; {_counted(left, 'obstacle')} left to the agent" if left else "")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
 def _build(work: Transformation, given: Mapping[str, str], made: Mapping[str, str], main: str) -> str:
