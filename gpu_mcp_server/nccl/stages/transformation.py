@@ -66,7 +66,7 @@ class Transformation:
             self.analysis, self.is_stale = Analysis(self.files, self.main, parse=self.parse), False
         edits = EditedFiles(self.analysis)
         try:
-            self.done[stage] = [self._in_given_lines(said) for said in work(self.analysis, edits)]
+            self.done[stage] = self._in_given_lines(work(self.analysis, edits))
             changed = edits.changed_texts()
         except FAULTS as fault:
             self.done[stage] = []
@@ -75,13 +75,13 @@ class Transformation:
             return
         self.files, self.is_stale = {**self.files, **changed}, bool(changed)
 
-    def _in_given_lines(self, said: str) -> str:
-        """Return a sentence with the lines of the files that were given: stages before have moved them."""
-        for path in (p for p, text in self.given.items() if self.files.get(p, text) != text):
+    def _in_given_lines(self, done: list[str]) -> list[str]:
+        """Return sentences with the lines of the files that were given: stages before have moved them."""
+        for path in (p for p, text in self.given.items() if done and self.files.get(p, text) != text):
             lines = _line_origins(self.given[path], self.files[path])
             place = re.compile(rf"(?<![\w/.]){re.escape(path)}:(\d+)")
-            said = place.sub(lambda found, p=path, origins=lines: f"{p}:{origins[int(found[1]) - 1]}", said)
-        return said
+            done = [place.sub(lambda x, p=path, at=lines: f"{p}:{at[int(x[1]) - 1]}", said) for said in done]
+        return done
 
 
 def _line_origins(given: str, now: str) -> list[int]:
