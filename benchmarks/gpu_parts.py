@@ -97,7 +97,7 @@ PARTS: "dict[str, tuple[Step, ...]]" = {
              "{more}", cpu="--until static"),
     ),
     "program": (
-        Step("in_place", 330, "benchmarks/programs/in_place.py --device {device} --part {shard} "
+        Step("in_place", 360, "benchmarks/programs/in_place.py --device {device} --part {shard} "
              f"{PYTHON} --json {{out}}/in_place.json"),
     ),
     "languages": (

@@ -50,6 +50,16 @@ class Case:
     """What the whole's status may be on a GPU; on a processor its start is most of it, so all of MEASURED will do."""
 
 
+TIMED = """
+import runpy, sys, time, torch
+torch.cuda.init()
+sys.argv = sys.argv[1:]
+began = time.perf_counter()
+runpy.run_path(sys.argv[0], run_name="__main__")
+torch.cuda.synchronize()
+print("seconds", time.perf_counter() - began)
+"""
+"""Runs a program on a GPU without any profiler, from where a recording begins."""
 MEASURED = ("faster", "same", "slower")
 CASES = (
     Case("image model", EXAMPLES / "image_model.py", "Sequential.*.norm",
@@ -102,7 +112,10 @@ async def play(lab: Lab, case: Case, device: str, python: str, played: Played) -
     workspace = (await lab.store.workspaces.write(None, files)).workspace_id
     command = [python, case.program.name, *case.arguments[device]]
     if case.hotspots:
-        await played.done("hotspots", lab.programs.hotspots.find(command, workspace))
+        hot = await played.done("hotspots", lab.programs.hotspots.find(command, workspace))
+        if device == "cuda" and hot.operators_us:
+            played.row["busy_without_profiler"] = await busy_share(lab, command, workspace, hot.operators_us)
+            print(f"--- {case.name}, busy without a profiler: {played.row['busy_without_profiler']}", flush=True)
     found = await played.done("capture", lab.programs.capture.capture(command, case.target, workspace))
     if found.problem is None:
         return played.ends(f"nothing was captured: {found.status}", good=False)
@@ -123,6 +136,14 @@ async def play(lab: Lab, case: Case, device: str, python: str, played: Played) -
         command = [python, case.program.name, *case.whole]
     whole = await played.done("whole", verified(lab, command, applied.workspace_id))
     return played.ends(whole.status, good=whole.status in (case.expected if device == "cuda" else MEASURED))
+
+
+async def busy_share(lab: Lab, command: list[str], workspace: str, kernels_us: float) -> float | None:
+    """Return the share of the time for which these kernels keep the GPU busy if nothing records the program."""
+    timed = [command[0], "-c", TIMED, *command[1:]]
+    done = await lab.commands.run(timed, workspace_id=workspace, gpus=1, timeout_s=120)
+    words = done.stdout.split()
+    return kernels_us / 1e6 / float(words[-1]) if done.status == "ok" and "seconds" in words else None
 
 
 async def verified(lab: Lab, command: list[str], workspace: str) -> Any:

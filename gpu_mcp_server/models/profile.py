@@ -11,6 +11,8 @@ from gpu_mcp_server.time_format import format_duration
 
 ProfileLevel = Literal["quick", "standard", "full"]
 SHOWN_SHAPES, SHOWN_MODULES = 2, 2
+LITTLE = 0.7
+"""Share of the time in which a GPU is busy, below which launches or data cost more than a kernel can bring."""
 BOUND_BY = "bound by "
 """Beginning of what an attempt's record has of a profile that found what limits the time; a semicolon ends it."""
 
@@ -209,7 +211,7 @@ class HotspotOptions(Model):
     steps: int = Field(default=0, ge=0, le=100_000)
     """Optimizer steps to record before the worker ends the program; 0: record_s alone limits it."""
     timeout_s: float = Field(default=600.0, gt=0, le=1800)
-    """Limit of the whole run."""
+    """Limit of the whole job, a second run included."""
     wait_s: float = Field(default=240.0, ge=0, le=240)
     """Seconds to wait for the end; after that the call returns a job_id."""
 
@@ -232,7 +234,7 @@ class Hotspot(Model):
     kind: Literal["operator", "kernel"]
     """kernel: a GPU kernel that no torch operator launched (a CUDA graph, another library)."""
     share: float
-    """Share of the recorded time, 0 to 1."""
+    """Share of the whole time, 0 to 1: by the second run, or of the recorded part where the report has none."""
     busy_share: float | None = None
     """Share of the time in which the GPU was busy, 0 to 1; absent without a GPU."""
     at_most_speedup: float
@@ -280,6 +282,19 @@ class HotModule(Model):
         return f"{self.share:6.1%}{busy}  {self.path}: {self.calls} calls"
 
 
+class SecondRun(Model):
+    """The program run again with records of the GPU's work alone, which slow launches less than those of operators."""
+
+    wall_s: float
+    """Seconds of its recorded part."""
+    kernels: int
+    """Calls of kernels, copies and fills in it."""
+    device_busy: float
+    """Share of its time in which the GPU was busy, 0 to 1."""
+    alike: float
+    """Part of the kernels' time that both runs share by name, 0 to 1."""
+
+
 class HotspotReport(ResultModel):
     """Result of find_hotspots: operators and kernels by their share of a program's time."""
 
@@ -293,7 +308,11 @@ class HotspotReport(ResultModel):
     """Seconds of the recorded part."""
     steps: int | None = None
     device_busy: float | None = None
-    """Share of the recorded time in which the GPU was busy, 0 to 1."""
+    """Share of the recorded time in which the GPU was busy, 0 to 1; torch's profiler lowers it."""
+    second: SecondRun | None = None
+    """By which shares and bounds are; absent where none was needed or could be used, and without a GPU."""
+    second_missing: str | None = None
+    """Why there is no second run where one was needed: shares and bounds are too low then."""
     elsewhere: float | None = None
     """Share outside of operators: interpreter, data loading, waits. Known on a CPU alone."""
     hotspots: list[Hotspot] = []
@@ -314,11 +333,11 @@ class HotspotReport(ResultModel):
     def summary(self) -> str:
         """Return the longest operator with its possible gain, then the others."""
         lines = [self._head()]
-        if self.device_busy is not None:
-            lines.append(f"the GPU is busy {self.device_busy:.0%} of the time" + self._idle())
+        lines += self._busy_lines()
         if self.hotspots:
             busy = "" if self.device is None else "  of the GPU's busy time"
-            lines += [f" share{busy}  whole at most", *(h.line_text() for h in self.hotspots)]
+            doubt = " (too low)" if self.second_missing else ""
+            lines += [f" share{busy}  whole at most{doubt}", *(h.line_text() for h in self.hotspots)]
         if self.operators and self.operators > len(self.hotspots):
             lines.append(f"({self._left_out(self.operators - len(self.hotspots))})")
         if self.elsewhere is not None:
@@ -338,10 +357,11 @@ class HotspotReport(ResultModel):
             return f"{UNDONE[0]}{self.status}; see the notes and the output below"
         first = self.hotspots[0]
         where = f"on {self.device}" if self.device else "on the processor"
-        return (
-            f"{first.name} takes {first.share:.0%} of {format_duration(self.wall_s)} {where}: the whole becomes at "
-            f"most {first.at_most_speedup:.2f} times as fast by it"
-        )
+        wall_s = self.second.wall_s if self.second else self.wall_s
+        takes = f"{first.name} takes {first.share:.0%} of {format_duration(wall_s)} {where}"
+        if self.second_missing:
+            return f"{takes} under the profiler: what it can bring to the whole is unknown"
+        return f"{takes}: the whole becomes at most {first.at_most_speedup:.2f} times as fast by it"
 
     def _left_out(self, more: int) -> str:
         part = sum(h.total_us for h in self.hotspots) / max(self.operators_us or 0.0, 1e-9)
@@ -352,15 +372,28 @@ class HotspotReport(ResultModel):
         if self.device is None:
             return "modules: the time in their forward, modules inside them included; backward is in none of them"
         return (
-            "modules: the host's time in their forward, mostly launches; then their kernels' part of the GPU's busy "
-            "time. Modules inside them are included, backward is in none of them"
+            "modules: the host's time in their forward under the profiler, mostly launches; then their kernels' part "
+            "of the GPU's busy time. Modules inside them are included, backward is in none of them"
         )
 
-    def _idle(self) -> str:
-        if self.device_busy is None or self.device_busy > 0.7:
-            return ""
+    def _busy_lines(self) -> list[str]:
+        if self.device_busy is None:
+            return []
         # On an H100 an image model's step took 6 ms under the profiler and 2 ms without (results/h100-programs.md).
-        return (
-            ": a faster kernel gains little; launch fewer kernels (CUDA graphs, torch.compile) or load data earlier\n"
-            "the profiler slows launches: without it the GPU is busier, and a kernel gains more than is said here"
-        )
+        busy = f"the GPU is busy {self.device_busy:.0%} of the time under the profiler, which slows launches"
+        if self.second_missing:
+            return [
+                f"{busy}; its share without it is unknown: {self.second_missing}",
+                "the shares of the whole are too low, those of the GPU's busy time are right",
+            ]
+        if self.second is None:
+            return [f"the GPU is busy {self.device_busy:.0%} of the time"]
+        lines = [
+            f"the GPU is busy {self.second.device_busy:.0%} of the time, by a second run that recorded its work alone; "
+            f"{self.device_busy:.0%} under the full profiler"
+        ]
+        if self.second.device_busy < LITTLE:
+            lines.append(
+                "a faster kernel gains little: launch fewer kernels (CUDA graphs, torch.compile) or load data earlier"
+            )
+        return lines

@@ -5,15 +5,17 @@ The file is the work of a hostile program as well: whatever does not fit its fie
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from gpu_mcp_server.models.device_spec import DeviceSpec
-from gpu_mcp_server.models.profile import HotModule, Hotspot, InputShape
+from gpu_mcp_server.models.profile import HotModule, Hotspot, InputShape, SecondRun
 from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.text_safety import escape_controls
+from gpu_mcp_server.workers.hotspot_trace import BUSY_ENOUGH
+from gpu_mcp_server.workers.run_profiler import OUT_OF_TIME
 
 MOST_HOTSPOTS, MOST_MODULES = 10, 8
 LEAST_SHARE = 0.01
@@ -21,6 +23,8 @@ LEAST_SHARE = 0.01
 COVERED = 0.9
 """Part of the time of all operators that those listed have together, where so many may be: on a GPU that is mostly idle
 none has a great share of the whole."""
+ALIKE = 0.8
+"""Part of the kernels' time that two runs must share by name, so that one's busy share holds for the other."""
 TYPES = {
     "double": ("float64", 8),
     "float": ("float32", 4),
@@ -73,10 +77,8 @@ class RecordedProgram(BaseModel):
 
     torch: Name
     device: Name | None
-    threads: int
     wall_s: float = Field(gt=0, le=1e6, allow_inf_nan=False)
     steps: Count
-    outer_calls: Count
     compiled: Count
     forks: Count
     covered_us: Microseconds
@@ -97,6 +99,11 @@ class RecordedProgram(BaseModel):
         """Return whether a GPU did anything."""
         return self.device_busy_us > 0
 
+    @property
+    def device_busy(self) -> float:
+        """Return the share of the time in which the GPU was busy, 0 to 1."""
+        return min(1.0, self.device_busy_us / (self.wall_s * 1e6))
+
 
 class MissingTorch(BaseModel):
     """Record that hotspot_trace writes where it cannot begin."""
@@ -115,13 +122,44 @@ def parse_recording(data: bytes) -> RecordedProgram | MissingTorch | None:
     return None
 
 
-def rank_hotspots(found: RecordedProgram, spec: DeviceSpec | None) -> tuple[list[Hotspot], list[Hotspot]]:
-    """Return the operators that take longest, and those that are left out.
+def read_second_run(
+    found: RecordedProgram, about: Mapping[str, Any], data: bytes
+) -> tuple[SecondRun | None, str | None]:
+    """Return the second run if its busy share holds for the first, otherwise why it is missing where it is needed.
+
+    Args:
+        found: The first run's record.
+        about: What run_profiler wrote of both runs: exit codes, `code` and `second`.
+        data: The second run's record.
+    """
+    if not found.on_gpu or found.device_busy >= BUSY_ENOUGH:
+        return None, None
+    code = about.get("second")
+    if code is None:
+        return None, "the program failed" if about.get("code") else "timeout_s leaves no time for a second run"
+    if code:
+        ended = "timeout_s ended the second run" if code == OUT_OF_TIME else f"the second run ended with {code}"
+        return None, ended
+    again = parse_recording(data)
+    if not isinstance(again, RecordedProgram) or not again.device_busy:
+        return None, "the second run recorded no work of the GPU"
+    first, other = _kernel_parts(found), _kernel_parts(again)
+    alike = sum(min(part, other.get(name, 0.0)) for name, part in first.items())
+    if alike < ALIKE:
+        return None, f"the second run ran other kernels, whose time agrees by {alike:.0%} only"
+    calls = sum(row.calls for row in again.kernels)
+    return SecondRun(wall_s=again.wall_s, kernels=calls, device_busy=again.device_busy, alike=min(1.0, alike)), None
+
+
+def rank_hotspots(
+    found: RecordedProgram, spec: DeviceSpec | None, whole_us: float | None = None
+) -> tuple[list[Hotspot], list[Hotspot]]:
+    """Return the operators that take longest, and those that are left out; shares are of `whole_us`, if it is known.
 
     On a GPU an operator's time is that of the kernels that it launched, and kernels that no operator launched stand
     beside them; on a processor it is its own. What torch.compile's compiler does is none: no kernel replaces it.
     """
-    wall_us = found.wall_s * 1e6
+    wall_us = found.wall_s * 1e6 if whole_us is None else whole_us
     operators = [r for r in found.operators if r.name != COMPILING]
     rows: list[tuple[RecordedRow, float]]
     kernels: list[tuple[RecordedRow, float]] = []
@@ -130,7 +168,7 @@ def rank_hotspots(found: RecordedProgram, spec: DeviceSpec | None) -> tuple[list
         kernels = [(r, r.unowned_us) for r in found.kernels if r.unowned_us > 0]
     else:
         rows = [(r, r.self_us) for r in operators if r.self_us > 0]
-    spots = [_hotspot(r, us, found, spec) for r, us in rows]
+    spots = [_hotspot(r, us, found, spec, wall_us) for r, us in rows]
     spots += [
         Hotspot(
             name=short_name(r.name), kind="kernel", share=_share(us, wall_us), busy_share=_busy_share(us, found),
@@ -208,8 +246,13 @@ def _busy_share(us: float, found: RecordedProgram) -> float | None:
     return min(1.0, us / found.device_busy_us) if found.on_gpu else None
 
 
-def _hotspot(row: RecordedRow, us: float, found: RecordedProgram, spec: DeviceSpec | None) -> Hotspot:
-    wall_us, on_gpu = found.wall_s * 1e6, found.on_gpu
+def _kernel_parts(found: RecordedProgram) -> dict[str, float]:
+    """Return each kernel's part of the time of all, 0 to 1."""
+    whole = sum(row.self_us for row in found.kernels)
+    return {row.name: row.self_us / whole for row in found.kernels if whole}
+
+
+def _hotspot(row: RecordedRow, us: float, found: RecordedProgram, spec: DeviceSpec | None, wall_us: float) -> Hotspot:
     return Hotspot(
         name=row.name,
         kind="operator",
@@ -218,7 +261,7 @@ def _hotspot(row: RecordedRow, us: float, found: RecordedProgram, spec: DeviceSp
         at_most_speedup=bound_speedup(_share(us, wall_us)),
         calls=row.calls,
         total_us=us,
-        shapes=[_shape(row.name, p, on_gpu, spec) for p in row.shapes],
+        shapes=[_shape(row.name, p, found.on_gpu, spec) for p in row.shapes],
         kernels=[short_name(k) for k in sorted(row.kernels, key=lambda k: -row.kernels[k])],
         modules=sorted(row.modules, key=lambda m: -row.modules[m]),
     )

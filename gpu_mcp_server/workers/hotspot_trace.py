@@ -1,7 +1,8 @@
 """Runs a Python program under torch's profiler and writes down which operators, modules and kernels took its time.
 
 Laid into the job as a file, together with python_profile, and run by the program's own interpreter:
-`hotspot_trace.py PLAN OUTPUT SCRIPT|-m MODULE|-c TEXT ARGUMENTS`. PLAN is JSON: `warm_s`, `record_s`, `steps`.
+`hotspot_trace.py PLAN OUTPUT SCRIPT|-m MODULE|-c TEXT ARGUMENTS`. PLAN is JSON: `warm_s`, `record_s`, `steps`. With
+`beside`, a recording's path, it records the GPU's work alone, if that one was busy for less than BUSY_ENOUGH.
 
 Source: torch 2.13's Chrome trace: categories cpu_op, user_annotation, kernel, gpu_memcpy, gpu_memset; args "Input
 Dims", "Input type", "External id", which a kernel shares with the operator that launched it. Times are microseconds.
@@ -26,6 +27,8 @@ AGAIN_S = 0.05
 COMPILER, COMPILING = " (dynamo_timed)", "torch.compile: compiling"
 """End of the names of the compiler's own parts, and the row that their time and all inside of them goes to."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+BUSY_ENOUGH = 0.9
+"""Share of the recorded time from which on a second run would raise a bound by a tenth at most."""
 
 
 def is_importing(frame: Optional[FrameType]) -> bool:
@@ -41,7 +44,9 @@ class ModuleNames:
     """Marks each call of a module in the trace by the module's path, as `named_modules` of the outermost has it."""
 
     def __init__(self, torch: Any) -> None:
-        self._torch = torch
+        # The faster one is not public; the other costs several times as much a call, which slows small modules.
+        fast: Any = getattr(getattr(torch._C, "_profiler", None), "_RecordFunctionFast", None)
+        self._new_mark: Callable[[str], Any] = fast or torch.profiler.record_function
         self._names: Dict[int, str] = {}
         self._threads = threading.local()
         nn = torch.nn.modules.module
@@ -50,28 +55,23 @@ class ModuleNames:
             self._hooks.append(nn.register_module_forward_hook(self._leave, always_call=True))
         except TypeError:  # torch before 2.1
             self._hooks.append(nn.register_module_forward_hook(self._leave))
-        self.outer_calls = 0
 
     def _open(self) -> List[Any]:
         """Return the marks of this thread that are open."""
-        found: Optional[List[Any]] = getattr(self._threads, "open", None)
-        if found is None:
-            found = self._threads.open = []
-        return found
+        return self._threads.__dict__.setdefault("open", [])
 
     def _enter(self, module: Any, _: Any) -> None:
         if id(module) not in self._names:
             outermost = type(module).__name__
             for path, part in module.named_modules():
                 self._names.setdefault(id(part), "%s.%s" % (outermost, path) if path else outermost)
-        mark = self._torch.profiler.record_function(MARK + self._names[id(module)])
+        mark = self._new_mark(MARK + self._names[id(module)])
         mark.__enter__()
         self._open().append(mark)
 
     def _leave(self, *_: Any) -> None:
         if self._open():
             self._open().pop().__exit__(None, None, None)
-        self.outer_calls += not self._open()
 
     def remove(self) -> None:
         """Take the marks out: torch.compile would trace them."""
@@ -92,6 +92,8 @@ class ProgramRecorder:
         self._process = os.getpid()
         self.compiled = 0
         self.names = ModuleNames(torch)
+        if "beside" in plan:
+            self.names.remove()
 
     def prepare(self) -> None:
         """Begin at once or after the warm-up; end after the recorded time."""
@@ -131,15 +133,15 @@ class ProgramRecorder:
             return
         self._steps += 1
         if self._plan["steps"] and self._steps >= self._plan["steps"]:
-            self.end()
-            leave()
+            self._time_is_up()
 
     def _new_profiler(self) -> Any:
         profiler: Any = self._torch.profiler
-        activities = [profiler.ProfilerActivity.CPU]
+        has_operators = "beside" not in self._plan  # their records slow launches
+        activities = [profiler.ProfilerActivity.CPU] if has_operators else []
         if self._torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        return profiler.profile(activities=activities, record_shapes=True)
+        return profiler.profile(activities=activities, record_shapes=has_operators)
 
     def _begin(self, _: int = 0, frame: Optional[FrameType] = None) -> None:
         if is_importing(frame):
@@ -171,15 +173,13 @@ class ProgramRecorder:
             self._profiler.export_chrome_trace(path)
             with open(path, encoding="utf-8", errors="replace") as file:
                 events = json.load(file).get("traceEvents", [])
-        found: Dict[str, Any] = summarize(events, self._end_s)
+        found: Dict[str, Any] = summarize(events)
         found.update(
             {
                 "torch": str(self._torch.__version__),
                 "device": self._torch.cuda.get_device_name() if self._torch.cuda.is_available() else None,
-                "threads": self._torch.get_num_threads(),
                 "wall_s": self._end_s,
                 "steps": self._steps,
-                "outer_calls": self.names.outer_calls,
                 "compiled": self.compiled,
                 "forks": self._forks,
             }
@@ -232,11 +232,10 @@ class OperatorSums:
         }
 
 
-def summarize(events: Iterable[Dict[str, Any]], wall_s: float) -> Dict[str, Any]:
+def summarize(events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
     """Return sums by operator, module and kernel.
 
-    An operator's own time is its duration without the operators inside it; a module's is whole. What no operator of
-    any thread covers is the interpreter's or the host's, and waits.
+    An operator's own time is without the operators inside it; a module's is whole. The rest is the host's, and waits.
     """
     on_host: Dict[Any, List[Dict[str, Any]]] = {}
     on_device: List[Dict[str, Any]] = []
@@ -260,7 +259,8 @@ def summarize(events: Iterable[Dict[str, Any]], wall_s: float) -> Dict[str, Any]
     for event in on_device:
         name = str(event.get("name"))
         kernels.setdefault(name, OperatorSums()).add(float(event["dur"]))
-        owner = launched.get(args_of(event).get("External id"))
+        args: Dict[str, Any] = event.get("args") or {}
+        owner = launched.get(args.get("External id"))
         if owner is None:
             kernels[name].unowned_us += float(event["dur"])
         else:
@@ -268,10 +268,9 @@ def summarize(events: Iterable[Dict[str, Any]], wall_s: float) -> Dict[str, Any]
             add_to_modules(modules, owner[1], float(event["dur"]))
     busy = [(float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in on_device]
     by_time: Callable[[Tuple[str, OperatorSums]], float] = lambda kv: -max(kv[1].self_us, kv[1].device_us)  # noqa: E731
+    listed_rows = {"operators": rows, "modules": modules, "kernels": kernels}
     return {
-        "operators": [r.to_json(n) for n, r in sorted(rows.items(), key=by_time)[:MOST_ROWS]],
-        "modules": [r.to_json(n) for n, r in sorted(modules.items(), key=by_time)[:MOST_ROWS]],
-        "kernels": [r.to_json(n) for n, r in sorted(kernels.items(), key=by_time)[:MOST_ROWS]],
+        **{k: [r.to_json(n) for n, r in sorted(v.items(), key=by_time)[:MOST_ROWS]] for k, v in listed_rows.items()},
         "covered_us": union_us(covered),
         "device_busy_us": union_us(busy),
         "events": seen,
@@ -298,7 +297,8 @@ def add_thread(
         if name.startswith(MARK):
             modules.setdefault(name[len(MARK) :], OperatorSums()).add(float(event["dur"]))
             return
-        name, args = COMPILING if compiling else name, args_of(event)
+        name = COMPILING if compiling else name
+        args: Dict[str, Any] = event.get("args") or {}
         rows.setdefault(name, OperatorSums()).add(own, part_of(args))
         if module and not on_gpu:
             add_to(rows[name].modules, module, own)
@@ -342,12 +342,6 @@ def largest(sums: Dict[str, float]) -> Dict[str, float]:
     return dict(sorted(sums.items(), key=lambda kv: -kv[1])[:MOST_KERNELS])
 
 
-def args_of(event: Dict[str, Any]) -> Dict[str, Any]:
-    """Return what is told of an event."""
-    found: Dict[str, Any] = event.get("args") or {}
-    return found
-
-
 def part_of(args: Dict[str, Any]) -> Tuple[str, ...]:
     """Return the type and shape of each input of an operator: `float[64, 128]`; of a scalar its type."""
     dims: Any = args.get("Input Dims") or []
@@ -365,6 +359,13 @@ def union_us(spans: List[Tuple[float, float]]) -> float:
     return total
 
 
+def is_slowed(recording: str) -> bool:
+    """Say whether the records of launches may have kept a program's GPU waiting."""
+    with open(recording, encoding="utf-8") as file:
+        found = json.load(file)
+    return 0 < float(found["device_busy_us"]) < BUSY_ENOUGH * 1e6 * float(found["wall_s"])
+
+
 def leave() -> None:
     """End the program: the rest of it is not run."""
     sys.stdout.flush()
@@ -375,6 +376,8 @@ def leave() -> None:
 def main(arguments: List[str]) -> None:
     """Record the program, and write what was seen whatever came of it."""
     plan, output, rest = json.loads(arguments[0]), os.path.abspath(arguments[1]), arguments[2:]
+    if "beside" in plan and not is_slowed(plan["beside"]):
+        return
     play: Any = importlib.import_module("python_profile").play  # it lies beside this file
     try:
         torch: Any = importlib.import_module("torch")

@@ -13,14 +13,16 @@ from gpu_mcp_server.profilers.hotspots import (
     parse_recording,
     rank_hotspots,
     rank_modules,
+    read_second_run,
 )
 from gpu_mcp_server.services.hosts.device_specs import spec_of
 from gpu_mcp_server.workers import hotspot_trace
 from gpu_mcp_server.workers.hotspot_trace import MARK, summarize, union_us
+from gpu_mcp_server.workers.run_profiler import OUT_OF_TIME
 
 H100 = "NVIDIA H100 80GB HBM3"
 ABOUT = {
-    "torch": "2.13.0", "device": H100, "threads": 2, "wall_s": 1e-3, "steps": 0, "outer_calls": 1, "compiled": 0,
+    "torch": "2.13.0", "device": H100, "wall_s": 1e-3, "steps": 0, "compiled": 0,
     "forks": 0,
 }  # fmt: skip
 
@@ -41,7 +43,7 @@ def product(start: float, number: int) -> list[dict[str, Any]]:
 
 
 def recorded(events: list[dict[str, Any]], **about: Any) -> RecordedProgram:
-    found = parse_recording(json.dumps({**ABOUT, **summarize(events, 1e-3), **about}).encode())
+    found = parse_recording(json.dumps({**ABOUT, **summarize(events), **about}).encode())
     assert isinstance(found, RecordedProgram)
     return found
 
@@ -68,6 +70,64 @@ def test_a_kernels_time_goes_to_the_operator_that_launched_it_and_a_graphs_stand
     assert found.device_busy_us == pytest.approx(510.0)
 
 
+def launched(names: dict[str, float], every: float) -> list[dict[str, Any]]:
+    """Kernels of these microseconds, each so long after the one before, with the operators that launch them."""
+    events: list[dict[str, Any]] = []
+    for number, (name, us) in enumerate(names.items()):
+        told = {"External id": number}
+        events.append(event("cpu_op", f"aten::{name}", every * number, 5.0, **told))
+        events.append(event("kernel", name, every * number + 10, us, **told))
+    return events
+
+
+def test_shares_and_bounds_are_by_the_second_run_which_launches_as_fast_as_the_program_itself():
+    """6 % busy under the profiler, 19 % in a run without operators, as an image model on an H100 was."""
+    kernels = {"conv": 40.0, "norm": 20.0}
+    found = recorded(launched(kernels, 500.0), wall_s=1e-3)
+    bare = [e for e in launched({"conv": 41.0, "norm": 20.0}, 160.0) if e["cat"] == "kernel"]
+    second, missing = read_second_run(
+        found, {"code": 0, "second": 0}, recorded(bare, wall_s=0.32e-3).model_dump_json().encode()
+    )
+    assert missing is None and second is not None
+    assert (second.kernels, second.wall_s) == (2, 0.32e-3)
+    assert second.device_busy == pytest.approx(61 / 320) and second.alike == pytest.approx(40 / 60 + 20 / 61)
+    spots, _ = rank_hotspots(found, None, found.device_busy_us / second.device_busy)
+    assert [s.share for s in spots] == pytest.approx([40 / 60 * 61 / 320, 20 / 60 * 61 / 320])
+    assert [s.busy_share for s in spots] == pytest.approx([40 / 60, 20 / 60]), "kernels take as long either way"
+    assert spots[0].at_most_speedup == pytest.approx(1 / (1 - spots[0].share))
+    report = HotspotReport(
+        status="ok", host="local", device=H100, wall_s=1e-3, device_busy=found.device_busy, second=second,
+        hotspots=spots,
+    )  # fmt: skip
+    lines = report.summary().splitlines()
+    assert lines[0].startswith("aten::conv takes 13% of 320 µs on NVIDIA H100")
+    assert lines[0].endswith("the whole becomes at most 1.15 times as fast by it")
+    assert lines[1].startswith("the GPU is busy 19% of the time") and lines[1].endswith("6% under the full profiler")
+    assert lines[2].startswith("a faster kernel gains little")
+
+
+def test_without_a_second_run_of_the_same_kernels_bounds_are_said_to_be_unknown():
+    found = recorded(launched({"conv": 40.0, "norm": 20.0}, 500.0), wall_s=1e-3)
+
+    def why(about: dict[str, Any], events: list[dict[str, Any]], **more: Any) -> str:
+        second, missing = read_second_run(found, about, recorded(events, **more).model_dump_json().encode())
+        assert second is None and missing is not None
+        return missing
+
+    same, both = launched({"conv": 40.0, "norm": 20.0}, 100.0), {"code": 0, "second": 0}
+    assert "agrees by 33% only" in why(both, launched({"gemm": 40.0, "norm": 20.0}, 100.0))
+    assert why(both, []) == "the second run recorded no work of the GPU"
+    assert why({"code": 0, "second": 3}, same) == "the second run ended with 3"
+    assert why({"code": 0, "second": OUT_OF_TIME}, same) == "timeout_s ended the second run"
+    assert why({"code": 0}, same) == "timeout_s leaves no time for a second run"
+    assert why({"code": 1}, same) == "the program failed"
+    assert read_second_run(found, both, b"forged")[1] == "the second run recorded no work of the GPU"
+    busy = recorded([event("kernel", "gemm", 0, 950.0)], wall_s=1e-3)
+    assert read_second_run(busy, {"code": 0}, b"") == (None, None), "launches keep it waiting for a tenth at most"
+    on_processor = recorded([event("cpu_op", "aten::mm", 0, 9.0)], device=None)
+    assert read_second_run(on_processor, {"code": 0}, b"") == (None, None)
+
+
 def test_operators_of_a_gpu_that_is_mostly_idle_are_listed_until_they_are_most_of_its_busy_time():
     """Beside a host that takes a second: no share of the whole is a hundredth, and modules hold what they launch."""
     events = [event("user_annotation", MARK + "Net", 0, 900.0), event("user_annotation", MARK + "Net.norm", 1, 800.0)]
@@ -81,10 +141,12 @@ def test_operators_of_a_gpu_that_is_mostly_idle_are_listed_until_they_are_most_o
     report = HotspotReport(
         status="ok", host="local", device=H100, wall_s=1.0, device_busy=0.0005, hotspots=spots,
         operators=len(spots) + len(left_out), operators_us=sum(s.total_us for s in (*spots, *left_out)),
-        modules=rank_modules(found),
+        modules=rank_modules(found), second_missing="the second run ended with 1",
     )  # fmt: skip
     lines = report.summary().splitlines()
-    assert lines[2].startswith("the profiler slows launches")
+    assert lines[0].endswith("under the profiler: what it can bring to the whole is unknown")
+    assert lines[1].endswith("its share without it is unknown: the second run ended with 1")
+    assert lines[3] == " share  of the GPU's busy time  whole at most (too low)"
     assert lines[4] == "  0.0%   40.0%  1.00 times  aten::op0: 1 calls, 200 µs each"
     assert "(those listed have 90% of the kernels' time; 3 more operators have the rest)" in lines
     assert lines[-2:] == ["  0.1%  100.0%  Net: 1 calls", "  0.1%  100.0%  Net.norm: 1 calls"]
@@ -140,7 +202,7 @@ def test_bounds_are_low_where_something_is_not_known():
     ],
 )  # fmt: skip
 def test_what_a_program_forged_is_no_recording(change: dict[str, Any]):
-    assert parse_recording(json.dumps({**ABOUT, **summarize([], 1.0), **change}).encode()) is None
+    assert parse_recording(json.dumps({**ABOUT, **summarize([]), **change}).encode()) is None
     assert parse_recording(b"\xff") is None
 
 

@@ -61,7 +61,8 @@ async def find_hotspots(
 ) -> HotspotReport:
     """Run a program that uses torch: operators and kernels by share of the whole.
 
-    Returns shapes, calls, modules, roofline percent, and the most that the whole can gain.
+    Returns shapes, calls, modules, roofline percent, and the most that the whole can gain. Runs the program twice
+    if its GPU waits for launches.
     """
     return await hotspots.find(command, workspace_id, host, options, progress=progress)
 
