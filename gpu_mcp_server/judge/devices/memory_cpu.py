@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 import numpy as np
 
 from ..channel.supervisor_client import Player
-from ..numerics.compare import CHUNK, STORAGE, compare, scratch_for
+from ..numerics.compare import CHUNK, STORAGE, compare
 from ..numerics.parallel_map import spread
 from ..numerics.random_inputs import SLAB, Well
 from ..numerics.tensors import MADE, Array, Layout, Tensor, layout
@@ -294,10 +294,9 @@ class CpuBuffers(Buffers):
         found: List[Tuple[float, float]] = []
 
         def some(number: int) -> None:
-            room = scratch_for(item.dtype, item.count * step, self.atol)
             for first in range(number * slab, min(sets, (number + 1) * slab), step):
                 rows = slice(first, min(first + step, (number + 1) * slab))
-                result = compare(expected[rows].ravel(), got[rows].ravel(), item.dtype, self.rtol, self.atol, room)
+                result = compare(expected[rows].ravel(), got[rows].ravel(), item.dtype, self.rtol, self.atol)
                 found.append((result.max_abs, result.max_rel))
                 if result.mask is not None:
                     wrong[rows] = np.count_nonzero(result.mask.reshape(-1, item.count), axis=1)

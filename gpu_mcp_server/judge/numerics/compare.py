@@ -52,49 +52,22 @@ def relative_to(dtype: str, rtol: float) -> float:
     return rtol if dtype in FLOATS or dtype == FLOAT4 else 0.0
 
 
-class Scratch(NamedTuple):
-    """Room for the steps of a comparison."""
-
-    error: Array
-    size: Array
-    allowed: Array
-    fine: Array
-    least: Array
-    """Least size that an error is held against, in every element: NumPy takes twice as long with a number."""
-
-
-def scratch_for(dtype: str, count: int, atol: float) -> Scratch:
-    """Return room for up to `CHUNK` elements."""
-    kind = np.float64 if dtype == "float64" or dtype not in FLOATS else np.float32
-    size = min(count, CHUNK)
-    error, bound, allowed = (np.empty(size, dtype=kind) for _ in range(3))
-    return Scratch(error, bound, allowed, np.empty(size, dtype=bool), np.full(size, max(atol, 1e-30), dtype=kind))
-
-
-def _passes(expected: Array, got: Array, rtol: float, atol: float, room: Scratch) -> Optional[Tuple[float, float]]:
+def _passes(expected: Array, got: Array, rtol: float, atol: float) -> Optional[Tuple[float, float]]:
     """Return the largest absolute and relative error if all elements are finite and right, otherwise `None`.
 
     Where the largest relative error is below `rtol` no element need be looked at by itself: with s the larger of
     |expected| and atol, e <= rtol s <= rtol |expected| + atol, as rtol is at most 1.
     """
-    error, size, allowed, fine, least = (part[: expected.size] for part in room)
-    kind = error.dtype.type
-    np.subtract(got, expected, out=error)
-    np.abs(error, out=error)
-    np.abs(expected, out=size)
-    np.maximum(size, least, out=allowed)
-    np.divide(error, allowed, out=allowed)
-    relative, worst = float(allowed.max()), float(error.max())
+    kind = expected.dtype.type
+    error = np.abs(got - expected)
+    size = np.abs(expected)
+    relative, worst = float((error / np.maximum(size, kind(max(atol, 1e-30)))).max()), float(error.max())
     # max() propagates NaN, so one test of the maximum covers every element.
     if not (math.isfinite(worst) and math.isfinite(relative)):
         return None
     if relative <= min(rtol, 1.0) * SAFELY and atol > 1e-30:
         return worst, relative
-    np.multiply(size, kind(rtol), out=size)
-    np.add(size, kind(atol), out=size)
-    if not np.less_equal(error, size, out=fine).all():
-        return None
-    return worst, relative
+    return (worst, relative) if (error <= size * kind(rtol) + kind(atol)).all() else None
 
 
 def _compare_part(expected: Array, got: Array, rtol: float, atol: float) -> Tuple[Array, float, float]:
@@ -129,9 +102,7 @@ def _compare_fours(expected: Array, got: Array, rtol: float, atol: float) -> Dif
     return Difference(bad, max_abs, max_rel, mask if bad else None)
 
 
-def compare(
-    expected: Array, got: Array, dtype: str, rtol: float, atol: float, room: Optional[Scratch] = None
-) -> Difference:
+def compare(expected: Array, got: Array, dtype: str, rtol: float, atol: float) -> Difference:
     """Compare flat arrays: |got - expected| <= atol + rtol |expected|; NaN matches NaN, an infinity itself.
 
     Whole numbers may be off by `atol` alone: a share of an index or a code means nothing.
@@ -140,15 +111,11 @@ def compare(
     if dtype == FLOAT4:
         return _compare_fours(expected, got, rtol, atol)
     if dtype == "float32":
-        passed = ELEMENTS.compare(expected, got, rtol, atol, max(atol, 1e-30))
-        if passed:
-            return Difference(0, *passed, None)
         marked = ELEMENTS.mark(expected, got, rtol, atol, max(atol, 1e-30))
         if marked:
             return Difference(*marked) if marked[0] else Difference(*marked[:3], None)
     count, max_abs, max_rel = 0, 0.0, 0.0
     mask: Optional[Array] = None
-    room = room or scratch_for(dtype, expected.size, atol)
     for start in range(0, expected.size, CHUNK):
         part = slice(start, start + CHUNK)
         want, have = expected[part], got[part]
@@ -163,7 +130,7 @@ def compare(
         else:
             want, have = numbers(want, dtype), numbers(have, dtype)
             with np.errstate(all="ignore"):
-                passed = _passes(want, have, rtol, atol, room)
+                passed = _passes(want, have, rtol, atol)
                 wrong, worst_abs, worst_rel = (None, *passed) if passed else _compare_part(want, have, rtol, atol)
         max_abs, max_rel = max(max_abs, worst_abs), max(max_rel, worst_rel)
         bad = 0 if wrong is None else int(np.count_nonzero(wrong))

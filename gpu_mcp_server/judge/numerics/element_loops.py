@@ -19,7 +19,6 @@ class Elements:
     """The loops, once they are loaded, or the lack of them."""
 
     def __init__(self) -> None:
-        self._compare: Any = None
         self._mark: Any = None
         self._draw: Any = None
         self.sha256: Dict[str, str] = {}
@@ -32,8 +31,7 @@ class Elements:
         except OSError:
             return
         pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-        self._compare, self._mark, self._draw = loaded.compare_float32, loaded.mark_float32, loaded.draw_float32
-        self._compare.argtypes = [pointer, pointer, count, number, number, number, pointer]
+        self._mark, self._draw = loaded.mark_float32, loaded.draw_float32
         self._mark.argtypes = [pointer, pointer, count, number, number, number, pointer, pointer]
         self._mark.restype = count
         self._draw.argtypes = [pointer, count, count, pointer, pointer, pointer]
@@ -42,23 +40,7 @@ class Elements:
     @property
     def by(self) -> str:
         """Return the implementation's name, for the evidence."""
-        return COMPILED if self._compare is not None else INTERPRETED
-
-    def compare(
-        self, expected: Array, got: Array, rtol: float, atol: float, least: float
-    ) -> Optional[Tuple[float, float]]:
-        """Return the largest absolute and relative error of flat float32 arrays whose elements are finite and right.
-
-        Returns:
-            `None` where one is not, or nothing can be said here.
-        """
-        # The loops read raw pointers: a strided or other-typed array would be misread silently.
-        if self._compare is None or not (_plain(expected) and _plain(got)):
-            return None
-        worst: Array = np.zeros(2, dtype=np.float32)
-        # ctypes releases the GIL for the call, so slabs on several threads run side by side.
-        fine = self._compare(_at(expected), _at(got), expected.size, rtol, atol, least, _at(worst))
-        return (float(worst[0]), float(worst[1])) if fine else None
+        return COMPILED if self._mark is not None else INTERPRETED
 
     def mark(
         self, expected: Array, got: Array, rtol: float, atol: float, least: float
@@ -68,10 +50,12 @@ class Elements:
         Returns:
             `None` where nothing can be said here.
         """
+        # The loops read raw pointers: a strided or other-typed array would be misread silently.
         if self._mark is None or not (_plain(expected) and _plain(got)):
             return None
         worst: Array = np.zeros(2, dtype=np.float32)
         wrong: Array = np.empty(expected.size, dtype=np.bool_)
+        # ctypes releases the GIL for the call, so slabs on several threads run side by side.
         found = self._mark(_at(expected), _at(got), expected.size, rtol, atol, least, _at(wrong), _at(worst))
         return int(found), float(worst[0]), float(worst[1]), wrong
 

@@ -12,30 +12,9 @@ static inline int32_t bits_of(float value) {
   return bits;
 }
 
-// Compares n elements. Returns 1 where all are finite and |got - expected| <= atol + rtol |expected|, with the largest
-// absolute and relative error; otherwise 0. Floats that are not negative are ordered as their bits are, NaN comes last.
-int compare_float32(const float *expected, const float *got, int64_t n, float rtol, float atol, float least,
-                    float *worst) {
-  int32_t most[2] = {0, 0};
-  int bad = 0;
-  for (int64_t at = 0; at < n; at += BLOCK) {
-    int count = n - at < BLOCK ? (int)(n - at) : BLOCK;
-    for (int i = 0; i < count; i++) {
-      float size = fabsf(expected[at + i]), error = fabsf(got[at + i] - expected[at + i]);
-      float bound = size * rtol, relative = error / (size > least ? size : least);
-      bound = bound + atol;
-      int32_t e = bits_of(error), r = bits_of(relative);
-      bad |= !(error <= bound);
-      most[0] = e > most[0] ? e : most[0];
-      most[1] = r > most[1] ? r : most[1];
-    }
-  }
-  memcpy(worst, most, 8);
-  return !bad && most[0] < 0x7f800000 && most[1] < 0x7f800000;
-}
-
 // Marks elements that are wrong, and returns how many: a NaN is right where one is expected, an infinity where the same
-// is. The largest absolute error is of the finite ones, the largest relative one of those whose size is a number.
+// is. The largest absolute error is of the finite ones, the largest relative one of those whose size is a number. Floats
+// that are not negative are ordered as their bits are, NaN comes last.
 int64_t mark_float32(const float *expected, const float *got, int64_t n, float rtol, float atol, float least,
                      uint8_t *wrong, float *worst) {
   int32_t most[2] = {0, 0};

@@ -93,7 +93,7 @@ def test_without_the_library_numpy_serves(tmp_path):
     loops = element_loops.Elements()
     loops.load(str(tmp_path / "elements.so"))
     one = np.ones(4, dtype=np.float32)
-    assert (loops.by, loops.compare(one, one, 0, 0, 1)) == (element_loops.INTERPRETED, None)
+    assert (loops.by, loops.mark(one, one, 0, 0, 1)) == (element_loops.INTERPRETED, None)
 
 
 def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_for():
