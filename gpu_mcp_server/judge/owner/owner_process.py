@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -348,22 +348,12 @@ class Owner:
         return evidence
 
 
-def encodable(value: Any) -> Any:
-    """Return a value whose texts can be written as UTF-8: an error's may have halves of surrogate pairs."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {encodable(name): encodable(each) for name, each in cast("Dict[str, Any]", value).items()}
-    if isinstance(value, (list, tuple)):
-        return [encodable(each) for each in cast("Sequence[Any]", value)]
-    return value
-
-
 def write(result: Dict[str, Any]) -> None:
     """Write the verdict at once or not at all."""
     temporary = os.path.join(WORK, "verdict.json.part")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(encodable(result), file)
+    # An error's text may have halves of surrogate pairs, which UTF-8 cannot say: each becomes a question mark.
+    with open(temporary, "w", encoding="utf-8", errors="replace") as file:
+        json.dump(result, file, ensure_ascii=False)
     os.replace(temporary, os.path.join(WORK, "verdict.json"))
 
 
