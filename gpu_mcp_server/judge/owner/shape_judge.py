@@ -43,6 +43,8 @@ end always, so that a candidate gains nothing by waiting for the interruptions t
 WARM_SHARE = 0.5
 """Of the cache, for the data of a warm round; the rest is for the other processes' and the owner's own."""
 ADVICE_ROUNDS = 2
+UNTIMED = 2
+"""Rounds with inputs of other distributions at a shape that is not timed."""
 REFERENCE_S = 0.05
 """Time of a round in the reference, where gates give the times and `LEAST_S` is over: it answers some forty rounds."""
 GROWTH = 16
@@ -119,7 +121,8 @@ class Shape:
                 if untimed:
                     self._play(buffers)
                     self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
-                    self.elsewhere.play(buffers)
+                    for _ in range(UNTIMED):
+                        self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
                 else:
                     buffers = self._grow(buffers, progress)

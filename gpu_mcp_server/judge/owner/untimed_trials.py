@@ -8,12 +8,11 @@ import numpy as np
 from ..catch_log import CATCHES
 from ..checks.fp64_check import InDouble
 from ..checks.robustness import Sameness
-from ..checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
+from ..checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, untimed_shape
 from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.compare import LARGE, numbers
-from ..numerics.input_views import input_memories
 from ..numerics.tensors import FLOATS, Array, symbols
 from ..verdicts import Judged, JudgeFailed, incorrect
 from .larger_shapes import LargerShapes
@@ -22,7 +21,8 @@ from .trial_room import TrialRoom
 SMALL = 1 << 18
 """Elements of a tensor up to which a declared shape is tried with every distribution, where hidden ones are as well."""
 SOME = 2
-"""Distributions that a larger declared shape is tried with; which ones is drawn. A first look tries as many at all."""
+"""Distributions that a larger declared shape is tried with; which ones is drawn. A first look tries as many at all.
+Where shapes are timed, each sees others between its rounds (judge/checks/distribution_rounds.py)."""
 UNEVEN = 32
 """Beyond which an odd size ends within a vector, a warp or a tile."""
 ORACLE_ELEMENTS = 1 << 22
@@ -80,9 +80,8 @@ class Trials(TrialRoom):
                 break
             self._hidden(self.hidden[number], number)
         self.larger.run()
-        failed = self._largest()
-        self.complete = not failed
-        return failed
+        self.complete = True
+        return None
 
     def _look(self) -> None:
         """Try two hidden shapes without ones, if there are such; the first has a large uneven size."""
@@ -103,22 +102,6 @@ class Trials(TrialRoom):
         if len(self.hidden) > self.shapes_tried:
             text = "larger shapes, other distributions and %d more hidden ones (a confirmation run tries them)"
             self.left_out[text % (len(self.hidden) - self.shapes_tried)] = None
-
-    def _largest(self) -> Optional[Dict[str, Any]]:
-        """Try the largest declared shape with other inputs too: what tells it by its size must be right there."""
-        other = self.task.get("distributions") != "declared" and any(may_vary(input_memories(self.task, self.largest)))
-        if self.largest == self.smallest or not other or not SMALL < elements(self.task, self.largest) <= LARGE:
-            return None
-        if self.late("other distributions at %s" % named_dims(self.largest)):
-            return None
-        table = self.sit(self.largest, hidden=False)
-        try:
-            self.play(table, "")
-        except Judged as judged:
-            return untimed_shape(table, judged)
-        self._distributions(table, SOME)
-        self.leave(table)
-        return None
 
     def untimed(self) -> List[Dict[str, Any]]:
         """Return the verdict at each declared shape that the tier wants, one checked call each, none timed."""
