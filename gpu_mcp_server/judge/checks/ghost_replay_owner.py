@@ -1,18 +1,11 @@
 """Ghost replay, the owner's side: an answer that stays right while the candidate's own kernels do nothing."""
 
-from typing import Any, Dict, List, Tuple
+from typing import List
 
-from ..channel.supervisor_client import Player
 from ..correctness.discrete_ties import Ties
-from ..correctness.replay_detector import History
-from ..devices.device import Buffers, Device
+from ..devices.device import Buffers
 from ..inputs.hidden_shapes import elements
-from ..numerics.input_views import input_memories
-from ..numerics.random_inputs import Well
-from ..numerics.tensors import symbols, tensors
-from ..timing.clock_overhead import Cost
-from ..timing.rounds import Rounds
-from ..timing.time_accounting import Ledger
+from ..timing.rounds import Rounds, Setup
 from ..timing.timed_pass import timed_pass
 from ..verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
@@ -20,14 +13,7 @@ TIES_S = 5.0
 """For elements that may tie. What kernels left undone is mostly explained by nothing, and takes all of it."""
 
 
-def ghost_replay(
-    task: Dict[str, Any],
-    device: Device,
-    players: Tuple[Player, Player],
-    costs: Dict[str, Cost],
-    well: Well,
-    ledger: Ledger,
-) -> str:
+def ghost_replay(setup: Setup) -> str:
     """Have the smallest shape answered once more as ever and once by ghosts; say what the ghosts' answer was.
 
     This is the last that the candidate is asked: its code may well crash on what its kernels left undone.
@@ -35,13 +21,9 @@ def ghost_replay(
     Raises:
         Judged: If the answer is right without the candidate's kernels.
     """
-    dims: Dict[str, int] = min(task["shapes"], key=lambda each: elements(task, each))
-    inputs, outputs = input_memories(task, dims), tensors(task["outputs"], dims)
-    candidate, reference = players
-    buffers = device.buffers(inputs, outputs, 1)
-    history = History(outputs, well, task["rtol"], task["atol"])
-    rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
-    rounds.open(buffers, dims, symbols(task))
+    task, candidate = setup.task, setup.candidate
+    rounds = Rounds(setup, min(task["shapes"], key=lambda each: elements(task, each)))
+    buffers = rounds.open(1)
     # The plain call shows that the candidate is right here, so a wrong ghost's answer says something.
     rounds.play(buffers)
     rounds.expect(buffers)

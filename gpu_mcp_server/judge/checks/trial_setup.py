@@ -54,11 +54,14 @@ def may_vary(inputs: Sequence[Tensor]) -> List[bool]:
 class Table:
     """One shape under trial: players, buffers and what was played."""
 
-    def __init__(self, rounds: Rounds, buffers: Buffers, dims: Dims, hidden: bool, *, larger: bool = False) -> None:
-        self.rounds, self.buffers, self.dims, self.hidden, self.larger = rounds, buffers, dims, hidden, larger
+    buffers: Buffers
+    """Once it is open."""
+
+    def __init__(self, rounds: Rounds, *, hidden: bool, larger: bool = False) -> None:
+        self.rounds, self.dims, self.hidden, self.larger = rounds, rounds.dims, hidden, larger
         self.failed: List[str] = []
         """Distributions with which it was wrong, where that does not decide."""
-        self.declared: Sequence[Tensor] = buffers.inputs
+        self.declared: Sequence[Tensor] = rounds.inputs
 
 
 def untimed_shape(table: Table, judged: Optional[Judged]) -> Dict[str, Any]:

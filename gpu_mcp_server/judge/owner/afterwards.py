@@ -59,7 +59,7 @@ def survey(trials: Trials, shapes: Sequence[Dict[str, Any]]) -> str:
         if verdict is None:
             # The verdict is known by now, so the survey may not hold the GPU for long.
             late = time.monotonic() - begin > SURVEY_S
-            verdict = "" if late or trials.players[0].lost else _tried(trials, dims)
+            verdict = "" if late or trials.setup.candidate.lost else _tried(trials, dims)
         # The survey helps an author to find a bug; it accuses nobody on one untimed call.
         found["" if verdict == "cheat" else verdict].append(named_dims(dims))
     parts = [told[verdict] + _some(names) for verdict, names in found.items() if names]

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ..numerics.element_loops import ELEMENTS
 from ..numerics.input_views import described_layouts
 from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean, weighted_speedup
+from ..timing.rounds import Setup
 from ..timing.time_accounting import Ledger
 from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, where_of
 from .afterwards import recall, survey
@@ -143,14 +144,13 @@ class Owner:
             with self.ledger.part("start"):
                 self.players.start(device, candidate, reference)
             self.overhead_s += self.ledger.besides_s()
-            pair = (candidate, reference)
-            room = (self.task, device, pair, self.players.costs, self.well, self.ledger, self.robustness)
-            trials = Trials(self.hidden, *room)
-            self.shapes = self._shapes(trials, device, pair)
+            setup = self._setup(device, candidate, reference)
+            trials = Trials(setup, self.robustness, self.hidden)
+            self.shapes = self._shapes(trials, setup)
             if self.robustness.found and all(shape["verdict"] == "correct" for shape in self.shapes):
                 with self.ledger.undivided("trials"):
                     recall(trials)
-            self._replay(self.shapes, device, pair)
+            self._replay(self.shapes, setup)
             self._look_alone(device, candidate)
         except Judged as judged:
             verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
@@ -173,11 +173,13 @@ class Owner:
         device = device_of(self.task, self.well)
         try:
             self.players.start(device, candidate, reference)
-            pair = (candidate, reference)
-            found = search_writes(self.task, device, pair, self.players.costs, self.well, self.ledger, self.hidden)
+            found = search_writes(self._setup(device, candidate, reference), self.hidden)
         except (Judged, JudgeFailed) as error:
             return {"mode": "writes", "writes": [], "ended": str(error)[:300]}
         return dict(found, mode="writes")
+
+    def _setup(self, device: Device, candidate: Player, reference: Player) -> Setup:
+        return Setup(self.task, device, candidate, reference, self.players.costs, self.well, self.ledger)
 
     def _result(
         self, device: Device, trials: Optional[Trials], found: "Found", state: Dict[str, Dict[str, Any]]
@@ -225,7 +227,7 @@ class Owner:
             shape["calls"] = one["calls"]
         return weighted_speedup(gains, [s["calls"] * s["reference"]["median_us"] for s in self.shapes])
 
-    def _shapes(self, trials: Trials, device: Device, pair: Tuple[Player, Player]) -> List[Dict[str, Any]]:
+    def _shapes(self, trials: Trials, setup: Setup) -> List[Dict[str, Any]]:
         """Return the verdicts at the declared shapes, as far as the tier goes and until one is not correct.
 
         Raises:
@@ -238,13 +240,13 @@ class Owner:
         self.task["infinite"] = trials.infinite
         for number, dims in enumerate(self.task["shapes"]):
             self.at = self._name(dims) + ": "
-            self.shapes.append(self._shape(number, dims, device, pair))
+            self.shapes.append(self._shape(number, setup))
             if self.shapes[-1]["verdict"] != "correct":
                 break
         self.at = ""
         return self.shapes
 
-    def _replay(self, shapes: List[Dict[str, Any]], device: Device, pair: Tuple[Player, Player]) -> None:
+    def _replay(self, shapes: List[Dict[str, Any]], setup: Setup) -> None:
         """See whether a correct candidate falls back to a library where the problem forbids it.
 
         Raises:
@@ -259,7 +261,7 @@ class Owner:
         from ..checks.ghost_replay_owner import ghost_replay
 
         with self.ledger.undivided("trials"):
-            self.ghost = ghost_replay(self.task, device, pair, self.players.costs, self.well, self.ledger)
+            self.ghost = ghost_replay(setup)
 
     def _look_alone(self, device: Device, candidate: Player) -> None:
         """End a correct candidate, and see whether the reference is faster without it."""
@@ -289,7 +291,7 @@ class Owner:
             return "correct; not timed: %s" % self.task["untimed"]
         return "no overall speed-up: not timed at %s" % "; ".join(untimed) if untimed else ""
 
-    def _shape(self, number: int, dims: Dict[str, int], device: Device, pair: Tuple[Player, Player]) -> Dict[str, Any]:
+    def _shape(self, number: int, setup: Setup) -> Dict[str, Any]:
         total = len(self.task["shapes"])
 
         def progress(text: str, part: float) -> None:
@@ -300,8 +302,7 @@ class Owner:
 
         left = self.overhead_s - self.ledger.besides_s()
         share_s = max(0.0, left) / (total - number)
-        owed = (self.players.costs, self.well, self.ledger, share_s, self.robustness)
-        shape = Shape(self.task, number, device, pair, *owed)
+        shape = Shape(setup, number, share_s, self.robustness)
         self.judged.append(shape)
         return shape.judge(progress)
 

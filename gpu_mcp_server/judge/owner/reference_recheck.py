@@ -10,7 +10,6 @@ from typing import Any, Dict, List
 
 from ..devices.device import Buffers
 from ..numerics.stats import median
-from ..numerics.tensors import symbols
 from .shape_judge import Shape
 
 ROUNDS, MORE_ROUNDS = 3, 6
@@ -38,8 +37,7 @@ class Alone:
         if shape.series is None or not self.result.get("speedup"):
             return
         rounds.present, rounds.passes = (rounds.reference,), shape.series.passes
-        buffers = shape.device.buffers(shape.inputs, shape.outputs, shape.sets)
-        rounds.open(buffers, shape.dims, symbols(shape.task))
+        buffers = rounds.open(shape.sets)
         deadline = time.monotonic() + MOST_S
         for count in (ROUNDS, MORE_ROUNDS):
             first = [] if self.taken_us else [self._round_s(buffers)]  # its memory is new

@@ -4,7 +4,6 @@ import math
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..catch_log import CATCHES
-from ..channel.supervisor_client import Player
 from ..checks.distribution_rounds import Elsewhere
 from ..checks.fp64_check import InDouble
 from ..checks.interrupted_rounds import STOPPED_CALLS, Interruption, stops
@@ -12,21 +11,15 @@ from ..checks.robustness import Robustness
 from ..checks.stream_order_rounds import Separation
 from ..checks.strict_precision import Strict
 from ..correctness.own_check import LATE_UNSEEN
-from ..correctness.replay_detector import History
-from ..correctness.suite_rule import SuiteRule
-from ..devices.device import Buffers, Device
+from ..devices.device import Buffers
 from ..numerics.error_location import ordinal
-from ..numerics.input_views import input_memories
-from ..numerics.random_inputs import Well
 from ..numerics.stats import median
-from ..numerics.tensors import symbols, tensors
-from ..timing.clock_overhead import Cost, empty_pass
+from ..timing.clock_overhead import empty_pass
 from ..timing.machine_state import Watch
-from ..timing.rounds import Round, Rounds
+from ..timing.rounds import Round, Rounds, Setup
 from ..timing.serial_calls import OneByOne
 from ..timing.series import FEWEST_ROUNDS, LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
-from ..timing.time_accounting import Ledger
 from ..verdicts import Judged, TooLarge, megabytes, where_of
 from .gated_series import ENOUGH, LEAST_S, GatedSeries, Pace
 from .shape_times import ShapeTimes, short_round
@@ -57,29 +50,15 @@ LONG = 1.3
 class Shape:
     """Judges the candidate at one shape."""
 
-    def __init__(
-        self,
-        task: Dict[str, Any],
-        number: int,
-        device: Device,
-        players: Tuple[Player, Player],
-        costs: Dict[str, Cost],
-        well: Well,
-        ledger: Ledger,
-        overhead_s: float,
-        robustness: Robustness,
-    ) -> None:
-        self.ledger = ledger
-        self.goal = Goal.of(task, ledger.besides_s() + overhead_s)
+    def __init__(self, setup: Setup, number: int, overhead_s: float, robustness: Robustness) -> None:
+        task, device, well, costs = setup.task, setup.device, setup.well, setup.costs
+        self.ledger = setup.ledger
+        self.goal = Goal.of(task, self.ledger.besides_s() + overhead_s)
         self.number = number
         """Of the shape among the task's."""
-        dims: Dict[str, int] = task["shapes"][number]
-        self.task, self.dims, self.device = task, dims, device
-        self.inputs, self.outputs = input_memories(task, dims), tensors(task["outputs"], dims)
-        self.costs = costs
-        history = History(self.outputs, well, task["rtol"], task["atol"])
-        self.rounds = Rounds(device, *players, costs, history, float(task["round_timeout_s"]), ledger)
-        self.rounds.suite_rule = SuiteRule.from_task(task, dims)
+        self.task, self.device, self.costs = task, device, costs
+        self.rounds = Rounds(setup, task["shapes"][number])
+        self.dims, self.inputs, self.outputs = self.rounds.dims, self.rounds.inputs, self.rounds.outputs
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
         self.one_by_one = OneByOne(self.rounds, well)
         self.separation = Separation(self.rounds, well, str(task["candidate"]))
@@ -154,9 +133,7 @@ class Shape:
 
     def _open(self, sets: int) -> Buffers:
         self.sets = sets
-        buffers = self.device.buffers(self.inputs, self.outputs, sets)
-        self.rounds.open(buffers, self.dims, symbols(self.task))
-        return buffers
+        return self.rounds.open(sets)
 
     def _room(self) -> Tuple[int, int]:
         """Return how many calls' buffers a round has room for, as usual and where it would be too short otherwise."""

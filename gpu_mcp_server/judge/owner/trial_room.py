@@ -1,24 +1,15 @@
 """A candidate under trial: the shapes that it is tried at, what was played there, and what was found."""
 
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from ..catch_log import CATCHES
-from ..channel.supervisor_client import Player
 from ..checks.distribution_rounds import answered
 from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness
 from ..checks.trial_setup import Table, named_dims
-from ..correctness.replay_detector import History
-from ..correctness.suite_rule import SuiteRule
-from ..devices.device import Device
 from ..inputs.hidden_shapes import Dims, elements
-from ..numerics.input_views import input_memories
-from ..numerics.random_inputs import Well
-from ..numerics.tensors import symbols, tensors
-from ..timing.clock_overhead import Cost
-from ..timing.rounds import Rounds
-from ..timing.time_accounting import Ledger
+from ..timing.rounds import Rounds, Setup
 from ..verdicts import Judged, ReferenceFailed
 
 KEPT_BYTES = 256 << 20
@@ -34,25 +25,16 @@ HINT = "; if kernels need not take such sizes, add a constraint to the problem (
 class TrialRoom:
     """Has a candidate tried, call by call, and remembers what came of it."""
 
-    def __init__(
-        self,
-        task: Dict[str, Any],
-        device: Device,
-        players: Tuple[Player, Player],
-        costs: Dict[str, Cost],
-        well: Well,
-        ledger: Ledger,
-        robustness: Robustness,
-    ) -> None:
-        self.task, self.device, self.players, self.costs = task, device, players, costs
-        self.well, self.ledger, self.robustness = well, ledger, robustness
+    def __init__(self, setup: Setup, robustness: Robustness) -> None:
+        self.setup, self.robustness = setup, robustness
+        self.task, self.device, self.well = setup.task, setup.device, setup.well
         self.entries: List[Dict[str, Any]] = []
         self.errors: Dict[str, Any] = {}
         """By output, of candidate and reference against double precision."""
         self.notes: Dict[str, None] = {}
         self.left_out: Dict[str, None] = {}
         self.begin, self.own_s = time.monotonic(), 0.0
-        self.smallest: Dims = min(task["shapes"], key=lambda dims: elements(task, dims))
+        self.smallest: Dims = min(self.task["shapes"], key=lambda dims: elements(self.task, dims))
         self.infinite = False
         """Whether the reference's answer to inputs as declared has infinities."""
         self.peak_bytes = 0
@@ -70,15 +52,9 @@ class TrialRoom:
 
     def sit(self, dims: Dims, *, hidden: bool, larger: bool = False) -> Table:
         """Open a shape."""
-        inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
-        buffers = self.device.buffers(inputs, outputs, 1)
-        history = History(outputs, self.well, self.task["rtol"], self.task["atol"])
-        limit_s = float(self.task["round_timeout_s"])
-        rounds = Rounds(self.device, *self.players, self.costs, history, limit_s, self.ledger)
-        rounds.suite_rule = SuiteRule.from_task(self.task, dims)
-        table = Table(rounds, buffers, dims, hidden, larger=larger)
+        table = Table(Rounds(self.setup, dims), hidden=hidden, larger=larger)
         try:
-            rounds.open(buffers, dims, symbols(self.task))
+            table.buffers = table.rounds.open(1)
         except Judged as judged:
             raise self.failure_at(judged, table, "") from None
         return table

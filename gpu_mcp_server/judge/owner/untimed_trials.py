@@ -7,13 +7,14 @@ import numpy as np
 
 from ..catch_log import CATCHES
 from ..checks.fp64_check import InDouble
-from ..checks.robustness import Sameness
+from ..checks.robustness import Robustness, Sameness
 from ..checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, untimed_shape
 from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.compare import LARGE, numbers
 from ..numerics.tensors import FLOATS, Array, symbols
+from ..timing.rounds import Setup
 from ..verdicts import Judged, JudgeFailed, incorrect
 from .larger_shapes import LargerShapes
 from .trial_room import TrialRoom
@@ -32,8 +33,8 @@ REPEATS = 2
 class Trials(TrialRoom):
     """Tries a candidate where nothing is timed, cheapest first."""
 
-    def __init__(self, hidden: Sequence[Dims], *room: Any) -> None:
-        super().__init__(*room)
+    def __init__(self, setup: Setup, robustness: Robustness, hidden: Sequence[Dims]) -> None:
+        super().__init__(setup, robustness)
         self.hidden = hidden
         self.shapes_tried = 0
         self.larger = LargerShapes(self)

@@ -4,50 +4,37 @@ Inputs are read-only where candidates are judged, so one that writes to them cra
 was judged before; what is found here names the cause, and no verdict follows from it.
 """
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 from ..channel.supervisor_client import Player
-from ..correctness.replay_detector import History
-from ..devices.device import Device
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.input_views import input_memories, input_views
-from ..numerics.random_inputs import Well
-from ..numerics.tensors import symbols, tensors
-from ..timing.clock_overhead import Cost
-from ..timing.rounds import Rounds
-from ..timing.time_accounting import Ledger
+from ..timing.rounds import Rounds, Setup
 from ..verdicts import Judged
 
 MOST_SHAPES = 4
 """Declared or hidden; a write to an input is seldom one that happens at few shapes."""
 
 
-def search_writes(
-    task: Dict[str, Any],
-    device: Device,
-    players: Tuple[Player, Player],
-    costs: Dict[str, Cost],
-    well: Well,
-    ledger: Ledger,
-    hidden: Sequence[Dims],
-) -> Dict[str, Any]:
+def search_writes(setup: Setup, hidden: Sequence[Dims]) -> Dict[str, Any]:
     """Call a candidate at some shapes until an input has changed or it has ended; return what changed.
 
     Raises:
         JudgeFailed: If the reference cannot make inputs.
     """
+    task = setup.task
     declared: List[Dims] = sorted(task["shapes"], key=lambda dims: elements(task, dims))
     for dims in [*declared[:1], *hidden, *declared[1:]][:MOST_SHAPES]:
-        buffers: Any = device.buffers(input_memories(task, dims), tensors(task["outputs"], dims), 1)
-        history = History(buffers.outputs, well, task["rtol"], task["atol"])
-        rounds = Rounds(device, *players, costs, history, float(task["round_timeout_s"]), ledger)
-        ended = ""
+        rounds, ended = Rounds(setup, dims), ""
         try:
-            rounds.open(buffers, dims, symbols(task))
+            buffers: Any = rounds.open(1)
+        except Judged as judged:
+            return {"writes": [], "ended": judged.reason[:300]}
+        try:
             rounds.draw(buffers)
             buffers.poison()
             buffers.publish()
-            ended = _called(players[0], rounds.timeout_s)
+            ended = _called(setup.candidate, rounds.timeout_s)
         except Judged as judged:
             ended = judged.reason
         counts: List[int] = buffers.count_changes()

@@ -17,6 +17,9 @@ from ..devices.device import Buffers, Device, RoundCheck
 from ..inputs.problem_inputs import draw
 from ..numerics.compare import LARGE, compare, describe
 from ..numerics.error_location import grid
+from ..numerics.input_views import input_memories
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import symbols, tensors
 from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
 from .clock_overhead import Cost
 from .extra_rounds import ONTO_JUNK, is_right_onto_zeros, other_masks, written_onto
@@ -52,24 +55,30 @@ def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:
     return reply
 
 
+class Setup(NamedTuple):
+    """What every shape of a job is judged with."""
+
+    task: Dict[str, Any]
+    device: Device
+    candidate: Player
+    reference: Player
+    costs: Dict[str, Cost]
+    """Of empty passes, by role."""
+    well: Well
+    ledger: Ledger
+
+
 class Rounds:
     """Plays rounds at one shape."""
 
-    def __init__(
-        self,
-        device: Device,
-        candidate: Player,
-        reference: Player,
-        costs: Dict[str, Cost],
-        history: History,
-        timeout_s: float,
-        ledger: Ledger,
-    ) -> None:
-        self.ledger = ledger
-        self.device, self.candidate, self.reference = device, candidate, reference
-        self.present: Tuple[Player, ...] = (reference, candidate)
+    def __init__(self, setup: Setup, dims: Dict[str, int]) -> None:
+        self.task, self.device, self.candidate, self.reference, self.costs, well, self.ledger = setup
+        self.dims = dims
+        self.inputs, self.outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
+        self.history = History(self.outputs, well, self.task["rtol"], self.task["atol"])
+        self.timeout_s = float(self.task["round_timeout_s"])
+        self.present: Tuple[Player, ...] = (self.reference, self.candidate)
         """Who maps the buffers: the reference alone once the candidate has been ended."""
-        self.costs, self.history, self.timeout_s = costs, history, timeout_s
         self.number = 0
         self.passes = 1
         """How often the reference goes through the inputs of a round, where once would be too short to time."""
@@ -84,13 +93,13 @@ class Rounds:
         """The most memory that the reference ever had, as it says itself."""
         self.watch: Optional[Watch] = None
         """Looks at the machine around timed rounds."""
-        self.prepared = not candidate.prepare_s
+        self.prepared = not self.candidate.prepare_s
         """Whether the candidate has made its first, untimed call at this shape."""
         self.forgives: Optional[Callable[[Buffers, RoundCheck], RoundCheck]] = None
         """What of a comparison is held against the candidate all the same, by double precision."""
         self.picks: Optional[Callable[[RoundCheck], RoundCheck]] = None
         """Which wrong calls of a round are looked at, where not all are."""
-        self.suite_rule: Optional[SuiteRule] = None
+        self.suite_rule = SuiteRule.from_task(self.task, dims)
         """Told beside a wrong answer."""
         self.strides: Any = None
         """What the candidate said of its results' layout in its first call."""
@@ -98,17 +107,20 @@ class Rounds:
         """In what a model's weights are not the problem's, as the candidate says: for the reason of a wrong answer."""
         self.twice = True
         """Whether where an answer is wrong is looked at in two calls before it is told."""
-        self.ties: Union[Ties, OwnCheck] = Ties(reference, history.well, history.rtol, history.atol, timeout_s)
-        if device.own_check:
-            self.ties = OwnCheck(reference, history.well, timeout_s)
+        self.ties: Union[Ties, OwnCheck] = Ties(
+            self.reference, well, self.history.rtol, self.history.atol, self.timeout_s
+        )
+        if self.device.own_check:
+            self.ties = OwnCheck(self.reference, well, self.timeout_s)
 
-    def open(self, buffers: Buffers, dims: Dict[str, int], order: Sequence[str]) -> None:
-        """Have the players map `buffers`, and freeze them."""
-        sizes = [dims[name] for name in order]
+    def open(self, sets: int) -> Buffers:
+        """Return buffers for so many calls, which the players map; freeze them."""
+        buffers = self.device.buffers(self.inputs, self.outputs, sets)
+        sizes = [self.dims[name] for name in symbols(self.task)]
         for player in self.present:
             player.thaw()
             fields, descriptors = buffers.describe(player.role)
-            player.tell("open", descriptors, dims=sizes, named_dims=dims, **fields)
+            player.tell("open", descriptors, dims=sizes, named_dims=self.dims, **fields)
         for player in self.present:
             reply = player.hear(OPEN_S)
             if player is self.reference:
@@ -118,6 +130,7 @@ class Rounds:
             self._note(reply)
             player.freeze()
         buffers.take_strides(self.strides)
+        return buffers
 
     def _prepare(self, buffers: Buffers) -> None:
         """Have the candidate make its first call at this shape, untimed: compilers run then."""

@@ -21,23 +21,13 @@ class Reference:
     def __init__(self, *takes_us: float, passes: int = 1) -> None:
         self.takes_us, self.closed, self.opened_for = list(takes_us), 0, ()
         self.reference, self.present, self.passes = "the reference", ("the reference", "the candidate"), 0
-        series, device = SimpleNamespace(passes=passes), SimpleNamespace(buffers=self.buffers)
-        more: dict[str, Any] = {
-            "inputs": [],
-            "outputs": [],
-            "dims": {},
-            "sets": 10,
-            "task": {"inputs": [], "outputs": []},
-        }
-        self.shape: Any = SimpleNamespace(rounds=self, series=series, device=device, **more)
+        self.shape: Any = SimpleNamespace(rounds=self, series=SimpleNamespace(passes=passes), sets=10)
         self.result: dict[str, Any] = {"speedup": 2.0, "speedup_low": 1.9, "notes": [], "samples": {}}
         self.result |= {"candidate": {"median_us": 50.0}, "reference": {"median_us": 100.0, "low_us": 95.0}}
 
-    def buffers(self, *of: Any) -> Any:
-        return SimpleNamespace(poison=lambda: None)
-
-    def open(self, *of: Any) -> None:
+    def open(self, sets: int) -> Any:
         self.opened_for = self.present
+        return SimpleNamespace(poison=lambda: None)
 
     def expect(self, buffers: Any) -> float:
         return (self.takes_us.pop(0) if len(self.takes_us) > 1 else self.takes_us[0]) * 10 * US

@@ -171,7 +171,8 @@ def shape_of(passes: clock_overhead.Cost) -> shape_judge.Shape:
     task |= {"max_rounds": 9, "budget_s": 1, "framework": "torch", "candidate": "library"}
     costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
     well, robust = random_inputs.Well("00" * 32), robustness.Robustness(task)
-    return shape_judge.Shape(task, 0, device, (candidate, reference), costs, well, log, 1.0, robust)
+    setup = rounds.Setup(task, device, candidate, reference, costs, well, log)
+    return shape_judge.Shape(setup, 0, 1.0, robust)
 
 
 def test_rounds_last_four_times_as_long_as_an_empty_pass():
