@@ -1,7 +1,7 @@
 """Runs a Python program and writes down the calls of one operator, function, module or kernel, with their inputs.
 
-Laid into the job as a file, with python_profile, program_hooks, call_records and kernel_launches, and run by the
-program's own interpreter: `capture_calls.py PLAN FOLDER SCRIPT|-m MODULE|-c TEXT ARGUMENTS`. PLAN is JSON: `kind`,
+Laid into the job as a file, with python_profile and `package_files.CALL_FILES`, and run by the program's own
+interpreter: `capture_calls.py PLAN FOLDER SCRIPT|-m MODULE|-c TEXT ARGUMENTS`. PLAN is JSON: `kind`,
 `target`, `record_s`, `sets`, `sample_bytes`, `each_bytes`.
 """
 
@@ -32,7 +32,7 @@ class CallRecorder:
 
     def __init__(self, torch: Any, plan: Dict[str, Any], folder: str) -> None:
         self.torch, self.plan, self.folder = torch, plan, folder
-        self.records: Any = importlib.import_module("call_records")
+        self.records: Any = importlib.import_module("call_writer")
         self.writer = self.records.SampleWriter(plan["sample_bytes"], plan["each_bytes"])
         self.sets: Dict[Any, Dict[str, Any]] = {}
         self.seen: Dict[str, int] = {}
@@ -258,7 +258,7 @@ class LaunchRecorder:
 
     def __init__(self, recorder: CallRecorder) -> None:
         self.recorder, self.records = recorder, recorder.records
-        self.launches: Any = importlib.import_module("kernel_launches")
+        self.launches: Any = importlib.import_module("launch_hooks")
         self.forms: Dict[Any, Tuple[List[str], List[str]]] = {}
         """By types, sizes and values of the arguments: those that a launch writes."""
 

@@ -1,7 +1,6 @@
 """Puts judged kernels into a running program: for an operator, function, forward or Triton kernel, at known calls.
 
-Lies in an overlay's folder beside `overlay.json`, the candidates, program_hooks, launcher_call, kernel_launches and
-call_records;
+Lies in an overlay's folder beside `overlay.json`, the candidates, launcher_call and `package_files.CALL_FILES`;
 `sitecustomize` of that folder installs it, so that a program runs without it where PYTHONPATH does not name the folder.
 A call with other types, sizes, steps or values than a kernel was judged at goes to what was there before: the program's
 own code, or a kernel put in earlier. While a kernel runs no other answers, so that it runs as it was judged.
@@ -38,7 +37,7 @@ class Overlay:
     def __init__(self, plan: Dict[str, Any]) -> None:
         self.plan = plan
         self.torch: Any = importlib.import_module("torch")
-        self.records: Any = importlib.import_module("call_records")
+        self.records: Any = importlib.import_module("call_writer")
         self.calls = self.passed_on = 0
         self._models: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
         self._cases = {self.records.key_of_recorded(case): case for case in plan["cases"]}
@@ -91,7 +90,7 @@ class Overlay:
 
     def launch(self, kernel: Any, grid: Any, args: Any, kwargs: Any, original: Any) -> Any:
         """Answer a launch of a Triton kernel where it is known: the answers go where the program's kernel writes."""
-        launches: Any = importlib.import_module("kernel_launches")
+        launches: Any = importlib.import_module("launch_hooks")
         named = launches.named_arguments(args, kwargs)
         if getattr(RUNNING, "busy", False) or any(name not in named for name in self.plan["written"]):
             return original(*args, **kwargs)
@@ -265,7 +264,7 @@ def replaced_function(overlay: Overlay, function: Any) -> Any:
 
 def replaced_kernel(overlay: Overlay, kernel: Any) -> Any:
     """Return a Triton kernel whose launches the judged one answers where it can."""
-    launches: Any = importlib.import_module("kernel_launches")
+    launches: Any = importlib.import_module("launch_hooks")
     return launches.hook_launches(kernel, functools.partial(overlay.launch, kernel))
 
 

@@ -1,87 +1,22 @@
-"""Calls of a program's operators, functions and modules as JSON beside safetensors, and back.
+"""Calls of a program's operators, functions and modules, read back from JSON beside safetensors.
 
-Stands alone: the same file lies beside a program whose calls are recorded, and in an overlay that replaces them.
+Stands alone: the same file lies, with workers/call_writer.py, which writes them, beside a program whose calls are
+recorded, and in an overlay that replaces them.
 """
 
-import ctypes
 import importlib
 import json
-import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List
 
 torch: Any = importlib.import_module("torch")
 
 DEEPEST = 24
 """Values within values, and modules within modules."""
-MAIN = "program_main"
-"""Module name under which the definitions of the program's script are imported."""
-QUANTILES, SAMPLED = 129, 65536
-"""Quantiles kept of a tensor that is too large, and the most values to compute them from."""
 TYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
 """Source: safetensors' format description, https://github.com/huggingface/safetensors, README, "Format"."""
-WEIGHT_BYTES = 1024
-"""Largest parameter whose values are kept; of a larger one the quantiles are."""
-VARIED = ("float64", "float32", "float16", "bfloat16")
-"""Types whose recorded values are varied."""
-TORCH = ("dtype", "layout", "memory_format")
-
-
-class NotRecordable(Exception):
-    """A value has no form that can be written down; the words say which."""
-
-
-def is_plain(value: Any) -> bool:
-    """Say whether a value is written down as it is."""
-    return kind_of_value(value) in ("NoneType", "bool", "int", "str") or (is_float(value) and math.isfinite(value))
-
-
-def kind_of_value(value: Any) -> str:
-    """Return the name of a value's type."""
-    return str(value.__class__.__name__)
-
-
-def is_float(value: Any) -> bool:
-    """Say whether a value is one of Python's floats."""
-    return kind_of_value(value) == "float"
-
-
-class Skeleton:
-    """The arguments of calls with holes for tensors and plain values: what calls of one kind have in common."""
-
-    def __init__(self) -> None:
-        self.tensors: List[Any] = []
-        self.leaves: List[Any] = []
-
-    def take(self, value: Any, depth: int = 0) -> Any:
-        """Return a value with its tensors and plain values taken out.
-
-        Raises:
-            NotRecordable: If it is of no known kind.
-        """
-        if depth > DEEPEST:
-            raise NotRecordable("a value that is nested more than %d deep" % DEEPEST)
-        if torch.is_tensor(value):
-            self.tensors.append(value)
-            return {"tensor": len(self.tensors) - 1}
-        if is_plain(value):
-            self.leaves.append(value)
-            return {"leaf": len(self.leaves) - 1}
-        if is_float(value):
-            return {"float": repr(value)}
-        if isinstance(value, (tuple, list)):
-            kind = "list" if isinstance(value, list) else "tuple"
-            return {kind: [self.take(each, depth + 1) for each in items_of(value)]}
-        if kind_of_value(value) == "dict" and all(isinstance(key, str) for key in value):
-            return {"dict": {key: self.take(each, depth + 1) for key, each in value.items()}}
-        for kind in TORCH:
-            if isinstance(value, getattr(torch, kind)):
-                return {"torch": str(value).replace("torch.", "")}
-        if isinstance(value, torch.device):
-            return {"device": str(value)}
-        raise NotRecordable("an argument of type %s" % kind_of_value(value))
 
 
 def fill(skeleton: Any, tensors: List[Any], leaves: List[Any]) -> Any:
@@ -103,15 +38,6 @@ def fill(skeleton: Any, tensors: List[Any], leaves: List[Any]) -> Any:
     return listed if kind == "list" else tuple(listed)
 
 
-def about_tensor(value: Any) -> Dict[str, Any]:
-    """Return type, sizes and steps of a tensor, by which calls are told apart."""
-    return {
-        "dtype": str(value.dtype).replace("torch.", ""),
-        "shape": [int(size) for size in value.shape],
-        "strides": [int(step) for step in value.stride()],
-    }
-
-
 def tensors_in(found: Any, depth: int = 0) -> List[Any]:
     """Return the tensors of an answer in order, out of its tuples, lists and dictionaries."""
     if torch.is_tensor(found):
@@ -126,64 +52,6 @@ def items_of(value: Any) -> List[Any]:
     return [*(value.values() if hasattr(value, "values") else value)]
 
 
-class SampleWriter:
-    """Collects samples of tensors within a limit, as one safetensors file."""
-
-    def __init__(self, most_bytes: int, most_each: int) -> None:
-        self.left, self.most_each = most_bytes, most_each
-        self.header: Dict[str, Any] = {}
-        self.parts: List[bytes] = []
-        self.at = 0
-
-    def add(self, name: str, value: Any, most: Optional[int] = None) -> Dict[str, Any]:
-        """Keep a tensor's values, or their quantiles where it is too large; return how it is made again.
-
-        Args:
-            name: Of the sample.
-            value: The tensor.
-            most: Bytes of it that are kept; as many as of each unless given.
-
-        Raises:
-            NotRecordable: If it is too large and its values are no floats.
-        """
-        about = about_tensor(value)
-        if about["dtype"] not in TYPES:
-            raise NotRecordable("a tensor of %s" % about["dtype"])
-        wide = [at for at, (size, step) in enumerate(zip(value.shape, value.stride())) if size > 1 and step == 0]
-        for at in wide:  # expanded: one value stands for all
-            value = value.narrow(at, 0, 1)
-        count = value.numel() * value.element_size()
-        if count <= min(self.left, self.most_each if most is None else most):
-            kept = value.detach().to("cpu").contiguous()
-            self.left -= count
-            self.header[name] = {
-                "dtype": TYPES[about["dtype"]], "shape": list(kept.shape), "data_offsets": [self.at, self.at + count],
-            }  # fmt: skip
-            self.parts.append(ctypes.string_at(kept.data_ptr(), count) if count else b"")
-            self.at += count
-            fixed = about["dtype"] not in VARIED or bool(torch.isinf(kept).any())
-            return dict(about, stored=name, fixed=fixed)
-        if about["dtype"] not in VARIED:
-            text = "%s%s has %d bytes; indices and masks may have %d each, and %d are left for all"
-            raise NotRecordable(text % (about["dtype"], about["shape"], count, self.most_each, self.left))
-        return dict(about, quantiles=quantiles_of(value), fixed=False)
-
-    def content(self) -> bytes:
-        """Return the file."""
-        header = json.dumps(self.header).encode()
-        header += b" " * (-len(header) % 8)
-        return len(header).to_bytes(8, "little") + header + b"".join(self.parts)
-
-
-def quantiles_of(value: Any) -> List[float]:
-    """Return quantiles of a tensor's values, least and greatest among them."""
-    flat = value.detach().reshape(-1)
-    step = max(1, flat.numel() // SAMPLED)
-    some = torch.nan_to_num(flat[::step].to("cpu", torch.float64)).sort().values
-    places = torch.linspace(0, some.numel() - 1, QUANTILES).round().long()
-    return [float(v) for v in some[places]]
-
-
 def read_samples(content: bytes) -> Dict[str, Any]:
     """Return the tensors of a safetensors file by name."""
     size = int.from_bytes(content[:8], "little")
@@ -196,73 +64,6 @@ def read_samples(content: bytes) -> Dict[str, Any]:
         flat = torch.frombuffer(bytearray(content[first:last]), dtype=dtype) if last > first else None
         found[name] = torch.empty(about["shape"], dtype=dtype) if flat is None else flat.reshape(about["shape"])
     return found
-
-
-_USUAL: Any = frozenset(torch.nn.Module().__dict__)
-
-
-def describe_module(module: Any, writer: Optional[SampleWriter], prefix: str = "", depth: int = 0) -> Dict[str, Any]:
-    """Return what a module is made of: its class, plain attributes, weights by type and size, children.
-
-    Without a writer values of weights are left out; `prefix` stands before their names.
-
-    Raises:
-        NotRecordable: If an attribute has no form that can be written down.
-    """
-    if depth > DEEPEST:
-        raise NotRecordable("a module that is nested more than %d deep" % DEEPEST)
-    own: Dict[str, Any] = {}
-    for name, value in module.__dict__.items():
-        if name in _USUAL and name != "training":
-            continue
-        try:
-            own[name] = plain_value(value)
-        except NotRecordable as error:
-            raise NotRecordable("%s, the attribute %s of %s" % (error, name, type(module).__name__)) from None
-    found: Dict[str, Any] = {"class": name_of(type(module)), "own": own}
-    for kind, most in (("parameters", WEIGHT_BYTES), ("buffers", None)):
-        found[kind] = {
-            name: _about_weight(writer, prefix + name, value, most)
-            for name, value in getattr(module, "_" + kind).items()
-        }
-    found["transient"] = sorted(module._non_persistent_buffers_set)
-    found["children"] = {
-        name: None if child is None else describe_module(child, writer, "%s%s." % (prefix, name), depth + 1)
-        for name, child in module._modules.items()
-    }
-    return found
-
-
-def _about_weight(writer: Optional[SampleWriter], name: str, value: Any, most: Optional[int]) -> Any:
-    if value is None or writer is None:
-        return value if value is None else about_tensor(value)
-    return writer.add("weight." + name, value, most)
-
-
-def plain_value(value: Any, depth: int = 0) -> Any:
-    """Return an attribute's value as JSON; raise `NotRecordable` if it is of no known kind."""
-    if depth > DEEPEST:
-        raise NotRecordable("a value that is nested more than %d deep" % DEEPEST)
-    if is_plain(value):
-        return {"value": value}
-    if is_float(value):
-        return {"float": repr(value)}
-    if isinstance(value, (tuple, list)):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [plain_value(each, depth + 1) for each in items_of(value)]}
-    if kind_of_value(value) == "dict" and all(isinstance(key, str) for key in value):
-        return {"dict": {key: plain_value(each, depth + 1) for key, each in value.items()}}
-    for kind in TORCH:
-        if isinstance(value, getattr(torch, kind)):
-            return {"torch": str(value).replace("torch.", "")}
-    if torch.is_tensor(value) or isinstance(value, (torch.device, torch.nn.Module)):
-        raise NotRecordable("a %s" % kind_of_value(value))
-    if callable(value) and hasattr(value, "__qualname__"):
-        return {"name": name_of(value)}
-    if hasattr(value, "__dict__") and not callable(value):
-        own = {key: plain_value(each, depth + 1) for key, each in value.__dict__.items()}
-        return {"object": name_of(type(value)), "own": own}
-    raise NotRecordable("a value of type %s" % kind_of_value(value))
 
 
 def value_of(plain: Any) -> Any:
@@ -284,14 +85,6 @@ def value_of(plain: Any) -> Any:
     return getattr(torch, inner) if kind == "torch" else float(inner) if kind == "float" else inner
 
 
-def name_of(value: Any) -> str:
-    """Return `module:name` of a class or function; raise `NotRecordable` if it cannot be found again by it."""
-    name, inside = str(value.__qualname__), str(getattr(value, "__module__", None) or "builtins")
-    if "<" in name:
-        raise NotRecordable("%s, which has no name in its module" % name)
-    return "%s:%s" % (MAIN if inside == "__main__" else inside, name)
-
-
 def import_name(text: str) -> Any:
     """Return the class or function of `module:name`."""
     where, _, name = text.partition(":")
@@ -299,32 +92,3 @@ def import_name(text: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
-
-
-def key_of(tensors: List[Any], leaves: List[Any]) -> Tuple[Any, ...]:
-    """Return by what a call is known again: its tensors' types, sizes and steps, and its plain values."""
-    told = [_key_part(str(t.dtype)[6:], t.shape, t.stride()) for t in tensors]
-    return (*told, *[(type(v).__name__, v) for v in leaves])
-
-
-def key_of_recorded(one: Dict[str, Any]) -> Tuple[Any, ...]:
-    """Return the same of a set that was written down."""
-    told = [_key_part(t["dtype"], t["shape"], t["strides"]) for t in one["tensors"]]
-    return (*told, *[(type(v).__name__, v) for v in one["leaves"]])
-
-
-def _key_part(dtype: str, shape: Any, strides: Any) -> Tuple[Any, ...]:
-    return (dtype, *shape, None, *[step if size > 1 else 0 for size, step in zip(shape, strides)])
-
-
-def plain_part(described: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a module's description without what differs between modules that are built alike: values of weights."""
-    weights = {
-        kind: {
-            name: about and {key: about[key] for key in ("dtype", "shape", "strides")}
-            for name, about in described[kind].items()
-        }
-        for kind in ("parameters", "buffers")
-    }
-    children = {name: child and plain_part(child) for name, child in described["children"].items()}
-    return dict(described, children=children, **weights)

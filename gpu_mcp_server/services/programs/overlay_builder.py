@@ -11,7 +11,7 @@ from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program_speed import ApplyReport
-from gpu_mcp_server.package_files import JUDGE, WORKERS
+from gpu_mcp_server.package_files import CALL_FILES, JUDGE, WORKERS
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.programs.capture_content import GRID, MAIN
@@ -137,9 +137,7 @@ class OverlayBuilder:
         sources = {
             "sitecustomize.py": WORKERS / "overlay_site.py",
             "program_overlay.py": WORKERS / "program_overlay.py",
-            "program_hooks.py": WORKERS / "program_hooks.py",
-            "call_records.py": JUDGE / "adapters" / "call_records.py",
-            "kernel_launches.py": JUDGE / "adapters" / "kernel_launches.py",
+            **{path.name: path for path in CALL_FILES},
             "launcher_call.py": JUDGE / "candidate" / "launcher_call.py",
         }
         found = {f"{FOLDER}/{name}": path.read_bytes() for name, path in sources.items()}

@@ -9,7 +9,7 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, LimitExceeded, ProblemRefused
 from gpu_mcp_server.models.problem import ProblemInfo
 from gpu_mcp_server.models.program_speed import CaptureOptions, CaptureReport
-from gpu_mcp_server.package_files import JUDGE, WORKERS
+from gpu_mcp_server.package_files import CALL_FILES, WORKERS
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.problem_registry import Registry
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
@@ -109,8 +109,7 @@ class ProblemCapture:
             "sample_bytes": SAMPLE_BYTES, "each_bytes": EACH_BYTES,
         }  # fmt: skip
         argv = [*python, f"{OURS}/capture_calls.py", json.dumps(plan), FOLDER, *rest]
-        modules = [WORKERS / f"{name}.py" for name in ("capture_calls", "program_hooks", "python_profile")]
-        modules += [JUDGE / "adapters" / f"{name}.py" for name in ("call_records", "kernel_launches")]
+        modules = [WORKERS / "capture_calls.py", WORKERS / "python_profile.py", *CALL_FILES]
         job = ToolJob(
             kind="run",
             purpose=PURPOSE,

@@ -5,14 +5,16 @@ import subprocess
 
 import pytest
 
+from gpu_mcp_server.package_files import JUDGE, WORKERS
 from tests.judge.harness import torch_python
 from tests.judge_package import packages
 
 SCRIPT = """
 import json, sys, time
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 import torch
-from gpu_mcp_judge.adapters.call_records import SampleWriter, read_samples
+from call_writer import SampleWriter
+from gpu_mcp_judge.adapters.call_records import read_samples
 from gpu_mcp_judge.adapters.recorded_tensors import make_tensor
 from gpu_mcp_judge.reference.made_inputs import InputMaker
 
@@ -78,8 +80,9 @@ print(json.dumps([bad, places]))
 @pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 def test_recorded_values_are_varied_and_made_where_that_is_sooner():
     ran = subprocess.run(
-        [torch_python(), "-I", "-c", SCRIPT, packages()], capture_output=True, text=True, check=False, timeout=300
-    )
+        [torch_python(), "-I", "-c", SCRIPT, packages(), str(WORKERS), str(JUDGE / "adapters")],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     bad, places = json.loads(ran.stdout)
     assert not bad

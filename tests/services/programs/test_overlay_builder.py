@@ -202,7 +202,7 @@ async def test_a_copy_holds_several_kernels_and_its_patch_puts_all_of_them_in(la
         shutil.copytree(plain, tmp_path / "program")
         argv = ["git", "-C", str(tmp_path / "program"), "apply", str(tmp_path / "speedup.patch")]
         await asyncio.to_thread(subprocess.run, argv, check=True)
-        assert len(paths) == 11 and all(
+        assert len(paths) == 13 and all(
             (tmp_path / "program" / path).read_bytes() == (folder / path).read_bytes() for path in paths
         )
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.package_files import JUDGE, WORKERS
+from gpu_mcp_server.package_files import CALL_FILES, JUDGE, WORKERS
 from tests.judge.harness import torch_python
 
 pytestmark = pytest.mark.skipif(not torch_python(), reason="TEST_TORCH_PYTHON names no Python with torch")
 FILES = [
     WORKERS / "program_overlay.py",
-    JUDGE / "adapters/call_records.py",
-    JUDGE / "adapters/kernel_launches.py",
+    *CALL_FILES,
     JUDGE / "candidate/launcher_call.py",
 ]
 CANDIDATE = """
@@ -21,7 +20,7 @@ def launch(x, gain, y):
 """
 SETTING = """
 import torch
-import call_records as records
+import call_writer as records
 import program_overlay
 
 class Inner(torch.nn.Module):
