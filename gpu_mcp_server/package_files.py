@@ -22,7 +22,7 @@ CALL_FILES = (
     JUDGE / "adapters" / "kernel_launches.py",
 )
 """What lies beside a program whose calls are recorded or replaced; of the judge what makes recorded calls again."""
-_INCLUDED = re.compile(r"^from gpu_mcp_server\.judge\.candidate\.(\w+) import [^\n]*$", re.MULTILINE)
+_INCLUDED = re.compile(r"^from gpu_mcp_server\.(judge\.candidate|workers)\.(\w+) import [^\n]*$", re.MULTILINE)
 
 PAGE_STYLE = PACKAGE / "web" / "dashboard" / "static" / "app.css"
 """How pages look: those of the server, and reports as single files."""
@@ -42,9 +42,13 @@ def content_path(name: str) -> Path:
 
 @cache
 def worker_source(name: str) -> str:
-    """Return the source of one of the programs in `WORKERS`, with what it has of the judge in place of the import."""
+    """Return the source of one of the programs in `WORKERS`, with modules of ours in place of their imports."""
     text = (WORKERS / f"{name}.py").read_text(encoding="utf-8")
-    return _INCLUDED.sub(lambda found: (JUDGE / f"candidate/{found[1]}.py").read_text(encoding="utf-8"), text)
+
+    def included(found: re.Match[str]) -> str:
+        return (PACKAGE / found[1].replace(".", "/") / f"{found[2]}.py").read_text(encoding="utf-8")
+
+    return _INCLUDED.sub(included, text)
 
 
 def page(name: str) -> str:

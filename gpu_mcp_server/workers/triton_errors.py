@@ -1,4 +1,4 @@
-"""Errors of Triton's compiler, which say their place within a function; the text of this goes into other programs' too.
+"""Errors of Triton's compiler, which say their place within a function; included in what compiles Python files ahead.
 
 Source: triton 3.9 (compiler/errors.py, compiler/code_generator.py).
 """
