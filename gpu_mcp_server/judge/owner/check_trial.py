@@ -1,11 +1,9 @@
 """A problem's own check on trial: it must take the reference's answers, and none that takes no work."""
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ..channel.supervisor_client import Player
-from ..correctness.own_check import refusal_of
 from ..numerics.compare import numbers
 from ..numerics.small_floats import short_bits
 from ..numerics.tensors import Array, Tensor
@@ -17,17 +15,6 @@ HALF = 0.5
 """Change of an element, as a part of its value and of the output's usual size."""
 ROUNDED = ("float32", "float64")
 Named = Tuple[str, List[Array]]
-
-
-class CheckTrial:
-    """Shows a check answers to the inputs that are there."""
-
-    def __init__(self, reference: Player, timeout_s: float) -> None:
-        self.reference, self.timeout_s = reference, timeout_s
-
-    def refusal(self, outputs: Sequence[Tensor], answers: Sequence[Array]) -> Optional[str]:
-        """Return why the check refuses an answer, `None` if it takes it."""
-        return refusal_of(self.reference, outputs, answers, 0, self.timeout_s)
 
 
 def work_free_answers(

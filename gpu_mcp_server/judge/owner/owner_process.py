@@ -22,6 +22,7 @@ from ..numerics.element_loops import ELEMENTS
 from ..numerics.input_views import described_layouts
 from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean, weighted_speedup
+from ..timing.clock_overhead import NO_COST
 from ..timing.rounds import Setup
 from ..timing.time_accounting import Ledger
 from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, where_of
@@ -113,7 +114,8 @@ class Owner:
             }  # fmt: skip
         from .registration import Registration
 
-        result = Registration(self.task, device, reference, self.well, self.torch_seed).run()
+        setup = self._setup(device, reference, reference)._replace(costs={"reference": NO_COST})
+        result = Registration(setup, self.torch_seed).run()
         result["described"] = self.task.get("described") and without_cases(self.task["described"], result["dropped"])
         result["evidence"] = self._evidence(device, {}, {})
         return result

@@ -1,21 +1,19 @@
 """A problem's reference on trial: does it run, is it steady, and do answers without any work fail?"""
 
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..channel.supervisor_client import Player
+from ..correctness.own_check import refusal_of
 from ..correctness.sampled_errors import LARGE_SAMPLES
-from ..devices.device import Buffers, Device
-from ..inputs.problem_inputs import draw
+from ..devices.device import Buffers
 from ..numerics.compare import LARGE, compare, numbers
-from ..numerics.input_views import input_memories, input_views
-from ..numerics.random_inputs import Well
-from ..numerics.tensors import FLOATS, Array, Tensor, brings_check, symbols, tensors
-from ..timing.rounds import OPEN_S, named
+from ..numerics.input_views import input_views
+from ..numerics.tensors import FLOATS, Array, Tensor, brings_check
+from ..timing.rounds import Rounds, Setup, named
 from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped
-from .check_trial import CheckTrial, spoiled_answers, work_free_answers
+from .check_trial import spoiled_answers, work_free_answers
 from .trivial_answers import Trivial, narrower_tolerances, reason_of, trivial_answers
 
 SEEDS = 2
@@ -38,12 +36,12 @@ SAME = "the inputs are the same for every seed: an answer that was kept from the
 class Registration:
     """Tries the reference at every shape."""
 
-    def __init__(
-        self, task: Dict[str, Any], device: Device, reference: Player, well: Well, torch_seed: int = 0
-    ) -> None:
-        self.task, self.device, self.reference, self.well = task, device, reference, well
-        self.timeout_s, self.torch_seed = float(task["round_timeout_s"]) * 6, torch_seed
-        self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
+    def __init__(self, setup: Setup, torch_seed: int = 0) -> None:
+        """Take what rounds need; there is no candidate, and the reference stands in its place."""
+        self.setup, self.torch_seed = setup, torch_seed
+        self.task, self.reference = setup.task, setup.reference
+        self.timeout_s = float(self.task["round_timeout_s"]) * 6
+        self.rtol, self.atol = float(self.task["rtol"]), float(self.task["atol"])
         self.tried: Dict[str, None] = {}
         self.notes: Dict[str, None] = {}
         self.reference_us: List[float] = []
@@ -53,10 +51,10 @@ class Registration:
         """Whether the problem is refused for such an answer."""
         self.helps: Dict[str, Any] = {}
         """Wishes with which that answer would have failed."""
-        self.dims: Dict[str, int] = {}
-        """The shape that is tried."""
-        self.own = CheckTrial(reference, self.timeout_s) if brings_check(task) else None
-        """The problem's own check, where it has one."""
+        self.rounds: Any = None
+        """At the shape that is tried."""
+        self.own = brings_check(self.task)
+        """Whether the problem has a check of its own."""
         self.dropped: Dict[int, str] = {}
         """Cases of several that an answer without work is right for, and which one."""
 
@@ -113,15 +111,21 @@ class Registration:
         return ""
 
     def _open(self, dims: Dict[str, int]) -> Buffers:
-        inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
-        buffers = self.device.buffers(inputs, outputs, 1)
-        fields, descriptors = buffers.describe("reference")
-        order = [dims[name] for name in symbols(self.task)]
-        named(self.reference.ask("open", OPEN_S, descriptors, dims=order, named_dims=dims, **fields), "start")
-        return buffers
+        self.rounds = Rounds(self.setup, dims)
+        self.rounds.present, self.rounds.notes = (self.reference,), self.notes
+        return self.rounds.open(1)  # type: ignore[no-any-return]
+
+    def _solve(self, buffers: Buffers) -> float:
+        """Have the reference answer the inputs that are there; return its time, with no thaw in it."""
+        self.reference.thaw()
+        return self.rounds.solve(buffers)  # type: ignore[no-any-return]
+
+    def _refusal(self, buffers: Buffers, answers: Sequence[Array]) -> Optional[str]:
+        """Return why the problem's own check refuses an answer to the inputs that are there, `None` if it takes it."""
+        self.reference.thaw()
+        return refusal_of(self.reference, buffers.outputs, answers, 0, self.timeout_s)
 
     def _shape(self, dims: Dict[str, int]) -> str:
-        self.dims = dims
         buffers = self._open(dims)
         inputs, outputs = buffers.inputs, buffers.outputs
         times: List[float] = []
@@ -130,22 +134,20 @@ class Registration:
         at = "at %s: " % ",".join("%s=%d" % pair for pair in dims.items()) if dims else ""
         for number in range(SEEDS):
             before = self._drawn(buffers)
-            self._draw(buffers)
+            self.rounds.draw(buffers)
             # Inputs that never change make any cached answer right, so no comparison could catch a replay.
             if number and inputs and self._always(buffers, before):
                 reason = reason or self._trivial(Trivial("constant", SAME))
             answers: List[List[Array]] = []
             for _ in range(RUNS):
-                times.append(self._run_once())
-                buffers.collect_expected()
+                times.append(self._solve(buffers))
                 # The owner copies the answers now: the next run overwrites the shared memory.
                 answers.append([self._expected(buffers, i) for i in range(len(outputs))])
             reason = reason or self._look(outputs, answers, buffers)
             if number and inputs and not self.degenerate:
                 reason = reason or self._constant(buffers, first, answers[0])
             first = answers[0]
-        self.reference.ask("close", OPEN_S)
-        buffers.close()
+        self.rounds.close(buffers)
         # The minimum: the first run pays for allocations and lazy initialisation.
         self.reference_us.append(min(times) * 1e6)
         return at + reason if reason else ""
@@ -160,14 +162,14 @@ class Registration:
         for _ in range(DRAWS):
             if self._drawn(buffers) != before:
                 return False
-            self._draw(buffers)
+            self.rounds.draw(buffers)
         return True
 
     def _constant(self, buffers: Buffers, first: List[Array], other: List[Array]) -> str:
         """Say which output of one seed is right for the other, and however often inputs are drawn; empty if none."""
         self.tried[ANOTHER] = None
         if self.own:
-            taken = self.own.refusal(buffers.outputs, first) is None
+            taken = self._refusal(buffers, first) is None
             said = "%s passes: the problem's own check accepts it" % ANOTHER
             return self._trivial(Trivial("constant", said)) if taken else ""
         alike = [i for i in range(len(first)) if self._right(buffers.outputs[i], first[i], other[i])]
@@ -176,9 +178,8 @@ class Registration:
         for _ in range(DRAWS):
             if not alike:
                 return ""
-            self._draw(buffers)
-            self._run_once()
-            buffers.collect_expected()
+            self.rounds.draw(buffers)
+            self._solve(buffers)
             alike = [i for i in alike if self._right(buffers.outputs[i], first[i], self._expected(buffers, i))]
         if not alike:
             return ""
@@ -207,17 +208,12 @@ class Registration:
             return False
         task = dict(self.task, inputs=specs)
         try:
-            return not Registration(task, self.device, self.reference, self.well)._shape(dims)
+            return not Registration(self.setup._replace(task=task))._shape(dims)
         except JudgeFailed:
             return False
 
     def _right(self, item: Tensor, got: Array, expected: Array) -> bool:
         return not compare(expected, got, item.dtype, self.rtol, self.atol).wrong
-
-    def _draw(self, buffers: Buffers) -> None:
-        wrong = draw(self.device, buffers, self.reference, self.well.word() >> 1, self.timeout_s)
-        if wrong:
-            raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
 
     def _places(self, item: Tensor) -> Array:
         return np.arange(0, item.count, max(1, item.count // LARGE_SAMPLES))
@@ -232,7 +228,7 @@ class Registration:
     def _given(self, buffers: Buffers, item: Tensor) -> List[Tuple[Tensor, Array]]:
         """Return the inputs that are as long as an output, at the same places."""
         found: List[Tuple[Tensor, Array]] = []
-        for view in input_views(self.task, self.dims):
+        for view in input_views(self.task, self.rounds.dims):
             if view.item.count != item.count:
                 continue
             if item.count <= LARGE and not view.strides:
@@ -255,15 +251,15 @@ class Registration:
             if time.monotonic() - begin > HIDDEN_S:
                 break
             buffers = self._open(dims)
-            self._draw(buffers)
+            self.rounds.draw(buffers)
             tried += 1
             try:
-                self._run_once()
+                self._solve(buffers)
             except ReferenceFailed as error:
                 if self.reference.lost:
                     raise
                 failed.append((dims, (str(error).strip().splitlines() or ["?"])[-1][:120]))
-            buffers.close()
+            self.rounds.close(buffers)
         # A note instead of a refusal: an author need not support shapes that were never declared.
         if failed:
             dims, why = failed[0]
@@ -272,19 +268,9 @@ class Registration:
             more = "; candidates are not tried there: name the shapes that it takes by constraints, or set fixed_shapes"
             self.notes[text % (len(failed), tried, at, why) + more] = None
 
-    def _run_once(self) -> float:
-        begin = time.perf_counter()
-        reply = named(self.reference.ask("go", self.timeout_s, calls=1), "compute")
-        elapsed = time.perf_counter() - begin
-        stored_reply = named(self.reference.ask("store", self.timeout_s), "store its results")
-        for note in [*reply.get("notes", []), *stored_reply.get("notes", [])][:8]:
-            self.notes[str(note)[:300]] = None
-        # Storing copies results for the judge and is no part of what the problem's author wrote.
-        return max(elapsed - float(reply.get("store_us", 0)) / 1e6, 1e-9)
-
     def _look(self, outputs: Sequence[Tensor], answers: List[List[Array]], buffers: Buffers) -> str:
         if self.own:
-            return self._attack(self.own, outputs, answers, buffers)
+            return self._attack(outputs, answers, buffers)
         rtol, atol = self.rtol, self.atol
         for number, item in enumerate(outputs):
             expected, again = answers[0][number], answers[1][number]
@@ -306,19 +292,19 @@ class Registration:
                 self._coarse(item, values[np.isfinite(values)].astype(np.float64))
         return ""
 
-    def _attack(self, own: CheckTrial, outputs: Sequence[Tensor], answers: List[List[Array]], buffers: Buffers) -> str:
+    def _attack(self, outputs: Sequence[Tensor], answers: List[List[Array]], buffers: Buffers) -> str:
         """Return why the problem's own check is none: it refuses the reference, or takes an answer without work."""
         for item, each, again in zip(outputs, *answers):
             if item.dtype in FLOATS and np.isnan(numbers(each, item.dtype)).any():
                 return "the reference returns NaN in %s" % item.name
             if each.tobytes() != again.tobytes():
                 self.notes["the reference is not bit for bit the same from run to run in %s" % item.name] = None
-        why = own.refusal(outputs, answers[0])
+        why = self._refusal(buffers, answers[0])
         if why is not None:
             return "the problem's own check refuses its reference: %s" % why
         given = [self._given(buffers, item) if item.count <= LARGE else [] for item in outputs]
         for name, answer in work_free_answers(outputs, answers[0], given):
-            if own.refusal(outputs, answer) is not None:
+            if self._refusal(buffers, answer) is not None:
                 self.tried[name] = None
                 continue
             kind = "copy" if name.startswith("copy") else "constant"
@@ -326,7 +312,7 @@ class Registration:
             if reason:
                 return reason
         for name, answer in spoiled_answers(outputs, answers[0]):
-            if own.refusal(outputs, answer) is None:
+            if self._refusal(buffers, answer) is None:
                 self.notes["the problem's own check accepts the reference's answer %s" % name] = None
             else:
                 self.tried["the answer " + name] = None
