@@ -1,5 +1,6 @@
 """Chooses the adapter that a task names, and puts it around the problem's file."""
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -7,6 +8,14 @@ from typing import Any, Dict
 
 from .case_module import CaseModule, install_modules, read_files
 
+ADAPTERS = {
+    "gpumode": ("gpumode_task", "GpuModeTask"),
+    "trace": ("trace_definition", "TraceDefinition"),
+    "module": ("kernel_book", "KernelBook"),
+    "captured": ("captured_calls", "CapturedCalls"),
+    "sweep": ("shape_sweep", "ShapeSweep"),
+}
+"""By the kind that a task names: module, imported where it is wanted, and class."""
 _PREPARED: Dict[str, Dict[str, str]] = {}
 
 
@@ -45,26 +54,6 @@ def adapted_module(module: Any, task: Dict[str, Any]) -> Any:
     kind = adapter.get("kind")
     if not kind:
         return module
-    files = _PREPARED["files"]
-    made: CaseModule
-    if kind == "gpumode":
-        from .gpumode_task import GpuModeTask
-
-        made = GpuModeTask(module, task, files)
-    elif kind == "trace":
-        from .trace_definition import TraceDefinition
-
-        made = TraceDefinition(module, task, files)
-    elif kind == "module":
-        from .kernel_book import KernelBook
-
-        made = KernelBook(module, task, files)
-    elif kind == "captured":
-        from .captured_calls import CapturedCalls
-
-        made = CapturedCalls(module, task, files)
-    else:
-        from .shape_sweep import ShapeSweep
-
-        made = ShapeSweep(module, task, files)
+    name, kind = ADAPTERS[kind]
+    made: CaseModule = getattr(importlib.import_module("." + name, __package__), kind)(module, task, _PREPARED["files"])
     return made
