@@ -11,7 +11,6 @@ LATE_S = 60.0
 """From then on no larger case is looked at, where the wish names a size that cases may have."""
 MANY_LARGE = 4
 """Cases in a row that are too large, behind which none is looked at either: they come in the order of their sizes."""
-ALIKE = ("name", "dtype")
 RESERVED = ("in", "out", "launch", "stream", "int", "float", "double", "for", "do", "if", "long", "short", "char")
 """What names no parameter of a launcher."""
 
@@ -29,7 +28,7 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
         describe: Returns what the case of a number takes and returns.
 
     Raises:
-        ValueError: If cases differ in more than sizes and values, or none is small enough.
+        ValueError: If none is small enough.
     """
     most, begin, in_a_row = task.get("max_bytes"), time.monotonic(), 0
     cases: List[Dict[str, Any]] = module.cases
@@ -75,7 +74,7 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
         whole["notes"].insert(0, "%d cases are left out, as a tensor of theirs is empty: %s" % (len(empty), said))
     if others:
         said = ", ".join(str(cases[number - 1])[:80] for number in others[:3])
-        whole["notes"].insert(0, "%d cases have tensors of other types and are left out: %s" % (len(others), said))
+        whole["notes"].insert(0, "%d cases have tensors of other names or types and are left out: %s" % (len(others), said))
     return whole
 
 
@@ -84,7 +83,7 @@ def _most_alike(found: Dict[int, Described]) -> Dict[int, Described]:
     groups: Dict[str, List[int]] = {}
     for number in sorted(found):
         one = found[number]
-        kinds = [[(s["dtype"], len(s["shape"])) for s in one[side]] for side in ("inputs", "outputs")]
+        kinds = [[(s["name"], s["dtype"], len(s["shape"])) for s in one[side]] for side in ("inputs", "outputs")]
         groups.setdefault(repr((kinds, one["state"])), []).append(number)
     return {number: found[number] for number in max(groups.values(), key=len)}
 
@@ -109,8 +108,6 @@ def _join(module: Any, facts: Dict[str, Any], found: Dict[int, Described], total
     shapes: List[Dict[str, int]] = [{"case": i + 1} for i in range(len(ones))]
     names = _Names(cases, shapes, {spec["name"] for one in ones for spec in (*one["inputs"], *one["outputs"])})
     whole: Described = {side: _sides(side, ones, names) for side in ("inputs", "outputs")}
-    if any(one["state"] != ones[0]["state"] for one in ones):
-        raise ValueError("the model's weights have other names from case to case")
     scalars, constants = _scalars(ones, names)
     notes = list(dict.fromkeys(note for one in ones for note in one["notes"]))
     if len(numbers) < total:
@@ -162,14 +159,8 @@ class _Names:
 
 def _sides(side: str, ones: Sequence[Described], names: _Names) -> List[Dict[str, Any]]:
     """Return the specs of all cases as one, by symbols where sizes differ."""
-    first = ones[0][side]
-    for one in ones:
-        if [[spec[n] for n in ALIKE] + [len(spec["shape"])] for spec in one[side]] != [
-            [spec[n] for n in ALIKE] + [len(spec["shape"])] for spec in first
-        ]:
-            raise ValueError("%s are other tensors from case to case, in type, number or dimensions" % side)
     joined: List[Dict[str, Any]] = []
-    for place, spec in enumerate(first):
+    for place, spec in enumerate(ones[0][side]):
         drawn = {one[side][place]["distribution"] for one in ones}
         shape: List[Any] = []
         for axis in range(len(spec["shape"])):
