@@ -17,15 +17,13 @@ NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
 """What the reference's function gets and returns; to the owner a bool is a byte, 0 or 1."""
 
 
-def view(
-    mapping: Mapping, where: Dict[str, Any], items: Sequence[Tensor], *, writable: bool
-) -> List[Tuple[Array, ...]]:
+def view(mapping: Mapping, where: Dict[str, Any], items: Sequence[Tensor], *, writable: bool) -> List[Tuple[Any, ...]]:
     """Return the tensors of every set as arrays over the mapping."""
     memory: Any = (ctypes.c_uint8 * mapping.size).from_address(mapping.address)
     whole: Array = np.frombuffer(memory, dtype=np.uint8)
     # NumPy refuses a write with an exception that names it; the mapping alone would end the process.
     whole.flags.writeable = writable
-    sets: List[Tuple[Array, ...]] = []
+    sets: List[Tuple[Any, ...]] = []
     for number in range(where["sets"]):
         start = number * where["stride"]
         sets.append(
@@ -45,7 +43,7 @@ class NumpyArrays:
     def __init__(self, task: Dict[str, Any]) -> None:
         self.maps: List[Mapping] = []
         self.inputs: List[Tuple[Any, ...]] = []
-        self.targets: List[Tuple[Array, ...]] = []
+        self.targets: List[Tuple[Any, ...]] = []
         self.outputs: Sequence[Tensor] = ()
         self.said: Dict[str, None] = {}
 
@@ -66,8 +64,8 @@ class NumpyArrays:
             # Page faults are taken here, outside the clock that times the reference.
             each.populate(where["stride"] * where["sets"])
         self.outputs = outputs
-        self.inputs = self.wrap(view(self.maps[0], message["inputs"], inputs, writable=False), inputs)
-        self.targets = view(self.maps[1], message["outputs"], outputs, writable=True)
+        self.inputs = self.view(0, message["inputs"], inputs)
+        self.targets = self.view(1, message["outputs"], outputs)
 
     def begin(self) -> None:
         """Begin nothing: there is no context."""
@@ -75,9 +73,9 @@ class NumpyArrays:
     def start(self) -> None:
         """Prepare nothing."""
 
-    def wrap(self, sets: List[Tuple[Array, ...]], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
-        """Return what the function is called with."""
-        return list(sets)
+    def view(self, number: int, where: Dict[str, Any], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
+        """Return the tensors of every set over a map: 0 is that of the inputs."""
+        return view(self.maps[number], where, items, writable=number > 0)
 
     def close(self) -> None:
         """Let the arrays go and keep the maps: the next shape lies in the same files, unless it comes with others."""
@@ -104,8 +102,8 @@ class NumpyArrays:
         return got
 
     def answers(self, call: int) -> Tuple[Any, ...]:
-        """Return what a call's answers are, as the framework sees them."""
-        return self.wrap([self.targets[call]], self.outputs)[0]
+        """Return what a call's answers are."""
+        return self.targets[call]
 
     def ping(self) -> None:
         """Do nothing: to be running again is all."""

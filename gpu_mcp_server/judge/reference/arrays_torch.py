@@ -5,8 +5,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ..memory.torch_views import VIEWED
-from ..numerics.tensors import FLOATS, Array, Tensor
+from ..memory.torch_views import tensors_at
+from ..numerics.tensors import FLOATS, Tensor
 from .arrays_numpy import NumpyArrays
 from .bad_result import BadResult, check_shape
 
@@ -21,22 +21,14 @@ class TorchArrays(NumpyArrays):
         """Return what computes."""
         return {"numpy": np.__version__, "torch": str(torch.__version__)}
 
-    def wrap(self, sets: List[Tuple[Array, ...]], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
-        """Return tensors; a write to one is a crash, as their memory is read-only."""
-        return [tuple(self._tensor(array, item) for array, item in zip(arrays, items)) for arrays in sets]
-
-    def _tensor(self, array: Array, item: Tensor) -> Any:
-        if item.dtype == "bfloat16":
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        if item.dtype in VIEWED:
-            return torch.from_numpy(array).view(getattr(torch, item.dtype))
-        return torch.from_numpy(array)
+    def view(self, number: int, where: Dict[str, Any], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
+        """Return tensors; a write to an input is a crash, as its memory is read-only."""
+        return tensors_at(torch, self.maps[number].address, where, items)
 
     def store(self, number: int, results: Sequence[Any]) -> None:
         """Convert and copy the results of one call."""
         for item, target, result in zip(self.outputs, self.targets[number], results):
-            got = accepted(self, item, result)
-            self._tensor(target, item).copy_(got)
+            target.copy_(accepted(self, item, result))
 
 
 def accepted(arrays: Any, item: Tensor, result: Any) -> Any:

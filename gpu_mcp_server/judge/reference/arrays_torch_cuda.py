@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 from ..devices.cuda_driver import Driver, Shared
 from ..memory.torch_views import tensors_at
@@ -10,25 +10,22 @@ from ..numerics.tensors import Tensor
 from ..timing.gpu_context_switch import GpuTurns
 from ..timing.stream_gate import StreamGate
 from ..verdicts import JudgeFailed
-from .arrays_torch import accepted, torch
+from .arrays_torch import TorchArrays, torch
 
 
-class TorchCudaArrays:
+class TorchCudaArrays(TorchArrays):
     """Maps the owner's GPU memory, inputs read-only. Results are kept and stored after the clock has stopped."""
 
     store_later = True
 
     def __init__(self, task: Dict[str, Any]) -> None:
+        super().__init__(task)
         self.ordinal = int(task.get("gpu_index") or 0)
         self.device = torch.device("cuda", self.ordinal)
         self.ahead: Optional[threading.Thread] = None
         self.turns: Any = None
         self.driver: Any = None
         self.shared: List[Shared] = []
-        self.inputs: List[Tuple[Any, ...]] = []
-        self.targets: List[Tuple[Any, ...]] = []
-        self.outputs: Sequence[Tensor] = ()
-        self.said: Dict[str, None] = {}
 
     def begin(self) -> None:
         """Begin to create the context while the processor has something else to do."""
@@ -61,15 +58,12 @@ class TorchCudaArrays:
         given, _ = Shared.adopt(self.driver, descriptors[0], message["inputs"]["bytes"], writable=False)
         answers, _ = Shared.adopt(self.driver, descriptors[1], message["outputs"]["bytes"], writable=True)
         self.shared, self.outputs = [given, answers], outputs
-        self.inputs = self._view(given.address, message["inputs"], inputs)
-        self.targets = self._view(answers.address, message["outputs"], outputs)
+        self.inputs = tensors_at(torch, given.address, message["inputs"], inputs, self.device)
+        self.targets = tensors_at(torch, answers.address, message["outputs"], outputs, self.device)
 
     def adopt(self, descriptor: int, size: int) -> Shared:
         """Map memory of the owner's that is to be written."""
         return Shared.adopt(self.driver, descriptor, size, writable=True)[0]
-
-    def _view(self, base: int, where: Dict[str, Any], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
-        return tensors_at(torch, base, where, items, self.device)
 
     def close(self) -> None:
         """Unmap."""
@@ -78,15 +72,6 @@ class TorchCudaArrays:
         for each in self.shared:
             each.close()
         self.shared = []
-
-    def store(self, number: int, results: Sequence[Any]) -> None:
-        """Convert and copy the results of one call."""
-        for item, target, result in zip(self.outputs, self.targets[number], results):
-            target.copy_(accepted(self, item, result))
-
-    def answers(self, call: int) -> Tuple[Any, ...]:
-        """Return what a call's answers are."""
-        return self.targets[call]
 
     def gate(self, descriptor: int, offsets: Dict[str, int]) -> StreamGate:
         """Return gates by words of the owner's page; torch launches on the legacy default stream."""
@@ -107,7 +92,3 @@ class TorchCudaArrays:
     def peak_bytes(self) -> int:
         """Return the most memory of the GPU that torch ever had."""
         return int(torch.cuda.max_memory_allocated())
-
-    def notes(self) -> List[str]:
-        """Return what was converted."""
-        return list(self.said)

@@ -74,7 +74,9 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
         whole["notes"].insert(0, "%d cases are left out, as a tensor of theirs is empty: %s" % (len(empty), said))
     if others:
         said = ", ".join(str(cases[number - 1])[:80] for number in others[:3])
-        whole["notes"].insert(0, "%d cases have tensors of other names or types and are left out: %s" % (len(others), said))
+        whole["notes"].insert(
+            0, "%d cases have tensors of other names or types and are left out: %s" % (len(others), said)
+        )
     return whole
 
 
