@@ -140,15 +140,8 @@ def doubles_at(result: Any, at: Array) -> Array:
 
 def apart(first: Any, second: Any, at: Array) -> Array:
     """Return |first - second| at flat positions as doubles; 0 where it is not finite."""
-    if hasattr(first, "detach"):
-        torch: Any = importlib.import_module("torch")
-        where = torch.from_numpy(at).to(first.device)
-        first, second = (_at(torch, part.detach().reshape(-1), where).double() for part in (first, second))
-        far: Any = (first - second).abs().cpu().numpy()
-    else:
-        first, second = (np.ravel(np.asarray(part))[at].astype(np.float64) for part in (first, second))
-        with np.errstate(all="ignore"):
-            far = np.abs(first - second)
+    with np.errstate(all="ignore"):
+        far = np.abs(doubles_at(first, at) - doubles_at(second, at))
     return np.where(np.isfinite(far), far, 0.0)
 
 
@@ -157,22 +150,32 @@ def _at(torch: Any, flat: Any, where: Any) -> Any:
     return flat[where] if flat.element_size() > 1 else flat.view(torch.uint8)[where].view(flat.dtype)
 
 
-def positions(descriptor: int, sizes: Dict[str, int]) -> Dict[int, Array]:
-    """Return the positions that a memory file begins with, by the outputs' numbers."""
-    with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as memory:
-        every = np.frombuffer(memory[: 8 * sum(sizes.values())], dtype=np.int64).copy()
-    parts = np.split(every, np.cumsum([*sizes.values()])[:-1])
-    return {int(number): part for number, part in zip(sizes, parts)}
+class ResultFile:
+    """A memory file in which the owner asks, and is answered; a context, at whose end it is closed."""
 
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
 
-def write(descriptor: int, results: Sequence[Array]) -> None:
-    """Write flat results one behind the other into a memory file, and close it."""
-    try:
-        with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as memory:
+    def __enter__(self) -> "ResultFile":
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Close it."""
+        os.close(self.descriptor)
+
+    def positions(self, sizes: Dict[str, int]) -> Dict[int, Array]:
+        """Return the positions that it begins with, by the outputs' numbers."""
+        with mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size) as memory:
+            every = np.frombuffer(memory[: 8 * sum(sizes.values())], dtype=np.int64).copy()
+        parts = np.split(every, np.cumsum([*sizes.values()])[:-1])
+        return {int(number): part for number, part in zip(sizes, parts)}
+
+    def write(self, results: Sequence[Array]) -> None:
+        """Write flat results one behind the other."""
+        with mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size) as memory:
             # One assignment of the whole file fails on a wrong size instead of leaving a part unwritten.
             memory[:] = np.concatenate(results).tobytes()
-    finally:
-        os.close(descriptor)
 
 
 def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:

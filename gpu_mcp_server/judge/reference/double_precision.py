@@ -1,6 +1,5 @@
 """The reference's answers in double precision, for what is a matter of rounding."""
 
-import os
 import time
 from typing import Any, Dict, List, Sequence
 
@@ -41,18 +40,16 @@ class DoublePrecision:
         from ..correctness import fp64_reference
 
         begin, call = time.perf_counter(), int(message.get("call", 0))
-        try:
-            picked = fp64_reference.positions(descriptors[0], message["picked"])
+        with fp64_reference.ResultFile(descriptors[0]) as file:
+            picked = file.positions(message["picked"])
             exact, answers = self._wide(nudge=False, call=call), self.reference.arrays.answers(call)
             nudged = [self._wide(nudge=True, call=call) for _ in range(NUDGES)]
-        except BaseException:
-            os.close(descriptors[0])
-            raise
-        found: List[Any] = []
-        for number, at in picked.items():
-            found.append(fp64_reference.apart(answers[number], exact[number], at))
-            found.append(np.maximum.reduce([fp64_reference.apart(one[number], exact[number], at) for one in nudged]))
-        fp64_reference.write(descriptors[0], found)
+            found: List[Any] = []
+            for number, at in picked.items():
+                found.append(fp64_reference.apart(answers[number], exact[number], at))
+                moves = [fp64_reference.apart(one[number], exact[number], at) for one in nudged]
+                found.append(np.maximum.reduce(moves))
+            file.write(found)
         return {"ran_s": time.perf_counter() - begin}
 
     def answer_fp64(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
@@ -60,20 +57,16 @@ class DoublePrecision:
         from ..correctness import fp64_reference
 
         begin = time.perf_counter()
-        try:
+        with fp64_reference.ResultFile(descriptors[0]) as file:
             wanted = message.get("picked")
-            picked = fp64_reference.positions(descriptors[0], wanted) if wanted else {}
+            picked = file.positions(wanted) if wanted else {}
             found = self._wide(nudge=False, call=int(message.get("call", 0)))
-        except BaseException:
-            os.close(descriptors[0])
-            raise
-        # Measured before the results are written: only the computing counts as the reference's time.
-        ran_s = time.perf_counter() - begin
-        if picked:
-            exact = [fp64_reference.doubles_at(found[number], at) for number, at in picked.items()]
-            fp64_reference.write(descriptors[0], exact)
-            return {"ran_s": ran_s}
-        fp64_reference.write(descriptors[0], [fp64_reference.doubles(result) for result in found])
+            # Measured before the results are written: only the computing counts as the reference's time.
+            ran_s = time.perf_counter() - begin
+            if picked:
+                file.write([fp64_reference.doubles_at(found[number], at) for number, at in picked.items()])
+            else:
+                file.write([fp64_reference.doubles(result) for result in found])
         return {"ran_s": ran_s}
 
     def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
@@ -81,10 +74,9 @@ class DoublePrecision:
         from ..correctness import fp64_reference
 
         specs, outputs = self.reference.memories, tensors(self.reference.task["outputs"], self.reference.dims)
-        try:
-            if self.reference.task["framework"] == "numpy" and any(
-                item.dtype in fp64_reference.SHORT for item in specs
-            ):
+        with fp64_reference.ResultFile(descriptors[0]) as file:
+            short = any(item.dtype in fp64_reference.SHORT for item in specs)
+            if short and self.reference.task["framework"] == "numpy":
                 raise BadResult("NumPy does not have the inputs' types")
             whole: List[Any] = []
             for call in message["calls"]:
@@ -95,10 +87,7 @@ class DoublePrecision:
                 wide = [own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, inputs)]
                 found = zip(outputs, self._in_double(wide))
                 whole += [fp64_reference.whole(result) for item, result in found if item.dtype not in FLOATS]
-        except BaseException:
-            os.close(descriptors[0])
-            raise
-        fp64_reference.write(descriptors[0], whole)
+            file.write(whole)
         return {}
 
     def _in_double(self, wide: List[Any]) -> Sequence[Any]:
