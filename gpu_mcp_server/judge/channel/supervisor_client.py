@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..folders import WORK
 from ..machine_limits import lack_in
-from ..verdicts import Judged, JudgeFailed, ReferenceFailed, Unequipped, cheat, death, incorrect
+from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped, cheat, death, incorrect
 from .packet_link import Link, LinkClosed, LinkGarbage, LinkTimeout
 
 REPLY_S = 20.0
@@ -265,6 +265,3 @@ class Player:
         if self.is_empty and self.foreign:
             return self._broken(how)
         return cheat(how) if self.foreign else JudgeFailed("the reference %s" % how)
-
-
-__all__ = ["Judged", "Player", "Supervisor"]

@@ -217,12 +217,15 @@ class CpuBuffers(Buffers):
         for number, item in enumerate(self.inputs):
             if item.distribution in MADE:
                 continue
-            self.well.fill(self.input_region.tensor(self.input_layout, item, number), item.dtype, item.distribution)
+            self.well.fill(self._given(number), item.dtype, item.distribution)
+
+    def _given(self, number: int) -> Array:
+        """Return an input of all calls, [sets, count]."""
+        return self.input_region.tensor(self.input_layout, self.inputs[number], number)
 
     def put_input(self, number: int, values: Array, first: int = 0) -> None:
         """Take over an input that was made elsewhere."""
-        every = self.input_region.tensor(self.input_layout, self.inputs[number], number)
-        every[first : first + len(values)] = values
+        self._given(number)[first : first + len(values)] = values
 
     def poison(self, words: Optional[Sequence[int]] = None) -> None:
         """Overwrite outputs and guards; no call has returned."""
@@ -231,7 +234,7 @@ class CpuBuffers(Buffers):
         self.guard = np.frombuffer(self.well.bytes(max(self.output_layout.guard_bytes)), dtype=np.uint8)
         rows = self.output_region.rows(self.output_layout)
         for number, item in enumerate(self.outputs):
-            every = self.output_region.tensor(self.output_layout, item, number)
+            every = self.every(number)[1]
             word = WORDS[every.itemsize]
             drawn = poison_word(item.dtype, every.itemsize, self.well.word())
             self.words[number] = drawn if words is None else words[number]
@@ -282,9 +285,8 @@ class CpuBuffers(Buffers):
         wrong = np.zeros((count, len(self.outputs)), dtype=np.int64)
         worst: List[Tuple[float, float]] = [(0.0, 0.0)]
         for number, item in enumerate(self.outputs):
-            expected = self.expected_region.tensor(self.expected_layout, item, number)[:count]
-            got = self.output_region.tensor(self.output_layout, item, number)[:count]
-            worst += self._check_tensor(item, expected, got, wrong[:, number])
+            expected, got = self.every(number)
+            worst += self._check_tensor(item, expected[:count], got[:count], wrong[:, number])
         return RoundCheck(wrong, max(w[0] for w in worst), max(w[1] for w in worst))
 
     def _check_tensor(self, item: Tensor, expected: Array, got: Array, wrong: Array) -> List[Tuple[float, float]]:
@@ -306,10 +308,10 @@ class CpuBuffers(Buffers):
 
     def untouched(self) -> bool:
         """Say whether every output still holds this round's poison."""
-        for number, item in enumerate(self.outputs):
-            every = self.output_region.tensor(self.output_layout, item, number)
+        for number, value in enumerate(self.words):
+            every = self.every(number)[1]
             word = WORDS[every.itemsize]
-            if not (every.view(word) == word(self.words[number])).all():
+            if not (every.view(word) == word(value)).all():
                 return False
         return True
 
@@ -336,17 +338,15 @@ class CpuBuffers(Buffers):
 
     def input_elements(self, number: int) -> Array:
         """Return an input of the first call."""
-        return self.input_region.tensor(self.input_layout, self.inputs[number], number)[0]
+        return self._given(number)[0]
 
     def pieces(self, number: int, calls: Array, first: int, count: int) -> Array:
         """Return a copy of elements of an input."""
-        every = self.input_region.tensor(self.input_layout, self.inputs[number], number)
-        return every[calls, first : first + count]
+        return self._given(number)[calls, first : first + count]
 
     def put_pieces(self, number: int, calls: Array, first: int, values: Array) -> None:
         """Give an input other elements; both players read the same."""
-        every = self.input_region.tensor(self.input_layout, self.inputs[number], number)
-        every[calls, first : first + values.shape[1]] = values
+        self._given(number)[calls, first : first + values.shape[1]] = values
 
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions`."""

@@ -15,7 +15,7 @@ from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.compare import LARGE, numbers
 from ..numerics.tensors import FLOATS, Array, symbols
 from ..timing.rounds import Setup
-from ..verdicts import Judged, JudgeFailed, incorrect
+from ..verdicts import Judged, incorrect
 from .larger_shapes import LargerShapes
 from .trial_room import TrialRoom
 
@@ -302,6 +302,3 @@ class Trials(TrialRoom):
             return self.robustness.text("tier smoke tries no others")
         alone = self.task.get("distributions") == "declared"
         return self.robustness.text("the problem has the declared distribution alone" if alone else "")
-
-
-__all__ = ["JudgeFailed", "Trials"]

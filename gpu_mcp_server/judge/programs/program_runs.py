@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, cast
 from ..channel.supervisor_client import Player
 from ..numerics.compare import compare, describe
 from ..numerics.tensors import Tensor
-from ..verdicts import HINTS, Judged, JudgeFailed, ReferenceFailed, incorrect
+from ..verdicts import HINTS, JudgeFailed, ReferenceFailed, incorrect
 from .exact_integers import by_digits, unlike
 from .output_parsers import READ_S, TEXT_BYTES, Series, Unreadable, contents, extract, within
 
@@ -241,6 +241,3 @@ def matched(expected: Sequence[Series], got: Sequence[Series], rtol: float, atol
     if len(expected) != len(got):
         return Match("%d series of numbers, the reference has %d" % (len(got), len(expected)), 0.0, 0.0)
     return Match("", worst_abs, worst_rel)
-
-
-__all__ = ["Judged", "Match", "Ran", "Runs", "filled", "matched", "series_of"]
