@@ -41,7 +41,6 @@ SOFTMAX: dict[str, Any] = {
     "round_ms": 10,
     "max_rounds": 30,
     "round_timeout_s": 20,
-    "gpu_index": 0,
 }
 
 

@@ -100,7 +100,7 @@ def test_a_gpu_is_busy_for_as_long_as_it_is_told():
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import time; from gpu_mcp_judge.devices.cuda_driver import Driver; from gpu_mcp_judge.timing.gpu_context_switch import GpuTurns\n"
-        "turns = GpuTurns(Driver(0)); turns.ping(); turns.spin(0.001); begin = time.perf_counter()\n"
+        "turns = GpuTurns(Driver()); turns.ping(); turns.spin(0.001); begin = time.perf_counter()\n"
         "said = [turns.spin(0.02) for _ in range(5)]; print(time.perf_counter() - begin, *said)\n"
     )
 

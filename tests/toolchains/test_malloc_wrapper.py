@@ -34,7 +34,7 @@ from gpu_mcp_judge.candidate import shared_library as library
 from gpu_mcp_judge.candidate.candidate_process import CpuMemory
 library.LIBRARY = sys.argv[2]
 for which in (0, 1, 3, 4, 5, 6):
-    one = library.Library({"symbol": "launch", "inputs": []}, CpuMemory({}))
+    one = library.Library({"symbol": "launch", "inputs": []}, CpuMemory())
     assert not one.load({})
     where = {"sets": 1, "stride": 0, "offsets": []}
     one.open({"inputs": where, "outputs": where, "dims": [which, 3 << 40], "named_dims": {}}, [0, 0])

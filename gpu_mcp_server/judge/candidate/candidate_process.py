@@ -20,7 +20,7 @@ IOLBF = 1
 class CpuMemory:
     """Mapped memory files."""
 
-    def __init__(self, task: Dict[str, Any]) -> None:
+    def __init__(self) -> None:
         # libgomp's idle threads spin for milliseconds by default, on the cores that must stop the clock.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         self.maps: List[Mapping] = []
@@ -64,8 +64,8 @@ def memory_of(task: Dict[str, Any]) -> Any:
     if task["device"] == "cuda":
         from .memory_cuda_client import CudaMemory
 
-        return CudaMemory(task)
-    return CpuMemory(task)
+        return CudaMemory()
+    return CpuMemory()
 
 
 def kind_of(task: Dict[str, Any], memory: Any) -> Any:

@@ -12,8 +12,7 @@ from .stream_copies import Separators, separators
 class CudaMemory:
     """Mapped allocations of the owner, in the primary context that a runtime API in the library will use."""
 
-    def __init__(self, task: Dict[str, Any]) -> None:
-        self.ordinal = int(task.get("gpu_index") or 0)
+    def __init__(self) -> None:
         self.driver: Any = None
         self.turns: Any = None
         self.shared: List[Shared] = []
@@ -27,7 +26,7 @@ class CudaMemory:
 
     def start(self) -> None:
         """Create the context, in the job's turn: it takes the GPU's memory, and disturbs a job that is timed there."""
-        self.driver = Driver(self.ordinal)
+        self.driver = Driver()
         self.driver.keep_pooled()
         self.turns = GpuTurns(self.driver)
         self.ping, self.spin = self.turns.ping, self.turns.spin

@@ -141,5 +141,4 @@ class CpuDevice(Device):
             "cpu": self.label,
             "cores": len(os.sched_getaffinity(0)),
             "memory": self.memory,
-            "gomp_spincount": 10000,
         }

@@ -15,7 +15,7 @@ from .device import Buffers, Device
 from .gpu_idle_check import Idleness
 from .memory_cuda import CudaBuffers
 from .nvml import Nvml
-from .owner_kernels import FENCE_SAMPLES, TYPES, Fence, Tools, answer_of
+from .owner_kernels import TYPES, Fence, Tools, answer_of
 
 ALLOWED = 8
 """One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
@@ -54,7 +54,7 @@ class CudaDevice(Device):
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
         self.by_case = bool(task.get("cases"))
         self.own_check = brings_check(task)
-        self.tools = Tools(int(task.get("gpu_index") or 0))
+        self.tools = Tools()
         driver, begin = self.tools.driver, time.perf_counter()
         self.label = driver.name()
         # A spinning wait answers sooner than a blocking one, but on few cores it would take one from the candidate.
@@ -194,6 +194,5 @@ class CudaDevice(Device):
             "kernels_sha256": self.tools.sha256,
             "device_seconds": {name: round(value, 4) for name, value in self.tools.seconds.items()},
             "baseline": "reference on the CPU" if self.framework == "numpy" else "reference on the same GPU",
-            "fence_samples_per_output": FENCE_SAMPLES,
             **self.idleness.evidence(),
         }

@@ -140,9 +140,9 @@ def is_shown() -> bool:
 
 
 class Driver:
-    """The driver library with a context of one device: the primary one, which the runtime API shares."""
+    """The driver library with a context of the job's one device: the primary one, which the runtime API shares."""
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self) -> None:
         try:
             self.library = ctypes.CDLL(LIBRARY)
         except OSError as error:
@@ -151,14 +151,13 @@ class Driver:
             function = getattr(self.library, name)
             function.argtypes = arguments
             function.restype = c_int
-        self.ordinal = ordinal
         self.seconds: Dict[str, float] = {}
         """What it took to begin."""
         begin = time.perf_counter()
         self.call("cuInit", 0)
         self.seconds["driver"] = time.perf_counter() - begin
         device = c_int()
-        self.call("cuDeviceGet", byref(device), ordinal)
+        self.call("cuDeviceGet", byref(device), 0)
         self.device = device.value
         self.context = c_void_p()
         self.call("cuDevicePrimaryCtxRetain", byref(self.context), self.device)

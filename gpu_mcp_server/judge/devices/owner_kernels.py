@@ -29,8 +29,8 @@ CUBIN = os.path.join(CODE, "sm_%d%d.cubin")
 class Tools:
     """The driver, the owner's kernels, and a little device memory for their results."""
 
-    def __init__(self, ordinal: int) -> None:
-        self.driver = Driver(ordinal)
+    def __init__(self) -> None:
+        self.driver = Driver()
         self.seconds, begin = dict(self.driver.seconds), time.perf_counter()
         """What the start of the device took, for the evidence."""
         self.compiled_by = "ptxas"

@@ -28,7 +28,6 @@ PUBLIC = (
     "symbol",
     "inputs",
     "outputs",
-    "gpu_index",
     "candidate",
     "interpreted",
     "problem",

@@ -40,7 +40,7 @@ class NumpyArrays:
 
     store_later = False
 
-    def __init__(self, task: Dict[str, Any]) -> None:
+    def __init__(self) -> None:
         self.maps: List[Mapping] = []
         self.inputs: List[Tuple[Any, ...]] = []
         self.targets: List[Tuple[Any, ...]] = []

@@ -18,10 +18,9 @@ class TorchCudaArrays(TorchArrays):
 
     store_later = True
 
-    def __init__(self, task: Dict[str, Any]) -> None:
-        super().__init__(task)
-        self.ordinal = int(task.get("gpu_index") or 0)
-        self.device = torch.device("cuda", self.ordinal)
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = torch.device("cuda", 0)
         self.ahead: Optional[threading.Thread] = None
         self.turns: Any = None
         self.driver: Any = None
@@ -34,7 +33,7 @@ class TorchCudaArrays(TorchArrays):
 
     def _retain(self) -> None:
         with contextlib.suppress(JudgeFailed):  # it comes again in `start`
-            Driver(self.ordinal)
+            Driver()
 
     def start(self) -> None:
         """Create the context."""
@@ -43,7 +42,7 @@ class TorchCudaArrays(TorchArrays):
             self.ahead = None
         torch.cuda.set_device(self.device)
         torch.zeros(1, device=self.device)
-        self.driver = Driver(self.ordinal)
+        self.driver = Driver()
         self.turns = GpuTurns(self.driver)
 
     def versions(self) -> Dict[str, str]:

@@ -41,13 +41,13 @@ def arrays_of(task: Dict[str, Any]) -> Any:
         if task["device"] == "cuda":
             from .arrays_torch_cuda import TorchCudaArrays
 
-            return TorchCudaArrays(task)
+            return TorchCudaArrays()
         from .arrays_torch import TorchArrays
 
-        return TorchArrays(task)
+        return TorchArrays()
     from .arrays_numpy import NumpyArrays
 
-    return NumpyArrays(task)
+    return NumpyArrays()
 
 
 class Reference:

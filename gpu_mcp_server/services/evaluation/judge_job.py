@@ -304,7 +304,6 @@ def _task(
         "round_ms": ROUND_MS[device],
         "max_rounds": effort.max_rounds,
         "round_timeout_s": INTERPRETER_ROUND_S if interpreter else ROUND_TIMEOUT_S,
-        "gpu_index": 0,
         **(kernelbench_problems.task_of(problem, max_bytes) if problem.kind == "module" else {}),
         "floors": floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" and problem.outputs else {},
     }

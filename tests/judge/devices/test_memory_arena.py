@@ -22,7 +22,7 @@ from gpu_mcp_judge.channel.supervisor_client import Player
 from gpu_mcp_judge.numerics.tensors import Tensor
 from gpu_mcp_judge.verdicts import Judged
 
-task = {"framework": "torch", "rtol": 1e-5, "atol": 1e-6, "pool": True, "gpu_index": 0}
+task = {"framework": "torch", "rtol": 1e-5, "atol": 1e-6, "pool": True}
 device = CudaDevice(Well("11" * 32), task)
 item = Tensor("x", "float32", (8, 50), ("a", "b"), "normal")
 out = Tensor("y", "float32", (8, 50), ("a", "b"), "normal")

@@ -22,7 +22,7 @@ from gpu_mcp_judge.numerics.tensors import Tensor
 
 COUNT, SETS = 300, 5
 input_transfer.AT_ONCE_BYTES = 2 * 2560
-task = {"framework": "torch", "rtol": 1e-5, "atol": 1e-6, "gpu_index": 0}
+task = {"framework": "torch", "rtol": 1e-5, "atol": 1e-6}
 device = CudaDevice(Well("11" * 32), task)
 kinds = ("made", "weights", "weights", "made")
 items = [Tensor("t%d" % n, "float32", (COUNT,), ("n",), kind) for n, kind in enumerate(kinds)]

@@ -17,10 +17,10 @@ from gpu_mcp_judge.verdicts import JudgeFailed
 made, gate, main = [], threading.Event(), threading.get_ident()
 
 class Driver:
-    def __init__(self, ordinal):
+    def __init__(self):
         if threading.get_ident() != main:
             gate.wait(60)
-        made.append(("thread" if threading.get_ident() != main else "main", ordinal))
+        made.append("thread" if threading.get_ident() != main else "main")
         if sys.argv[2] == "fails":
             raise JudgeFailed("no GPU")
 
@@ -28,7 +28,7 @@ arrays.Driver = Driver
 arrays.GpuTurns = lambda driver: "turns"
 arrays.torch.cuda.set_device = lambda device: made.append(("set", device.index))
 arrays.torch.zeros = lambda *size, device: None
-one = arrays.TorchCudaArrays({"gpu_index": 3})
+one = arrays.TorchCudaArrays()
 one.begin()
 before = list(made)
 gate.set()
@@ -48,5 +48,5 @@ def test_a_context_is_begun_beside_and_awaited(how, said):
         [torch_python(), "-I", "-c", SCRIPT, packages(), how], capture_output=True, text=True, check=False, timeout=100
     )
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == [[], [["thread", 3], ["set", 3], ["main", 3]], said]
+    assert json.loads(ran.stdout) == [[], ["thread", ["set", 0], "main"], said]
     assert not ran.stderr, "what goes wrong in the thread is told once, by who needs it"
