@@ -98,13 +98,13 @@ class Supervisor:
             return True
         return False
 
-    def _request(self, do: str, role: str, answer: str, reply_s: float = REPLY_S) -> Dict[str, Any]:
+    def _request(self, do: str, role: str, answer: str) -> Dict[str, Any]:
         began = time.monotonic()
         try:
             self.link.send({"do": do, "role": role})
         except LinkClosed as error:
             raise JudgeFailed("the supervisor did not answer %r: %s" % (do, error)) from None
-        message = self._await_answer(do, role, answer, began + reply_s)
+        message = self._await_answer(do, role, answer, began + REPLY_S)
         self.waited_s += time.monotonic() - began
         return message
 

@@ -5,15 +5,13 @@ be right there and, once it is timed, only for inputs as declared: a softmax wit
 """
 
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional
 
 import numpy as np
 
 from ..catch_log import CATCHES
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.compare import LARGE, numbers
-from ..numerics.random_inputs import Well
-from ..numerics.tensors import Tensor
 from ..timing.rounds import Rounds
 from ..verdicts import Judged, ReferenceFailed, incorrect
 from .fp64_check import InDouble
@@ -36,16 +34,9 @@ def answered(buffers: Buffers, call: int, *, infinite: bool) -> bool:
 class Elsewhere:
     """Plays such rounds at one shape."""
 
-    def __init__(
-        self,
-        task: Dict[str, Any],
-        tensors: Tuple[Sequence[Tensor], Sequence[Tensor]],
-        rounds: Rounds,
-        well: Well,
-        robustness: Robustness,
-    ) -> None:
-        inputs, outputs = tensors
-        self.rounds, self.well, self.robustness = rounds, well, robustness
+    def __init__(self, rounds: Rounds, robustness: Robustness) -> None:
+        task, inputs, outputs = rounds.task, rounds.inputs, rounds.outputs
+        self.rounds, self.well, self.robustness = rounds, rounds.well, robustness
         self.infinite = bool(task.get("infinite"))
         self.free = may_vary(inputs)
         own = {item.distribution for item, may in zip(inputs, self.free) if may}
@@ -60,8 +51,8 @@ class Elsewhere:
         self.names: List[str] = names if wanted and any(self.free) else []
         """What inputs are drawn from, in an order that is drawn too."""
         self.most = max(1, min(LOOKED_AT, LOOKED_AT_ELEMENTS // max((item.count for item in outputs), default=1)))
-        self.double = InDouble(task, rounds, rounds.notes)
-        self.agenda = Agenda(well)
+        self.double = InDouble(rounds, rounds.notes)
+        self.agenda = Agenda(self.well)
 
     def begin(self, first: int) -> None:
         """Draw behind which of so many first rounds one is played."""

@@ -70,9 +70,9 @@ def nearer(exact: Array, want: Array, have: Array, tolerances: Tuple[float, floa
 class InDouble:
     """Asks the reference, outside the clock."""
 
-    def __init__(self, task: Dict[str, Any], rounds: Rounds, notes: Dict[str, None]) -> None:
+    def __init__(self, rounds: Rounds, notes: Dict[str, None]) -> None:
         self.left_s = MOST_S
-        self.task, self.rounds, self.notes = task, rounds, notes
+        self.task, self.rounds, self.notes = rounds.task, rounds, notes
 
     def read(
         self, buffers: Buffers, verb: str, count: int, call: int = 0, picked: Optional[Dict[str, Array]] = None
@@ -236,7 +236,7 @@ class InDouble:
         """Return some positions, or all if they are few."""
         if size <= LOOKED_AT:
             return np.arange(size)
-        some: Array = np.unique(self.rounds.history.well.positions(LOOKED_AT, size))
+        some: Array = np.unique(self.rounds.well.positions(LOOKED_AT, size))
         return some
 
     def _known(self, buffers: Buffers, call: int, looks: Sequence[Look]) -> Sequence[Optional[Known]]:

@@ -75,11 +75,11 @@ def stops(well: Well, rounds: int) -> List[int]:
 class Interruption:
     """Interrupts rounds at one shape."""
 
-    def __init__(self, rounds: Rounds, well: Well, stop_in_calls: bool) -> None:
-        self.rounds, self.well = rounds, well
-        self.stop_in_calls = stop_in_calls
+    def __init__(self, rounds: Rounds) -> None:
+        self.rounds, self.well = rounds, rounds.well
+        self.stop_in_calls = rounds.device.stops_calls
         """True if freezing the candidate stops its work, so that the owner can look in the middle of it."""
-        self.turn = well.word() % len(KINDS)  # drawn: no candidate knows how the next one is interrupted
+        self.turn = self.well.word() % len(KINDS)  # drawn: no candidate knows how the next one is interrupted
         self.played = self.in_time = 0
         """Interruptions; rounds that were stopped in the middle before their end."""
         self.sharing = Sharing()

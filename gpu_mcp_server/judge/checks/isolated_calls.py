@@ -9,7 +9,6 @@ from typing import List, NamedTuple, Optional
 import numpy as np
 
 from ..devices.device import Buffers, RoundCheck
-from ..numerics.random_inputs import Well
 from ..numerics.stats import median
 from ..timing.gated_pass import Blocked
 from ..timing.gated_rounds import AGREE, WAITS, GatedRounds
@@ -37,8 +36,8 @@ class Between(NamedTuple):
 class IsolatedCalls:
     """Plays such rounds at one shape."""
 
-    def __init__(self, gated: GatedRounds, well: Well) -> None:
-        self.gated, self.rounds, self.well = gated, gated.rounds, well
+    def __init__(self, gated: GatedRounds) -> None:
+        self.gated, self.rounds, self.well = gated, gated.rounds, gated.well
         self.samples_s: List[float] = []
         self.later_s: List[float] = []
         """How much later than behind an empty pass the GPU answered behind a round's last word."""

@@ -84,12 +84,12 @@ class Robustness:
         item = buffers.outputs[output]
         if item.dtype not in EPSILON:
             return {}
-        some = np.unique(rounds.history.well.positions(LOOKED_AT, item.count))
+        some = np.unique(rounds.well.positions(LOOKED_AT, item.count))
         want, have = (numbers(part, item.dtype) for part in buffers.elements_at(call, output, some))
         # An overflow is no matter of precision, and would make every mean infinite.
         if (np.isfinite(want) & ~np.isfinite(have)).any():
             return {}
-        double = InDouble(self.task, rounds, rounds.notes)
+        double = InDouble(rounds, rounds.notes)
         exact = double.read(buffers, "oracle", some.size, call, {str(output): some})
         return {} if exact is None else distribution(exact, want, have, item.dtype)
 

@@ -11,7 +11,6 @@ themselves are only held up by work that is there; then a call takes longer with
 from typing import Any, Callable, Dict, List, NamedTuple
 
 from ..devices.device import Buffers
-from ..numerics.random_inputs import Well
 from ..numerics.stats import median
 from ..timing.rounds import Rounds
 from ..verdicts import incorrect
@@ -102,12 +101,11 @@ def expose(result: Dict[str, Any], exposed_s: float) -> str:
 class Separation:
     """Plays rounds with copies behind their calls, between those that are timed."""
 
-    def __init__(self, rounds: Rounds, well: Well, kind: str) -> None:
-        """Play none yet; `kind` is the candidate's."""
+    def __init__(self, rounds: Rounds) -> None:
         self.rounds = rounds
-        self.noted_s = NOTED_S if kind == "library" else NOTED_PYTHON_S
-        self.ahead = bool(well.word() % 2)
-        self.agenda = Agenda(well)
+        self.noted_s = NOTED_S if rounds.task["candidate"] == "library" else NOTED_PYTHON_S
+        self.ahead = bool(rounds.well.word() % 2)
+        self.agenda = Agenda(rounds.well)
         self.apart_s: List[float] = []
         self.found = Found()
 

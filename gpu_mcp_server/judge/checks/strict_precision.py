@@ -1,6 +1,6 @@
 """Strict precision in timed rounds: a candidate that is only exact where it is tried before would be faster there."""
 
-from typing import Any, Dict
+from typing import Dict
 
 import numpy as np
 
@@ -9,7 +9,6 @@ from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, available
 from ..devices.device import Buffers
 from ..numerics.compare import numbers
-from ..numerics.random_inputs import Well
 from ..numerics.tensors import Array
 from ..timing.rounds import Rounds
 from ..verdicts import incorrect
@@ -24,22 +23,22 @@ SELDOM = 8
 class Strict:
     """Looks at one call of some rounds against double precision, where the problem wants strict precision."""
 
-    def __init__(self, task: Dict[str, Any], well: Well, first: int) -> None:
-        self.task, self.well = task, well
-        self.wanted = task.get("precision") == "strict"
-        self.next = well.word() % first
+    def __init__(self, rounds: Rounds, first: int) -> None:
+        self.rounds, self.well = rounds, rounds.well
+        self.wanted = rounds.task.get("precision") == "strict"
+        self.next = self.well.word() % first
         """Which round is looked at next."""
         self.owed = self.wanted
         """Whether none was yet: there may be fewer rounds than that."""
 
-    def look(self, rounds: Rounds, buffers: Buffers, played: int) -> None:
+    def look(self, buffers: Buffers, played: int) -> None:
         """Look at the round that was just played, if it is its turn; outside the clock.
 
         Raises:
             Judged: If an answer is less exact than its type allows.
         """
         size = sum(item.count for item in buffers.outputs)
-        if not (self.wanted and played >= self.next and available(self.task, buffers.outputs)):
+        if not (self.wanted and played >= self.next and available(self.rounds.task, buffers.outputs)):
             return
         self.owed = False
         step = -(-size // ELEMENTS)
@@ -49,7 +48,7 @@ class Strict:
         # A drawn offset: with a fixed one, a candidate could be exact at every step-th element alone.
         places = [np.arange(self.well.word() % min(step, item.count), item.count, step) for item in buffers.outputs]
         picked: Dict[str, Array] = {str(number): each for number, each in enumerate(places)}
-        exact = InDouble(self.task, rounds, rounds.notes).read(buffers, "oracle", sum(map(len, places)), call, picked)
+        exact = InDouble(self.rounds, self.rounds.notes).read(buffers, "oracle", sum(map(len, places)), call, picked)
         if exact is None:
             return
         truth = np.split(exact, np.cumsum([len(each) for each in places])[:-1])

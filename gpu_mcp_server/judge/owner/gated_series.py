@@ -5,13 +5,11 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
-from ..numerics.random_inputs import Well
 from ..numerics.stats import half_width, median, speedup, timing
 from ..timing.gated_pass import NoGate
 from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
 from ..timing.series import Goal, Progress, Series
-from ..timing.time_accounting import Ledger
 from ..verdicts import cheat
 
 ROUND_S, LEAST_S = 2e-3, 1e-4
@@ -56,14 +54,14 @@ class Pace(NamedTuple):
 class GatedSeries:
     """Plays a shape's gated rounds."""
 
-    def __init__(self, rounds: Rounds, well: Well, ledger: Ledger, pace: Pace, goal: Goal) -> None:
+    def __init__(self, rounds: Rounds, pace: Pace, goal: Goal) -> None:
         """Begin; the goal is that of ungated rounds, and counts where it is the narrower one."""
-        self.rounds, self.ledger, self.pace = rounds, ledger, pace
+        self.rounds, self.pace = rounds, pace
         self.goal = Goal(HALF_WIDTH, MOST_ROUNDS, BUDGET_S, math.inf)
         if goal.half_width <= HALF_WIDTH:
             self.goal = goal._replace(limit_s=math.inf)
-        self.gated = GatedRounds(rounds, well, pace.call_s, pace.reference_call_s)
-        self.isolated = IsolatedCalls(self.gated, well)
+        self.gated = GatedRounds(rounds, pace.call_s, pace.reference_call_s)
+        self.isolated = IsolatedCalls(self.gated)
         self.series: Optional[Series] = None
         self.open: Any = None
         """The buffers that are open, once there are some."""
@@ -85,7 +83,7 @@ class GatedSeries:
         self.open = buffers
         try:
             buffers = self._fit(begin)
-            series = Series(self.goal, self.ledger, buffers.sets, 1)
+            series = Series(self.goal, self.rounds.ledger, buffers.sets, 1)
 
             def play(buffers_: Buffers, played: int) -> Round:
                 round_ = self.gated.play(buffers_)

@@ -51,7 +51,7 @@ class Shape:
     """Judges the candidate at one shape."""
 
     def __init__(self, setup: Setup, number: int, overhead_s: float, robustness: Robustness) -> None:
-        task, device, well, costs = setup.task, setup.device, setup.well, setup.costs
+        task, device, costs = setup.task, setup.device, setup.costs
         self.ledger = setup.ledger
         self.goal = Goal.of(task, self.ledger.besides_s() + overhead_s)
         self.number = number
@@ -59,15 +59,15 @@ class Shape:
         self.task, self.device, self.costs = task, device, costs
         self.rounds = Rounds(setup, task["shapes"][number])
         self.dims, self.inputs, self.outputs = self.rounds.dims, self.rounds.inputs, self.rounds.outputs
-        self.interruption = Interruption(self.rounds, well, device.stops_calls)
-        self.one_by_one = OneByOne(self.rounds, well)
-        self.separation = Separation(self.rounds, well, str(task["candidate"]))
-        self.well = well
+        self.interruption = Interruption(self.rounds)
+        self.one_by_one = OneByOne(self.rounds)
+        self.separation = Separation(self.rounds)
+        self.well = setup.well
         self.stops: List[int] = []
         self.watch = Watch(device)
-        self.strict = Strict(task, well, LEAST_ROUNDS)
-        self.rounds.forgives = InDouble(task, self.rounds, self.rounds.notes).excuse
-        self.elsewhere = Elsewhere(task, (self.inputs, self.outputs), self.rounds, well, robustness)
+        self.strict = Strict(self.rounds, LEAST_ROUNDS)
+        self.rounds.forgives = InDouble(self.rounds, self.rounds.notes).excuse
+        self.elsewhere = Elsewhere(self.rounds, robustness)
         self.warm: Optional[Series] = None
         self.gated: Optional[GatedSeries] = None
         self.shortest_s = costs["candidate"].shortest_s
@@ -75,7 +75,7 @@ class Shape:
         self.least_s, self.gap_s = self.round_s, LONGEST_S
         """The least that the owner's clock covered besides a round's calls so far."""
         self.notes: Dict[str, None] = {}
-        self.times = ShapeTimes(task, number, device, costs, self.shortest_s, self.notes)
+        self.times = ShapeTimes(setup, number, self.notes)
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
         self.where: Optional[Dict[str, Any]] = None
@@ -99,7 +99,7 @@ class Shape:
                 buffers = self._gate(progress) if gates else self._open(1)
                 if untimed:
                     self._play(buffers)
-                    self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
+                    self.strict.look(buffers, LEAST_ROUNDS)
                     for _ in range(UNTIMED):
                         self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
@@ -222,7 +222,7 @@ class Shape:
         series.measure(buffers, self._next, progress)
         if self.strict.owed:
             self._play(buffers)
-            self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
+            self.strict.look(buffers, LEAST_ROUNDS)
         # The drawn interruptions are among the first rounds; later ones must not be safe from them.
         if len(series.played) > LEAST_ROUNDS:
             self.interruption.play(buffers)
@@ -270,12 +270,12 @@ class Shape:
     def _gate(self, progress: Progress) -> Buffers:
         """Time the calls on the GPU alone, which ungated rounds need not do then; return the buffers that are open."""
         buffers, pace = self._begin(1)
-        gated = self.gated = GatedSeries(self.rounds, self.well, self.ledger, pace, self.goal)
-        strict = Strict(self.task, self.well, FEWEST_ROUNDS)
+        gated = self.gated = GatedSeries(self.rounds, pace, self.goal)
+        strict = Strict(self.rounds, FEWEST_ROUNDS)
         self.elsewhere.begin(FEWEST_ROUNDS)
 
         def after(buffers_: Buffers, played: int) -> None:
-            strict.look(self.rounds, buffers_, played)
+            strict.look(buffers_, played)
             self.elsewhere.after(buffers_, played, gated.gated.play)
 
         try:
@@ -310,7 +310,7 @@ class Shape:
         if played >= LEAST_ROUNDS and self.well.word() % SELDOM == 0:
             self.interruption.play(buffers)
         round_ = self._play(buffers)
-        self.strict.look(self.rounds, buffers, played)
+        self.strict.look(buffers, played)
         self.elsewhere.after(buffers, played)
         self.separation.after(buffers, played)
         return round_

@@ -3,11 +3,9 @@
 from typing import Any, Dict, Optional, Sequence
 
 from ..checks.stream_order_rounds import expose
-from ..devices.device import Device
 from ..numerics.stats import half_width, median_interval, speedup, timing, wide
-from ..timing.clock_overhead import Cost
 from ..timing.machine_state import summary
-from ..timing.rounds import Round
+from ..timing.rounds import Round, Setup
 from ..timing.series import Series
 from ..timing.time_floor import floor_of, hold_against_floor
 from ..verdicts import duration, megabytes
@@ -42,27 +40,12 @@ def short_round(played: Round, calls: int, wanted_s: float, spread_s: float, mad
 class ShapeTimes:
     """Adds the times of series to a shape's result, and to its notes what makes them less sure."""
 
-    def __init__(
-        self,
-        task: Dict[str, Any],
-        number: int,
-        device: Device,
-        costs: Dict[str, Cost],
-        shortest_s: float,
-        notes: Dict[str, None],
-    ) -> None:
-        """Begin.
-
-        Args:
-            task: The whole one.
-            number: Of the shape in it.
-            device: The task's.
-            costs: Of empty passes, by role.
-            shortest_s: How long a round must last for its time to be told from the clock's own cost.
-            notes: Of the shape; more are added.
-        """
-        self.task, self.number, self.device, self.costs = task, number, device, costs
-        self.shortest_s, self.notes = shortest_s, notes
+    def __init__(self, setup: Setup, number: int, notes: Dict[str, None]) -> None:
+        """Begin, for the shape of a number in the task; notes of the shape are added to `notes`."""
+        self.task, self.device, self.costs = setup.task, setup.device, setup.costs
+        self.number, self.notes = number, notes
+        self.shortest_s = self.costs["candidate"].shortest_s
+        """How long a round must last for its time to be told from the clock's own cost."""
 
     def add(
         self, series: Series, result: Dict[str, Any], looking: Dict[str, Any], gated: Optional[GatedSeries] = None

@@ -65,7 +65,7 @@ class TrialRoom:
         what = drawn or "declared"
         entry: Dict[str, Any] = {"dims": table.dims, "distribution": what, "hidden": table.hidden, "verdict": "correct"}
         strict = not drawn and not table.hidden
-        double = InDouble(self.task, rounds, self.notes)
+        double = InDouble(rounds, self.notes)
         rounds.forgives = double.excuse if strict else double.forgiven
         rounds.twice = not drawn or self.robustness.required
         mark, reference_s = self.well.blocks, 0.0

@@ -242,7 +242,7 @@ class Trials(TrialRoom):
         """Compare errors of the candidate and of the reference against double precision."""
         outputs = table.buffers.outputs
         count = sum(item.count for item in outputs)
-        found = InDouble(self.task, table.rounds, self.notes).read(table.buffers, "oracle", count)
+        found = InDouble(table.rounds, self.notes).read(table.buffers, "oracle", count)
         if found is None:
             return
         truth = split(found, outputs)

@@ -11,7 +11,6 @@ before the clock starts: probes right behind new inputs take longer then, and so
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from ..devices.device import Buffers, RoundCheck
-from ..numerics.random_inputs import Well
 from ..numerics.stats import median
 from ..verdicts import cheat
 from .gated_pass import Blocked, Empty, GatedPlayer, NoGate, Opened
@@ -50,16 +49,15 @@ DEARER = 1.5
 class GatedRounds:
     """Plays rounds behind gates at one shape."""
 
-    def __init__(self, rounds: Rounds, well: Well, call_s: float, reference_call_s: float) -> None:
+    def __init__(self, rounds: Rounds, call_s: float, reference_call_s: float) -> None:
         """Begin.
 
         Args:
             rounds: Of the shape; they draw, check and judge.
-            well: Of secret words.
             call_s: What a call takes in ungated rounds.
             reference_call_s: What one of the reference's takes there.
         """
-        self.rounds, self.well, self.call_s, self.reference_call_s = rounds, well, call_s, reference_call_s
+        self.rounds, self.well, self.call_s, self.reference_call_s = rounds, rounds.well, call_s, reference_call_s
         self.device: Any = rounds.device
         timeout_s = rounds.timeout_s
         self.candidate = GatedPlayer(rounds.candidate, timeout_s)

@@ -72,10 +72,10 @@ class Rounds:
     """Plays rounds at one shape."""
 
     def __init__(self, setup: Setup, dims: Dict[str, int]) -> None:
-        self.task, self.device, self.candidate, self.reference, self.costs, well, self.ledger = setup
+        self.task, self.device, self.candidate, self.reference, self.costs, self.well, self.ledger = setup
         self.dims = dims
         self.inputs, self.outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
-        self.history = History(self.outputs, well, self.task["rtol"], self.task["atol"])
+        self.history = History(self.outputs, self.well, self.task["rtol"], self.task["atol"])
         self.timeout_s = float(self.task["round_timeout_s"])
         self.present: Tuple[Player, ...] = (self.reference, self.candidate)
         """Who maps the buffers: the reference alone once the candidate has been ended."""
@@ -108,10 +108,10 @@ class Rounds:
         self.twice = True
         """Whether where an answer is wrong is looked at in two calls before it is told."""
         self.ties: Union[Ties, OwnCheck] = Ties(
-            self.reference, well, self.history.rtol, self.history.atol, self.timeout_s
+            self.reference, self.well, self.history.rtol, self.history.atol, self.timeout_s
         )
         if self.device.own_check:
-            self.ties = OwnCheck(self.reference, well, self.timeout_s)
+            self.ties = OwnCheck(self.reference, self.well, self.timeout_s)
 
     def open(self, sets: int) -> Buffers:
         """Return buffers for so many calls, which the players map; freeze them."""
@@ -184,7 +184,7 @@ class Rounds:
         """Draw fresh inputs."""
         self.number += 1
         with self.ledger.part("fill"):
-            wrong = draw(self.device, buffers, self.reference, self.history.well.word() >> 1, self.timeout_s * 6)
+            wrong = draw(self.device, buffers, self.reference, self.well.word() >> 1, self.timeout_s * 6)
         if wrong:
             raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
 
@@ -324,7 +324,7 @@ class Rounds:
         if untouched and isinstance(returned, str):
             text = "%sno output was written; the launcher returned %s, which the judge ignores: write into the outputs"
             return incorrect(text % (where, returned[:40]))
-        onto = written_onto(buffers, play, self.history.well.word()) if untouched else ""
+        onto = written_onto(buffers, play, self.well.word()) if untouched else ""
         if onto:
             text = "%sno output changed, though outputs that hold %s do: %s"
             return incorrect(text % (where, onto, ONTO_JUNK % ("add to" if onto == "zeros" else "read")))

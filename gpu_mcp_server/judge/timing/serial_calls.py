@@ -11,7 +11,6 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from ..devices.device import Buffers
-from ..numerics.random_inputs import Well
 from ..numerics.stats import median
 from ..verdicts import cheat
 from .clock_overhead import request_s
@@ -92,8 +91,8 @@ def doubt(singles: List[Single], share_s: float, again: Callable[[], Single]) ->
 class OneByOne:
     """Asks for the calls of a round one by one."""
 
-    def __init__(self, rounds: Rounds, well: Well) -> None:
-        self.rounds, self.well = rounds, well
+    def __init__(self, rounds: Rounds) -> None:
+        self.rounds, self.well = rounds, rounds.well
 
     def doubt(self, buffers: Buffers, share_s: float) -> Tuple[str, List[Single]]:
         """Return what speaks against a round's times, of which a call's part is `share_s`, and what calls took.

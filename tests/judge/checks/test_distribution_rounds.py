@@ -126,12 +126,12 @@ def test_later_rounds_are_due_seldom():
 def test_inputs_with_which_an_answer_was_wrong_already_are_asked_for_once_more_where_that_decides_alone():
     """The reference takes seconds to say how much rounding explains, and there that changes nothing."""
     one = [tensors.Tensor("x", "float32", (4,), ("4",), "normal")]
-    rounds = SimpleNamespace(notes={})
 
     def names(**task):
+        rounds = SimpleNamespace(notes={}, task=task, inputs=one, outputs=one, well=SimpleNamespace())
         robust = robustness.Robustness(task)
         robust.found = {"large": "NaN or infinite where the reference is finite", "rows=300": "lower precision"}
-        return distribution_rounds.Elsewhere(task, (one, one), rounds, SimpleNamespace(), robust).names
+        return distribution_rounds.Elsewhere(rounds, robust).names
 
     assert names() == ["uniform", "offset", "outliers"]
     assert names(robust="required") == names(precision="strict") == ["uniform", "offset", "outliers", "large"]

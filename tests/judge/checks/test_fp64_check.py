@@ -27,8 +27,8 @@ class Given(Buffers):
 
 
 def look(expected, got):
-    rounds = SimpleNamespace(history=SimpleNamespace(well=Well("ab" * 32)))
-    double, buffers = InDouble({"rtol": RTOL, "atol": ATOL}, rounds, {}), Given(expected, got)
+    rounds = SimpleNamespace(well=Well("ab" * 32), task={"rtol": RTOL, "atol": ATOL})
+    double, buffers = InDouble(rounds, {}), Given(expected, got)
     count, places = buffers.wrong_places(0, 0, double.tolerances, 1.0, MOST)
     mask = compare(expected, got, "float32", RTOL, ATOL).mask
     assert mask is not None

@@ -1,6 +1,7 @@
 """End of a series: enough rounds were played."""
 
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,12 +10,6 @@ from gpu_mcp_judge.owner.shape_times import ShapeTimes
 from gpu_mcp_judge.timing import clock_overhead, machine_state, rounds, series, time_accounting
 
 US = 1e-6
-COSTS = {
-    "candidate": clock_overhead.Cost(
-        500 * US, 0.0, [9000 * US, *[each * US for each in (480, 500, 520, 540, 560, 580, 600, 800)]]
-    ),
-    "reference": clock_overhead.Cost(300 * US, 0.0, [9000 * US, *[each * US for each in (290, 300, 310, 320)]]),
-}
 
 
 def played(times, **task):
@@ -88,7 +83,8 @@ def test_calls_that_are_faster_in_a_loop_than_the_gpu_can_be_have_no_time_in_a_l
     result: dict[str, Any] = {}
     one = device.Device()
     one.label = "a GPU without a data sheet"
-    times = ShapeTimes({"framework": "torch"}, 0, one, COSTS, 0.0, notes)
+    setup = SimpleNamespace(task={"framework": "torch"}, device=one, costs={"candidate": clock_overhead.NO_COST})
+    times = ShapeTimes(cast("Any", setup), 0, notes)
 
     times.add(played(lambda count: 1e-3), result, {}, cast("Any", Alone(alone_us)))
     assert result["candidate"]["median_us"] == alone_us
