@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ..numerics.stats import geometric_mean, weighted_speedup
 from ..timing.clock_overhead import NO_COST
 from ..timing.rounds import Setup
 from ..timing.time_accounting import Ledger
-from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, where_of
+from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, incorrect, where_of
 from .afterwards import recall, survey
 from .module_signature import describe, without_cases
 from .peer_processes import Players
@@ -55,16 +55,6 @@ def device_of(task: Dict[str, Any], well: Well) -> Device:
     from ..devices.cpu import CpuDevice
 
     return CpuDevice(well, task)
-
-
-class Found(NamedTuple):
-    """Verdict that ended the judging of a candidate, or `correct` so far."""
-
-    verdict: str
-    reason: str
-    where: Optional[Dict[str, Any]]
-    answered: str
-    """Whether the device did afterwards, where the candidate was lost."""
 
 
 class Owner:
@@ -127,7 +117,7 @@ class Owner:
         # nothing later.
         print(json.dumps({"commitment": self.commitment}), flush=True)
         CATCHES.goes_on = bool(self.task.get("study"))
-        verdict, reason, where = "correct", "", None
+        failed: Optional[Judged] = None
         trials: Optional[Trials] = None
         lack = lacked_module(self.task.get("needs") or ())
         if lack:
@@ -155,17 +145,17 @@ class Owner:
             self._replay(self.shapes, setup)
             self._look_alone(device, candidate)
         except Judged as judged:
-            verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
+            failed = judged
         except JudgeFailed as error:
-            verdict, reason = "incorrect", self.at + kept_from(error, device, candidate)
-        if trials and "incorrect" in (verdict, *(shape["verdict"] for shape in self.shapes)):
+            failed = incorrect(self.at + kept_from(error, device, candidate))
+        if trials and "incorrect" in (failed and failed.verdict, *(shape["verdict"] for shape in self.shapes)):
             with self.ledger.undivided("trials"):
                 self.declared = survey(trials, self.shapes)
         answered = device.aftermath() if candidate.lost else ""
         after = device.snapshot()
         for player in (reference, candidate):
             self.players.supervisor.dismiss(player.role)  # their contexts take their time to end
-        return self._result(device, trials, Found(verdict, reason, where, answered), {"before": before, "after": after})
+        return self._result(device, trials, failed, answered, self._evidence(device, before, after))
 
     def find_writes(self) -> Dict[str, Any]:
         """See which inputs a candidate writes to that failed before; this is no verdict."""
@@ -184,9 +174,17 @@ class Owner:
         return Setup(self.task, device, candidate, reference, self.players.costs, self.well, self.ledger)
 
     def _result(
-        self, device: Device, trials: Optional[Trials], found: "Found", state: Dict[str, Dict[str, Any]]
+        self,
+        device: Device,
+        trials: Optional[Trials],
+        failed: Optional[Judged],
+        answered: str,
+        evidence: Dict[str, Any],
     ) -> Dict[str, Any]:
-        shapes, (verdict, reason, where, answered) = self.shapes, found
+        """Return the verdict; `answered` says whether the device did afterwards, where the candidate was lost."""
+        shapes = self.shapes
+        verdict, reason = (failed.verdict, failed.reason) if failed else ("correct", "")
+        where = where_of(failed)
         if shapes and verdict == "correct":
             worst = max(shapes, key=lambda s: VERDICTS.index(s["verdict"]))
             verdict = worst["verdict"]
@@ -194,7 +192,6 @@ class Owner:
             where = worst.get("where")
         laid = described_layouts(self.task) if verdict == "incorrect" else ""
         correct, reason = verdict == "correct", "; ".join(filter(None, [reason, answered, laid]))
-        evidence = self._evidence(device, state["before"], state["after"])
         # a NumPy reference computes on the processor
         no_baseline = device.kind == "cuda" and self.task["framework"] == "numpy"
         untimed = [self._untimed(s) for s in shapes if not (s.get("candidate") if no_baseline else s["speedup"])]
