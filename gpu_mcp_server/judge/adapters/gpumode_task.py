@@ -35,7 +35,7 @@ class Parts:
     def blank(cls, parts: "Parts") -> "Parts":
         """Return the same with tensors that have no memory."""
         made = copy.copy(parts)
-        made.leaves = [_blank(each) for each in parts.leaves]
+        made.leaves = [_like(each, "meta") for each in parts.leaves]
         return made
 
     def _part(self, value: Any, where: str) -> Build:
@@ -160,7 +160,7 @@ class GpuModeTask(CaseModule):
         rest, leaves = list(given), cast("List[Any]", [])
         for place, blank in enumerate(self.parts[self.number].leaves):
             if place in scratch:
-                leaves.append(_empty_like(blank, given))
+                leaves.append(_like(blank, next((each.device for each in given if torch.is_tensor(each)), None)))
                 continue
             leaf = rest.pop(0)
             leaves.append(_copy(leaf) if place in copied else leaf)
@@ -295,14 +295,9 @@ def _watched(module: Any, read: List[Tuple[float, float]]) -> Callable[[], None]
     return undo
 
 
-def _blank(tensor: Any) -> Any:
-    """Return a tensor without memory that has the same type, shape and strides."""
-    return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def _empty_like(blank: Any, given: Sequence[Any]) -> Any:
-    device: Optional[Any] = next((each.device for each in given if torch.is_tensor(each)), None)
-    return torch.empty_strided(tuple(blank.shape), blank.stride(), dtype=blank.dtype, device=device)
+def _like(tensor: Any, device: Any) -> Any:
+    """Return a tensor of the same type, shape and strides elsewhere, with nothing in it; on `meta` without memory."""
+    return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def _form(tensor: Any) -> Any:
@@ -311,6 +306,4 @@ def _form(tensor: Any) -> Any:
 
 
 def _copy(tensor: Any) -> Any:
-    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    made.copy_(tensor)
-    return made
+    return _like(tensor, tensor.device).copy_(tensor)

@@ -16,14 +16,7 @@ class KernelBook(CaseModule):
     def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
         super().__init__(module, task, files)
         self.kind = _module_class(module)
-        book = self
-
-        def construct(*_: Any) -> Any:
-            arguments, names = book.construction()
-            return book.kind(*arguments, **names)
-
-        self.Model: Any = construct
-        construct.forward = self.kind.forward  # type: ignore[attr-defined]
+        self.Model = self._maker(self.kind)
         if self.cases == [{}]:
             self.cases = [{"set": number} for number in range(len(self._sets()))]
 
@@ -47,14 +40,16 @@ class KernelBook(CaseModule):
     def candidate_model(self, module: Any) -> Any:
         """Return the candidate's class of the same name, made as the problem's is."""
         kind = getattr(module, self.kind.__name__, None)
-        if kind is None:
-            return None
-        book = self
+        return None if kind is None else self._maker(kind)
+
+    def _maker(self, kind: Any) -> Any:
+        """Return what makes a module of a class by the problem's arguments; its `forward` names the inputs."""
 
         def construct(*_: Any) -> Any:
-            arguments, names = book.construction()
+            arguments, names = self.construction()
             return kind(*arguments, **names)
 
+        construct.forward = getattr(kind, "forward", None)  # type: ignore[attr-defined]
         return construct
 
 

@@ -3,7 +3,7 @@
 Else inputs are mapped read-only, and a candidate that writes to one dies like one that reads astray.
 """
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import numpy as np
 
@@ -12,11 +12,14 @@ from .memory_cpu import CpuBuffers, Region
 from .memory_cuda import CudaBuffers
 
 
-def changed_elements(before: Array, after: Array) -> int:
-    """Return how many elements of two arrays differ in any bit."""
-    # Bits and not values are compared: NaN differs from itself, and -0.0 equals 0.0.
-    pair = [each.view(np.uint8).reshape(each.size, -1) for each in (before, after)]
-    return int(np.count_nonzero((pair[0] != pair[1]).any(axis=1)))
+def count_changes(pairs: Iterable[Tuple[Array, Array]]) -> List[int]:
+    """Return of each input, as the owner has it and as the candidate left it, how many elements differ in any bit."""
+    found: List[int] = []
+    for pair in pairs:
+        # Bits and not values are compared: NaN differs from itself, and -0.0 equals 0.0.
+        before, after = (each.view(np.uint8).reshape(each.size, -1) for each in pair)
+        found.append(int(np.count_nonzero((before != after).any(axis=1))))
+    return found
 
 
 class WritableCpuBuffers(CpuBuffers):
@@ -40,12 +43,8 @@ class WritableCpuBuffers(CpuBuffers):
 
     def count_changes(self) -> List[int]:
         """Return of each input how many elements of the first call were changed."""
-        found: List[int] = []
-        for number, item in enumerate(self.inputs):
-            regions = (self.input_region, self.copy)
-            before, after = (region.tensor(self.input_layout, item, number)[0] for region in regions)
-            found.append(changed_elements(before, after))
-        return found
+        given = (self.copy.tensor(self.input_layout, item, number)[0] for number, item in enumerate(self.inputs))
+        return count_changes((self.input_elements(number), after) for number, after in enumerate(given))
 
     def close(self) -> None:
         """Give the copy back."""
@@ -62,9 +61,6 @@ class WritableCudaBuffers(CudaBuffers):
 
     def count_changes(self) -> List[int]:
         """Return of each input how many elements of the first call were changed."""
-        found: List[int] = []
-        for number, item in enumerate(self.inputs):
-            offset = self.input_layout.offsets[number]
-            before, after = (self.tools.elements(memory.address + offset, item) for memory in (self.staged, self.given))
-            found.append(changed_elements(before, after))
-        return found
+        places = [self.given.address + offset for offset in self.input_layout.offsets]
+        given = (self.tools.elements(at, item) for at, item in zip(places, self.inputs))
+        return count_changes((self.input_elements(number), after) for number, after in enumerate(given))
