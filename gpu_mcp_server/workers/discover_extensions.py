@@ -11,9 +11,11 @@ import importlib.util
 import json
 import os
 import sys
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 RESULT = "requests.json"
+TAKE = "_import_module_from_library"
+"""torch's, behind the step that the judge's module names."""
 MOST = 8
 """Extensions of one file."""
 
@@ -34,6 +36,32 @@ def load_file(name: str) -> Any:
     return module
 
 
+class NotBuilt:
+    """Stands for an extension while a file is only asked what it wants built."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return something that may be kept and not be called."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("%s is not built yet" % name)
+
+        return call
+
+
+def take_down_requests(extensions: Any, note: Callable[[Dict[str, Any]], None]) -> None:
+    """Have torch tell what it would build, and build nothing; `extensions` is the judge's module of that name."""
+    torch_extensions: Any = importlib.import_module("torch.utils.cpp_extension")
+    step = getattr(torch_extensions, extensions.STEP)
+
+    def noted(*given: Any, **named: Any) -> None:
+        note(extensions.request_of(step, given, named)[0])
+
+    setattr(torch_extensions, extensions.STEP, noted)
+    setattr(torch_extensions, TAKE, lambda *_, **__: NotBuilt())  # type: ignore[misc]
+
+
 def main(_: List[str]) -> None:
     """Load the candidate; construct its model as well where loading asked for nothing."""
     requests: List[Dict[str, Any]] = []
@@ -49,7 +77,7 @@ def main(_: List[str]) -> None:
 
     keep()
     os.environ["TORCH_EXTENSIONS_DIR"] = os.path.abspath("extensions")
-    load_file("judge_extensions").record(note)
+    take_down_requests(load_file("judge_extensions"), note)
     with contextlib.suppress(BaseException):
         module = load_file("candidate")
         if not requests:

@@ -1,8 +1,8 @@
 """Extensions that a Python candidate compiles with torch: what is asked for, and what was built of it beforehand.
 
 torch makes every extension (`load`, `load_inline`) in one step, which writes a ninja file and builds. That step is
-replaced: by taking down the request when the file is tried without a GPU, by taking the library that was built of the
-same request when it is judged. What was not built beforehand is built as ever.
+replaced: by taking down the request when the file is tried without a GPU (workers/discover_extensions.py), by taking
+the library that was built of the same request when it is judged. What was not built beforehand is built as ever.
 
 Source: torch/utils/cpp_extension.py, `_jit_compile`, of torch 2.6 to 2.13.
 """
@@ -17,7 +17,6 @@ import shutil
 from typing import Any, Callable, Dict, List, Tuple
 
 STEP = "_write_ninja_file_and_build_library"
-TAKE = "_import_module_from_library"
 ENVIRONMENT = (
     "TORCH_CUDA_ARCH_LIST",
     "CC",
@@ -109,29 +108,3 @@ def take_from(folder: str) -> None:
         return result
 
     setattr(torch_extensions, STEP, taken)
-
-
-class NotBuilt:
-    """Stands for an extension while a file is only asked what it wants built."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Return something that may be kept and not be called."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-        def call(*_: Any, **__: Any) -> Any:
-            raise RuntimeError("%s is not built yet" % name)
-
-        return call
-
-
-def record(note: Callable[[Request], None]) -> None:
-    """Have torch tell what it would build, and build nothing."""
-    torch_extensions: Any = importlib.import_module("torch.utils.cpp_extension")
-    step = getattr(torch_extensions, STEP)
-
-    def noted(*given: Any, **named: Any) -> None:
-        note(request_of(step, given, named)[0])
-
-    setattr(torch_extensions, STEP, noted)
-    setattr(torch_extensions, TAKE, lambda *_, **__: NotBuilt())  # type: ignore[misc]

@@ -13,6 +13,7 @@ from gpu_mcp_judge.candidate import torch_extensions
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation import torch_fallback
 from gpu_mcp_server.services.evaluation.extension_builds import requests_in, tolerates_failure
@@ -198,14 +199,15 @@ async def two_candidates(lab: Lab) -> None:
 
 RECALLED = """
 import json, os, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
+import discover_extensions as asking
 from gpu_mcp_judge.candidate import torch_extensions
 from torch.utils import cpp_extension
-step, take, asked = getattr(cpp_extension, torch_extensions.STEP), getattr(cpp_extension, torch_extensions.TAKE), []
-torch_extensions.record(asked.append)
+step, take, asked = getattr(cpp_extension, torch_extensions.STEP), getattr(cpp_extension, asking.TAKE), []
+asking.take_down_requests(torch_extensions, asked.append)
 build = lambda: cpp_extension.load_inline("x", ["int f();"], no_implicit_headers=True, is_python_module=False)
 build()
-setattr(cpp_extension, torch_extensions.STEP, step), setattr(cpp_extension, torch_extensions.TAKE, take)
+setattr(cpp_extension, torch_extensions.STEP, step), setattr(cpp_extension, asking.TAKE, take)
 open(torch_extensions.key_of(asked[0]) + ".txt", "w").write("main.cpp:1:1: error: no luck")
 cpp_extension.JIT_EXTENSION_VERSIONER.entries.clear()
 torch_extensions.take_from(os.getcwd())
@@ -220,8 +222,9 @@ except RuntimeError as error:
 def test_a_build_that_failed_before_fails_at_once_with_the_same_words(tmp_path: Path):
     environment = {"PATH": "/usr/bin:/bin", "TORCH_EXTENSIONS_DIR": str(tmp_path / "ext")}
     done = subprocess.run(
-        [torch_python(), "-c", RECALLED, packages()], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+        [torch_python(), "-c", RECALLED, packages(), str(WORKERS)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
 
     assert done.stdout.strip() == "Error building extension 'x': main.cpp:1:1: error: no luck", done.stderr
 
