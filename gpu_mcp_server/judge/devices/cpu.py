@@ -120,8 +120,8 @@ class CpuDevice(Device):
         if self.task["mode"] == "writes":
             from .writable_inputs import WritableCpuBuffers
 
-            return WritableCpuBuffers(self.files, inputs, outputs, sets, self.well, self.rtol, self.atol, self.told)
-        return CpuBuffers(self.files, inputs, outputs, sets, self.well, self.rtol, self.atol, self.told)
+            return WritableCpuBuffers(self, inputs, outputs, sets)
+        return CpuBuffers(self, inputs, outputs, sets)
 
     def snapshot(self) -> Dict[str, Any]:
         """Return the load."""

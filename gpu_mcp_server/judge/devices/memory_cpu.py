@@ -11,7 +11,7 @@ import numpy as np
 from ..channel.supervisor_client import Player
 from ..numerics.compare import CHUNK, STORAGE, compare
 from ..numerics.parallel_map import spread
-from ..numerics.random_inputs import SLAB, Well
+from ..numerics.random_inputs import SLAB
 from ..numerics.tensors import MADE, Array, Layout, Tensor, layout
 from .device import Buffers, RoundCheck
 
@@ -173,24 +173,14 @@ class CpuBuffers(Buffers):
 
     changes = True
 
-    def __init__(
-        self,
-        files: Files,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        sets: int,
-        well: Well,
-        rtol: float,
-        atol: float,
-        told: Set[str],
-    ) -> None:
-        self.inputs, self.outputs, self.sets, self.well = inputs, outputs, sets, well
-        self.rtol, self.atol = rtol, atol
+    def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
+        self.inputs, self.outputs, self.sets, self.well = inputs, outputs, sets, device.well
+        self.rtol, self.atol = device.rtol, device.atol
         self.input_layout = layout(inputs, sets, guarded=False)
         self.output_layout = layout(outputs, sets, guarded=True)
         self.expected_layout = layout(outputs, sets, guarded=False)
-        self.input_region, self.output_region, self.expected_region = files
-        self.told = told
+        self.input_region, self.output_region, self.expected_region = device.files
+        self.told: Set[str] = device.told
         self.count_at = self.output_layout.total
         """Where in the file of the outputs, behind them, the candidate's loop counts the calls that have returned."""
         self.words: List[int] = [0] * len(outputs)

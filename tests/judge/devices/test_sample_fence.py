@@ -15,7 +15,8 @@ CANDIDATE, REFERENCE = SimpleNamespace(role="candidate"), SimpleNamespace(role="
 def buffers():
     files = memory_cpu.Files(*(memory_cpu.Region(1 << 20, writable_by_others=True) for _ in range(3)))
     outputs = [Tensor(name, "float32", (100,), ("n",), "normal") for name in ("y", "z")]
-    made = memory_cpu.CpuBuffers(files, outputs[:1], outputs, 8, Well("ab" * 32), 1e-5, 1e-6, set())
+    device = SimpleNamespace(files=files, well=Well("ab" * 32), rtol=1e-5, atol=1e-6, told=set())
+    made = memory_cpu.CpuBuffers(device, outputs[:1], outputs, 8)
     for number in range(2):
         made.every(number)[0][...] = 1.0
     made.poison()
