@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from typing import Dict, List
+import sys
+from typing import Any, Dict, List
 
 from .folders import CODE, JUDGE
 
@@ -36,6 +37,23 @@ def compiled_hashes() -> Dict[str, str]:
     """Return the sha256 of each file of compiled code."""
     names = os.listdir(CODE) if os.path.isdir(CODE) else []
     return {name: sha256_of(os.path.join(CODE, name)) for name in sorted(names)}
+
+
+def identity(seed: str, freeze: str) -> Dict[str, Any]:
+    """Return what the evidence of every job says: the judge, seed, its hash, Python, and how players are frozen."""
+    return {
+        "harness_version": VERSION,
+        "harness_sha256": harness_hash(),
+        "seed_commitment": commitment_of(seed),
+        "seed": seed,
+        "owner_python": sys.version.split()[0],
+        "freeze": freeze,
+    }
+
+
+def commitment_of(seed: str) -> str:
+    """Return the hash of a seed, which is published before the candidate runs."""
+    return hashlib.sha256(seed.encode()).hexdigest()
 
 
 def say(text: str, done: float) -> None:

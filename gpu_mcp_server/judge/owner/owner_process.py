@@ -1,6 +1,5 @@
 """The owner's process: it holds the seed, the clock and the answers, and writes `verdict.json`."""
 
-import hashlib
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from ..channel.supervisor_client import Player
 from ..checks.memory_hog_check import kept_from
 from ..checks.robustness import Robustness
 from ..devices.device import Device
-from ..evidence import VERSION, compiled_hashes, harness_hash, say
+from ..evidence import commitment_of, compiled_hashes, identity, say
 from ..folders import WORK
 from ..inputs.hidden_shapes import hidden_shapes
 from ..machine_limits import lacked_module, package_versions
@@ -64,7 +63,6 @@ class Owner:
         self.hidden = hidden_shapes(task, TRIAL_ELEMENTS[task["device"]])
         self.task, self.ledger = dict(task, hidden=self.hidden), ledger
         self.well = Well(task["seed"])
-        self.commitment = hashlib.sha256(task["seed"].encode()).hexdigest()
         self.torch_seed = self.well.word() >> 1
         """Of weights: reference and candidate construct their models from it."""
         self.tier = str(task.get("tier") or "performance")
@@ -115,7 +113,7 @@ class Owner:
         say("starting reference and candidate", 0.0)
         # Published before the candidate runs: the seed that follows with the verdict proves that the owner chose
         # nothing later.
-        print(json.dumps({"commitment": self.commitment}), flush=True)
+        print(json.dumps({"commitment": commitment_of(self.task["seed"])}), flush=True)
         CATCHES.goes_on = bool(self.task.get("study"))
         failed: Optional[Judged] = None
         trials: Optional[Trials] = None
@@ -310,14 +308,9 @@ class Owner:
 
     def _evidence(self, device: Device, before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
         evidence: Dict[str, Any] = {
-            "harness_version": VERSION,
-            "harness_sha256": harness_hash(),
+            **identity(self.task["seed"], self.players.supervisor.how),
             "compiled_sha256": {**compiled_hashes(), **ELEMENTS.sha256},
-            "seed_commitment": self.commitment,
-            "seed": self.task["seed"],
-            "owner_python": sys.version.split()[0],
             "owner_numpy": np.__version__,
-            "freeze": self.players.supervisor.how,
             "elements_by": ELEMENTS.by,
         }
         evidence.update(self.players.versions)

@@ -7,9 +7,7 @@ that must be regular files. Reference and candidate take turns, and so does who 
 """
 
 import contextlib
-import hashlib
 import json
-import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -17,7 +15,7 @@ import numpy as np
 
 from ..channel.packet_link import Link
 from ..channel.supervisor_client import Player, Supervisor
-from ..evidence import VERSION, harness_hash, say
+from ..evidence import commitment_of, identity, say
 from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean, half_width, median, speedup, timing
 from ..programs.output_parsers import READ_S, Series, Unreadable, said, within
@@ -48,7 +46,6 @@ class ProgramOwner:
     def __init__(self, task: Dict[str, Any], ledger: Ledger) -> None:
         self.task, self.ledger = task, ledger
         self.well = Well(task["seed"])
-        self.commitment = hashlib.sha256(task["seed"].encode()).hexdigest()
         self.supervisor = Supervisor(Link.from_environment("supervisor"))
         self.tier = str(task.get("tier") or "performance")
         self.versions: Dict[str, str] = {}
@@ -105,7 +102,7 @@ class ProgramOwner:
     def judge(self) -> Dict[str, Any]:
         """Judge the candidate at every case, until one is not correct."""
         say("starting", 0.0)
-        print(json.dumps({"commitment": self.commitment}), flush=True)
+        print(json.dumps({"commitment": commitment_of(self.task["seed"])}), flush=True)
         cases: List[Params] = self.task["cases"]
         if self.tier == "performance":
             self._empty(cases[0])
@@ -222,15 +219,7 @@ class ProgramOwner:
         self.varied = bool(self.varied) or bool(matched(one, other, *self.tolerance()).reason)
 
     def _evidence(self) -> Dict[str, Any]:
-        evidence: Dict[str, Any] = {
-            "harness_version": VERSION,
-            "harness_sha256": harness_hash(),
-            "seed_commitment": self.commitment,
-            "seed": self.task["seed"],
-            "owner_python": sys.version.split()[0],
-            "freeze": self.supervisor.how,
-            "seconds": self.ledger.report(),
-        }
+        evidence = dict(identity(self.task["seed"], self.supervisor.how), seconds=self.ledger.report())
         if self.empty_s:
             evidence["empty_process_us"] = round(median(self.empty_s) * 1e6, 1)
         return dict(evidence, **self.versions)
