@@ -16,13 +16,13 @@ WORKERS = PACKAGE / "workers"
 """Programs that run by themselves, most of them in sandboxes."""
 CALL_FILES = (
     WORKERS / "program_hooks.py",
-    WORKERS / "call_writer.py",
-    WORKERS / "launch_hooks.py",
+    WORKERS / "parts" / "call_writer.py",
+    WORKERS / "parts" / "launch_hooks.py",
     JUDGE / "adapters" / "call_records.py",
     JUDGE / "adapters" / "kernel_launches.py",
 )
 """What lies beside a program whose calls are recorded or replaced; of the judge what makes recorded calls again."""
-_INCLUDED = re.compile(r"^from gpu_mcp_server\.(judge\.candidate|workers)\.(\w+) import [^\n]*$", re.MULTILINE)
+_INCLUDED = re.compile(r"^from gpu_mcp_server\.(judge\.candidate|workers\.parts)\.(\w+) import [^\n]*$", re.MULTILINE)
 
 PAGE_STYLE = PACKAGE / "web" / "dashboard" / "static" / "app.css"
 """How pages look: those of the server, and reports as single files."""

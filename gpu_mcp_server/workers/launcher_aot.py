@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, numbers_of, stand_in_driver
 from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
-from gpu_mcp_server.workers.triton_errors import is_of_compiler, place
+from gpu_mcp_server.workers.parts.triton_errors import is_of_compiler, place
 
 TYPES = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",

@@ -23,7 +23,7 @@ from typing import Any, Dict, List, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, stand_in_driver
 from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
-from gpu_mcp_server.workers.triton_errors import is_of_compiler, line_of_function, place
+from gpu_mcp_server.workers.parts.triton_errors import is_of_compiler, line_of_function, place
 
 BINARIES = ("cubin", "hsaco")
 LISTINGS = ("ptx", "amdgcn")

@@ -1,6 +1,6 @@
 """Calls of a program's operators, functions and modules, read back from JSON beside safetensors.
 
-Stands alone: the same file lies, with workers/call_writer.py, which writes them, beside a program whose calls are
+Stands alone: the same file lies, with workers/parts/call_writer.py, which writes them, beside a program whose calls are
 recorded, and in an overlay that replaces them.
 """
 

@@ -1,7 +1,7 @@
 """Launches of a Triton kernel as calls that return: its outputs come back, and its inputs stay as they are.
 
-Stands alone: the same file lies, with workers/launch_hooks.py, beside a program whose launches are recorded, and in an
-overlay that replaces them.
+Stands alone: the same file lies, with workers/parts/launch_hooks.py, beside a program whose launches are recorded, and
+in an overlay that replaces them.
 """
 
 import importlib

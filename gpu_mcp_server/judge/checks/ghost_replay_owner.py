@@ -5,7 +5,8 @@ from typing import List
 from ..correctness.discrete_ties import Ties
 from ..devices.device import Buffers
 from ..inputs.hidden_shapes import elements
-from ..timing.rounds import Rounds, Setup
+from ..timing.judging_setup import JudgingSetup
+from ..timing.rounds import Rounds
 from ..timing.timed_pass import timed_pass
 from ..verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
@@ -13,7 +14,7 @@ TIES_S = 5.0
 """For elements that may tie. What kernels left undone is mostly explained by nothing, and takes all of it."""
 
 
-def ghost_replay(setup: Setup) -> str:
+def ghost_replay(setup: JudgingSetup) -> str:
     """Have the smallest shape answered once more as ever and once by ghosts; say what the ghosts' answer was.
 
     This is the last that the candidate is asked: its code may well crash on what its kernels left undone.

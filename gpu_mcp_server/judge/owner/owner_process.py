@@ -22,7 +22,7 @@ from ..numerics.input_views import described_layouts
 from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean, weighted_speedup
 from ..timing.clock_overhead import NO_COST
-from ..timing.rounds import Setup
+from ..timing.judging_setup import JudgingSetup
 from ..timing.time_accounting import Ledger
 from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, incorrect, where_of
 from .afterwards import recall, survey
@@ -168,8 +168,8 @@ class Owner:
             return {"mode": "writes", "writes": [], "ended": str(error)[:300]}
         return dict(found, mode="writes")
 
-    def _setup(self, device: Device, candidate: Player, reference: Player) -> Setup:
-        return Setup(self.task, device, candidate, reference, self.players.costs, self.well, self.ledger)
+    def _setup(self, device: Device, candidate: Player, reference: Player) -> JudgingSetup:
+        return JudgingSetup(self.task, device, candidate, reference, self.players.costs, self.well, self.ledger)
 
     def _result(
         self,
@@ -224,7 +224,7 @@ class Owner:
             shape["calls"] = one["calls"]
         return weighted_speedup(gains, [s["calls"] * s["reference"]["median_us"] for s in self.shapes])
 
-    def _shapes(self, trials: Trials, setup: Setup) -> List[Dict[str, Any]]:
+    def _shapes(self, trials: Trials, setup: JudgingSetup) -> List[Dict[str, Any]]:
         """Return the verdicts at the declared shapes, as far as the tier goes and until one is not correct.
 
         Raises:
@@ -243,7 +243,7 @@ class Owner:
         self.at = ""
         return self.shapes
 
-    def _replay(self, shapes: List[Dict[str, Any]], setup: Setup) -> None:
+    def _replay(self, shapes: List[Dict[str, Any]], setup: JudgingSetup) -> None:
         """See whether a correct candidate falls back to a library where the problem forbids it.
 
         Raises:
@@ -288,7 +288,7 @@ class Owner:
             return "correct; not timed: %s" % self.task["untimed"]
         return "no overall speed-up: not timed at %s" % "; ".join(untimed) if untimed else ""
 
-    def _shape(self, number: int, setup: Setup) -> Dict[str, Any]:
+    def _shape(self, number: int, setup: JudgingSetup) -> Dict[str, Any]:
         total = len(self.task["shapes"])
 
         def progress(text: str, part: float) -> None:

@@ -11,7 +11,8 @@ from ..devices.device import Buffers
 from ..numerics.compare import LARGE, compare, numbers
 from ..numerics.input_views import input_views
 from ..numerics.tensors import FLOATS, Array, Tensor, brings_check
-from ..timing.rounds import Rounds, Setup, named
+from ..timing.judging_setup import JudgingSetup
+from ..timing.rounds import Rounds, named
 from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped
 from .check_trial import spoiled_answers, work_free_answers
 from .trivial_answers import Trivial, narrower_tolerances, reason_of, trivial_answers
@@ -36,7 +37,7 @@ SAME = "the inputs are the same for every seed: an answer that was kept from the
 class Registration:
     """Tries the reference at every shape."""
 
-    def __init__(self, setup: Setup, torch_seed: int = 0) -> None:
+    def __init__(self, setup: JudgingSetup, torch_seed: int = 0) -> None:
         """Take what rounds need; there is no candidate, and the reference stands in its place."""
         self.setup, self.torch_seed = setup, torch_seed
         self.task, self.reference = setup.task, setup.reference

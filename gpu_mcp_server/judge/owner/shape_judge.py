@@ -15,8 +15,9 @@ from ..devices.device import Buffers
 from ..numerics.error_location import ordinal
 from ..numerics.stats import median
 from ..timing.clock_overhead import empty_pass
+from ..timing.judging_setup import JudgingSetup
 from ..timing.machine_state import Watch
-from ..timing.rounds import Round, Rounds, Setup
+from ..timing.rounds import Round, Rounds
 from ..timing.serial_calls import OneByOne
 from ..timing.series import FEWEST_ROUNDS, LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
@@ -50,7 +51,7 @@ LONG = 1.3
 class Shape:
     """Judges the candidate at one shape."""
 
-    def __init__(self, setup: Setup, number: int, overhead_s: float, robustness: Robustness) -> None:
+    def __init__(self, setup: JudgingSetup, number: int, overhead_s: float, robustness: Robustness) -> None:
         task, device, costs = setup.task, setup.device, setup.costs
         self.ledger = setup.ledger
         self.goal = Goal.of(task, self.ledger.besides_s() + overhead_s)

@@ -4,8 +4,9 @@ from typing import Any, Dict, Optional, Sequence
 
 from ..checks.stream_order_rounds import expose
 from ..numerics.stats import half_width, median_interval, speedup, timing, wide
+from ..timing.judging_setup import JudgingSetup
 from ..timing.machine_state import summary
-from ..timing.rounds import Round, Setup
+from ..timing.rounds import Round
 from ..timing.series import Series
 from ..timing.time_floor import floor_of, hold_against_floor
 from ..verdicts import duration, megabytes
@@ -40,7 +41,7 @@ def short_round(played: Round, calls: int, wanted_s: float, spread_s: float, mad
 class ShapeTimes:
     """Adds the times of series to a shape's result, and to its notes what makes them less sure."""
 
-    def __init__(self, setup: Setup, number: int, notes: Dict[str, None]) -> None:
+    def __init__(self, setup: JudgingSetup, number: int, notes: Dict[str, None]) -> None:
         """Begin, for the shape of a number in the task; notes of the shape are added to `notes`."""
         self.task, self.device, self.costs = setup.task, setup.device, setup.costs
         self.number, self.notes = number, notes

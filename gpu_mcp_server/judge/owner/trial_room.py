@@ -9,7 +9,8 @@ from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness
 from ..checks.trial_setup import Table, named_dims
 from ..inputs.hidden_shapes import Dims, elements
-from ..timing.rounds import Rounds, Setup
+from ..timing.judging_setup import JudgingSetup
+from ..timing.rounds import Rounds
 from ..verdicts import Judged, ReferenceFailed
 
 KEPT_BYTES = 256 << 20
@@ -25,7 +26,7 @@ HINT = "; if kernels need not take such sizes, add a constraint to the problem (
 class TrialRoom:
     """Has a candidate tried, call by call, and remembers what came of it."""
 
-    def __init__(self, setup: Setup, robustness: Robustness) -> None:
+    def __init__(self, setup: JudgingSetup, robustness: Robustness) -> None:
         self.setup, self.robustness = setup, robustness
         self.task, self.device, self.well = setup.task, setup.device, setup.well
         self.entries: List[Dict[str, Any]] = []

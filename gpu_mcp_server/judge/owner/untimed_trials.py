@@ -14,7 +14,7 @@ from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.compare import LARGE, numbers
 from ..numerics.tensors import FLOATS, Array, symbols
-from ..timing.rounds import Setup
+from ..timing.judging_setup import JudgingSetup
 from ..verdicts import Judged, incorrect
 from .larger_shapes import LargerShapes
 from .trial_room import TrialRoom
@@ -33,7 +33,7 @@ REPEATS = 2
 class Trials(TrialRoom):
     """Tries a candidate where nothing is timed, cheapest first."""
 
-    def __init__(self, setup: Setup, robustness: Robustness, hidden: Sequence[Dims]) -> None:
+    def __init__(self, setup: JudgingSetup, robustness: Robustness, hidden: Sequence[Dims]) -> None:
         super().__init__(setup, robustness)
         self.hidden = hidden
         self.shapes_tried = 0

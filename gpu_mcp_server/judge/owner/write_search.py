@@ -9,14 +9,15 @@ from typing import Any, Dict, List, Sequence
 from ..channel.supervisor_client import Player
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.input_views import input_memories, input_views
-from ..timing.rounds import Rounds, Setup
+from ..timing.judging_setup import JudgingSetup
+from ..timing.rounds import Rounds
 from ..verdicts import Judged
 
 MOST_SHAPES = 4
 """Declared or hidden; a write to an input is seldom one that happens at few shapes."""
 
 
-def search_writes(setup: Setup, hidden: Sequence[Dims]) -> Dict[str, Any]:
+def search_writes(setup: JudgingSetup, hidden: Sequence[Dims]) -> Dict[str, Any]:
     """Call a candidate at some shapes until an input has changed or it has ended; return what changed.
 
     Raises:

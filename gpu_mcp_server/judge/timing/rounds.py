@@ -13,19 +13,17 @@ from ..correctness.own_check import OwnCheck
 from ..correctness.replay_detector import History
 from ..correctness.sampled_errors import judged_by_samples
 from ..correctness.suite_rule import SuiteRule
-from ..devices.device import Buffers, Device, RoundCheck
+from ..devices.device import Buffers, RoundCheck
 from ..inputs.problem_inputs import draw
 from ..numerics.compare import LARGE, compare, describe
 from ..numerics.error_location import grid
 from ..numerics.input_views import input_memories
-from ..numerics.random_inputs import Well
 from ..numerics.tensors import symbols, tensors
 from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
-from .clock_overhead import Cost
 from .extra_rounds import ONTO_JUNK, is_right_onto_zeros, other_masks, written_onto
+from .judging_setup import JudgingSetup
 from .machine_state import State, Watch
 from .run_delay import While
-from .time_accounting import Ledger
 from .timed_pass import own_clock_s, timed_pass
 
 LATE_S = 0.05
@@ -55,23 +53,10 @@ def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:
     return reply
 
 
-class Setup(NamedTuple):
-    """What every shape of a job is judged with."""
-
-    task: Dict[str, Any]
-    device: Device
-    candidate: Player
-    reference: Player
-    costs: Dict[str, Cost]
-    """Of empty passes, by role."""
-    well: Well
-    ledger: Ledger
-
-
 class Rounds:
     """Plays rounds at one shape."""
 
-    def __init__(self, setup: Setup, dims: Dict[str, int]) -> None:
+    def __init__(self, setup: JudgingSetup, dims: Dict[str, int]) -> None:
         self.task, self.device, self.candidate, self.reference, self.costs, self.well, self.ledger = setup
         self.dims = dims
         self.inputs, self.outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)

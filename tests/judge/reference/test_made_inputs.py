@@ -80,7 +80,7 @@ print(json.dumps([bad, places]))
 @pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 def test_recorded_values_are_varied_and_made_where_that_is_sooner():
     ran = subprocess.run(
-        [torch_python(), "-I", "-c", SCRIPT, packages(), str(WORKERS), str(JUDGE / "adapters")],
+        [torch_python(), "-I", "-c", SCRIPT, packages(), str(WORKERS / "parts"), str(JUDGE / "adapters")],
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

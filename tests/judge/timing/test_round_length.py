@@ -8,7 +8,7 @@ from gpu_mcp_judge.checks import robustness
 from gpu_mcp_judge.devices import cuda
 from gpu_mcp_judge.numerics import random_inputs
 from gpu_mcp_judge.owner import shape_judge
-from gpu_mcp_judge.timing import clock_overhead, rounds
+from gpu_mcp_judge.timing import clock_overhead, judging_setup, rounds
 
 MILLISECOND = 1e-3
 
@@ -171,7 +171,7 @@ def shape_of(passes: clock_overhead.Cost) -> shape_judge.Shape:
     task |= {"max_rounds": 9, "budget_s": 1, "framework": "torch", "candidate": "library"}
     costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
     well, robust = random_inputs.Well("00" * 32), robustness.Robustness(task)
-    setup = rounds.Setup(task, device, candidate, reference, costs, well, log)
+    setup = judging_setup.JudgingSetup(task, device, candidate, reference, costs, well, log)
     return shape_judge.Shape(setup, 0, 1.0, robust)
 
 

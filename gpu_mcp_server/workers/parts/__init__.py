@@ -1,0 +1,1 @@
+"""Modules that programs of workers/ have beside them, or with their text in place of an import."""
