@@ -14,15 +14,16 @@ from ..catch_log import CATCHES
 from ..devices.device import Buffers
 from ..devices.memory_cpu import WORDS
 from ..numerics.compare import STORAGE
-from ..numerics.random_inputs import Well
 from ..numerics.tensors import ITEM_BYTES, Array
 from ..timing.rounds import Rounds
 from ..timing.shared_work import Sharing, Short
 from ..verdicts import Judged, Torn, cheat
 from .input_swap import Exchange
+from .trial_setup import Agenda
 
-STOPS = 8
-"""Rounds of a shape that are interrupted."""
+STOPS, SELDOM = 8, 6
+"""Before how many of a shape's first rounds one is interrupted, and before one in so many of the others. One is at the
+end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
 KINDS = FEWER, STOPPED, MIDDLE, RUNNING = range(4)
 NAMES = "fewer calls", "inputs change while stopped", "stopped in the middle", "inputs change while running"
 """Interruptions by turns: fewer calls; inputs that change while the candidate is stopped; stopped in the middle; inputs
@@ -67,11 +68,6 @@ SAMPLES = 64
 """Positions of an output that are looked at."""
 
 
-def stops(well: Well, rounds: int) -> List[int]:
-    """Draw before which of the first `rounds` rounds one is interrupted; before the first, one always is."""
-    return sorted([0, *(int(p) for p in well.positions(STOPS - 1, rounds))])
-
-
 class Interruption:
     """Interrupts rounds at one shape."""
 
@@ -82,8 +78,14 @@ class Interruption:
         self.turn = self.well.word() % len(KINDS)  # drawn: no candidate knows how the next one is interrupted
         self.played = self.in_time = 0
         """Interruptions; rounds that were stopped in the middle before their end."""
+        self.agenda = Agenda(self.well, STOPS - 1, SELDOM)
         self.sharing = Sharing()
         """Of the rounds that are interrupted now."""
+
+    def begin(self, first: int) -> None:
+        """Draw before which of so many first rounds one is interrupted; before the first, one always is."""
+        self.agenda.begin(first)
+        self.agenda.places.append(0)
 
     def play(self, buffers: Buffers) -> None:
         """Play a round and interrupt it.

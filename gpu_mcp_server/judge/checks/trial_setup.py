@@ -22,13 +22,13 @@ DUE_ONE_IN = 16
 class Agenda:
     """The rounds of a shape behind which the judge plays another kind of round; it draws them in secret."""
 
-    def __init__(self, well: Well) -> None:
-        self.well, self.first = well, 0
+    def __init__(self, well: Well, early: int = DUE_EARLY, one_in: int = DUE_ONE_IN) -> None:
+        self.well, self.early, self.one_in, self.first = well, early, one_in, 0
         self.places: List[int] = []
 
     def begin(self, first: int) -> None:
         """Draw behind which of so many first rounds."""
-        self.first, self.places = first, [int(place) for place in self.well.positions(DUE_EARLY, first)]
+        self.first, self.places = first, [int(place) for place in self.well.positions(self.early, first)]
 
     def due(self, played: int) -> int:
         """Return how many are due when so many rounds were played before the last.
@@ -38,7 +38,7 @@ class Agenda:
         due = sum(place <= played for place in self.places)
         self.places = [place for place in self.places if place > played]
         # Each later round is drawn by itself: after many rounds without one, the next is no likelier.
-        return due + (played >= self.first and self.well.word() % DUE_ONE_IN == 0)
+        return due + (played >= self.first and self.well.word() % self.one_in == 0)
 
 
 def named_dims(dims: Dims) -> str:

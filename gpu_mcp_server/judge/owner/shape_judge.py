@@ -1,12 +1,12 @@
 """One shape: first a checked call, then rounds of the right length until the interval is narrow."""
 
 import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from ..catch_log import CATCHES
 from ..checks.distribution_rounds import Elsewhere
 from ..checks.fp64_check import InDouble
-from ..checks.interrupted_rounds import STOPPED_CALLS, Interruption, stops
+from ..checks.interrupted_rounds import STOPPED_CALLS, Interruption
 from ..checks.robustness import Robustness
 from ..checks.stream_order_rounds import Separation
 from ..checks.strict_precision import Strict
@@ -31,9 +31,6 @@ the machine as it is, and on a busy one it is more."""
 LONGEST_S = 0.1
 GAPS = 20.0
 """Times what the owner's clock covers besides the calls, that a round lasts where the candidate's own clock counts."""
-SELDOM = 6
-"""Of the rounds behind the first ones, before which some are interrupted as well, one in so many is; and one at the
-end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
 WARM_SHARE = 0.5
 """Of the cache, for the data of a warm round; the rest is for the other processes' and the owner's own."""
 ADVICE_ROUNDS = 2
@@ -63,8 +60,6 @@ class Shape:
         self.interruption = Interruption(self.rounds)
         self.one_by_one = OneByOne(self.rounds)
         self.separation = Separation(self.rounds)
-        self.well = setup.well
-        self.stops: List[int] = []
         self.watch = Watch(device)
         self.strict = Strict(self.rounds, LEAST_ROUNDS)
         self.rounds.forgives = InDouble(self.rounds, self.rounds.notes).excuse
@@ -215,7 +210,7 @@ class Shape:
         series = Series(goal, self.ledger, buffers.sets, self.rounds.passes)
         if last is not None and passes <= 1:
             series.played.append(last)
-        self.stops = stops(self.well, LEAST_ROUNDS)
+        self.interruption.begin(LEAST_ROUNDS)
         self.interruption.sharing = series.sharing
         self.elsewhere.begin(LEAST_ROUNDS)
         self.separation.begin(LEAST_ROUNDS)
@@ -305,10 +300,7 @@ class Shape:
         return sum(item.nbytes for item in [*self.inputs, *self.outputs])
 
     def _next(self, buffers: Buffers, played: int) -> Round:
-        while self.stops and self.stops[0] <= played:
-            self.stops.pop(0)
-            self.interruption.play(buffers)
-        if played >= LEAST_ROUNDS and self.well.word() % SELDOM == 0:
+        for _ in range(self.interruption.agenda.due(played)):
             self.interruption.play(buffers)
         round_ = self._play(buffers)
         self.strict.look(buffers, played)
