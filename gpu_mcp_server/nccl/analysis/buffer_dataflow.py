@@ -123,7 +123,7 @@ class BufferDataflow:
 
     @cached_property
     def _always(self) -> dict[Loop, set[Condition]]:
-        """What all events of a loop stand under."""
+        """Conditions under which all events of a loop stand."""
         found: dict[Loop, set[Condition]] = {}
         for event in self._trace.events:
             for loop in event.loops:

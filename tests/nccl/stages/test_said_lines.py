@@ -1,4 +1,4 @@
-"""What a transformation and an analysis say: lines that a reader finds, each obstacle once, nothing cut in silence."""
+"""Words of a transformation and an analysis: lines that a reader finds, each obstacle once, nothing cut in silence."""
 
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.analysis.graph_export import export_graph
