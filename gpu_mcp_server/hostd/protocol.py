@@ -81,8 +81,8 @@ class GpuRequest:
     mode: str = "none"
     """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise.
 
-    With no GPU the processor is meant: who is `exclusive` times there and runs alone; who is `shared` runs beside
-    others that share it, and beside nobody who times."""
+    With `count` 0 the job asks for the processor. An `exclusive` job runs alone there, as it times. `shared` jobs run
+    beside each other, and never beside an `exclusive` one."""
     uuids: Tuple[str, ...] = ()
     """Only these, when not empty."""
     wait_s: float = 60.0
