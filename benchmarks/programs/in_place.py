@@ -143,7 +143,10 @@ async def busy_share(lab: Lab, command: list[str], workspace: str, kernels_us: f
     timed = [command[0], "-c", TIMED, *command[1:]]
     done = await lab.commands.run(timed, workspace_id=workspace, gpus=1, timeout_s=120)
     words = done.stdout.split()
-    return kernels_us / 1e6 / float(words[-1]) if done.status == "ok" and "seconds" in words else None
+    if done.status != "ok" or "seconds" not in words:
+        return None
+    whole_s = float(words[-1])
+    return kernels_us / 1e6 / whole_s
 
 
 async def verified(lab: Lab, command: list[str], workspace: str) -> Any:
