@@ -2,7 +2,7 @@
 """Run this folder's measurements on a bare GPU machine without a network: on-gpu.md beside this file is its page.
 
 python3 benchmarks/on_gpu.py prepare [--python 3.12]             # where there is a network
-python3 benchmarks/on_gpu.py run --out DIR PART[:K/N][=SECONDS]...     # there, by its Python with torch
+python3 benchmarks/on_gpu.py run --out DIR PART[.STEP][:K/N][=SECONDS]...     # there, by its Python with torch
 python3 benchmarks/on_gpu.py list
 """
 
@@ -43,6 +43,7 @@ class Wish:
     name: str
     shard: str
     seconds: float
+    steps: "tuple[Step, ...]"
 
     @property
     def folder(self) -> str:
@@ -51,13 +52,14 @@ class Wish:
 
 
 def wish_of(text: str) -> Wish:
-    """Return the part that a word such as ablation:2/6=400 names.
+    """Return the part that a word such as ablation:2/6=400 names, or the one step of verdicts.seconds.
 
     Raises:
         argparse.ArgumentTypeError: If there is no such part.
     """
     head, _, seconds = text.partition("=")
-    name, _, shard = head.partition(":")
+    head, _, shard = head.partition(":")
+    name, _, step = head.partition(".")
     first, _, of = (shard or "1/1").partition("/")
     if name not in PARTS:
         raise argparse.ArgumentTypeError(f"There is no part {name!r}. Give one of {', '.join(PARTS)}.")
@@ -65,7 +67,11 @@ def wish_of(text: str) -> Wish:
         raise argparse.ArgumentTypeError(f"{shard} is no shard. Give one such as {name}:2/6.")
     if seconds and not seconds.isdigit():
         raise argparse.ArgumentTypeError(f"{seconds} is no number of seconds. Give one such as {name}=400.")
-    return Wish(name, shard or "1/1", float(seconds or sum(step.seconds for step in PARTS[name])))
+    steps = tuple(each for each in PARTS[name] if step in ("", each.name))
+    if not steps:
+        there = ", ".join(each.name for each in PARTS[name])
+        raise argparse.ArgumentTypeError(f"{name} has no step {step!r}. Give one of {there}.")
+    return Wish(name, shard or "1/1", float(seconds or sum(each.seconds for each in steps)), steps)
 
 
 class Table:
@@ -97,10 +103,9 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
         begin, bad = time.monotonic(), ""
         end = min(begin + wish.seconds, self._end)
-        steps = PARTS[wish.name]
-        for step in steps:
+        for step in wish.steps:
             left = end - time.monotonic()
-            limit = left if step is steps[-1] else min(left, step.seconds)
+            limit = left if step is wish.steps[-1] else min(left, step.seconds)
             code = self._run_step(wish, step, folder, limit)
             bad = bad or ("" if code == "0" else code)
         self._table.add(wish.folder, "all", bad or "0", time.monotonic() - begin)
@@ -193,7 +198,7 @@ def main() -> None:
     before = commands.add_parser("prepare", help="fill .whl and .deb; needs a network")
     before.add_argument("--python", default="3.12", help="version of the GPU machine's Python")
     run = commands.add_parser("run", help="run parts; needs no network")
-    run.add_argument("parts", nargs="+", type=wish_of, metavar="PART[:K/N][=SECONDS]")
+    run.add_argument("parts", nargs="+", type=wish_of, metavar="PART[.STEP][:K/N][=SECONDS]")
     run.add_argument("--out", type=Path, required=True)
     run.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: what can be tried without a GPU")
     run.add_argument("--within-s", type=float, default=3600.0, help="seconds for everything, the set-up included")

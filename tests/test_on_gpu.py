@@ -79,11 +79,12 @@ def test_the_candidates_that_a_step_names_are_in_the_catalogue(parts: dict):
 
 
 def test_a_part_is_named_with_its_shard_and_seconds(on_gpu: ModuleType):
-    assert on_gpu.wish_of("ablation:2/6=400") == on_gpu.Wish("ablation", "2/6", 400.0)
+    assert on_gpu.wish_of("ablation:2/6=400") == on_gpu.Wish("ablation", "2/6", 400.0, on_gpu.PARTS["ablation"])
+    assert [step.name for step in on_gpu.wish_of("verdicts.seconds").steps] == ["seconds"]
     assert on_gpu.wish_of("ablation:2/6").folder == "ablation-2of6"
     plain = on_gpu.wish_of("verdicts")
     assert (plain.folder, plain.seconds) == ("verdicts", sum(step.seconds for step in on_gpu.PARTS["verdicts"]))
-    for bad in ("nothing", "ablation:0/2", "ablation:3/2", "ablation:2", "ablation=soon"):
+    for bad in ("nothing", "ablation:0/2", "ablation:3/2", "ablation:2", "ablation=soon", "verdicts.no"):
         with pytest.raises(argparse.ArgumentTypeError, match=r"Give one (of|such as)"):
             on_gpu.wish_of(bad)
 
@@ -103,13 +104,12 @@ def test_a_part_that_hangs_is_ended_with_all_its_processes_and_the_next_one_runs
             on_gpu.Step("says", 60, '-c \'import os; print(os.environ["WORD"], "{device}", {seconds} > 9)\''),
         ),
     }
-    monkeypatch.setattr(on_gpu, "PARTS", steps)
     given = argparse.Namespace(out=tmp_path, case=tmp_path, device="cpu", torch_python="python3")
     runner = on_gpu.Runner(given, {**os.environ, "WORD": "a word"}, time.monotonic() + 200)
 
-    assert [runner.run_part(on_gpu.Wish(name, "1/1", 100.0 if name == "second" else 3.0)) for name in steps] == [
-        False
-    ] * 2
+    assert [
+        runner.run_part(on_gpu.Wish(name, "1/1", 100.0 if name == "second" else 3.0, steps[name])) for name in steps
+    ] == [False] * 2
     rows = [line.split("\t") for line in (tmp_path / "parts.tsv").read_text().splitlines()[1:]]
     assert [row[:3] for row in rows] == [
         ["first", "hangs", "124"], ["first", "all", "124"],

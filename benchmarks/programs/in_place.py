@@ -64,10 +64,10 @@ MEASURED = ("faster", "same", "slower")
 CASES = (
     Case("image model", EXAMPLES / "image_model.py", "Sequential.*.norm",
          {"cuda": ("100", "1024"), "cpu": ("2", "32")}, {"cuda": "norm_triton.py", "cpu": "norm.c"},
-         whole=("800", "1024"), expected=("faster",)),
+         whole=("300", "1024"), expected=("faster",)),
     Case("layout trap", EXAMPLES / "layout_trap.py", "__main__:gate",
          {"cuda": ("20", "512", "256"), "cpu": ("4", "512", "512")}, {"cuda": "gate.cu", "cpu": "gate.c"},
-         whole=("1500", "512", "256"), expected=("slower",)),
+         whole=("300", "512", "256"), expected=("slower",)),
     Case("Triton kernel", FOLDER / "own_triton.py", "__main__:scale_add[grid]",
          {"cuda": ("300", "16777216"), "cpu": ("3", "100")}, {"cuda": "scale_add.cu", "cpu": "scale_add.c"},
          whole=("15000", "16777216"), expected=MEASURED),

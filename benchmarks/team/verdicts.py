@@ -65,6 +65,10 @@ REMARK = {"c": "//", "cuda": "//", "triton": "#"}
 SHAPES = {"c": PROBLEM["shapes"], "cuda": [{"n": 1 << 20}], "triton": [{"n": 1 << 20}]}
 EVERY = 5
 """One candidate of so many is wrong."""
+SOME = 16
+"""Evaluations whose parts are read."""
+SHOWN_S = 0.05
+"""Parts that took less, in the middle, are not shown."""
 WIDER = 1.5
 """Goal: half-widths stay within this factor of one agent's."""
 
@@ -83,6 +87,10 @@ class Level:
     other: Counter[str] = field(default_factory=Counter)
     """Verdicts that are not as they should be, and calls that failed."""
     untimed: int = 0
+    evidence: list[tuple[AsyncClient, str]] = field(default_factory=list)
+    """Artifacts of right candidates, and whose they are."""
+    judging: list[dict[str, float]] = field(default_factory=list)
+    """Seconds of their judging, by part."""
 
     def per_hour(self) -> float:
         return 3600 * len(self.took) / self.seconds
@@ -121,6 +129,21 @@ async def work(gpu: AsyncClient, problem: str, language: str, numbers: "itertool
             level.other[str(error)[:140]] += 1
             continue
         level.add(found, right=right, took=time.monotonic() - begin)
+        if right and found.get("evidence_artifact_id"):
+            level.evidence.append((gpu, found["evidence_artifact_id"]))
+
+
+async def read_parts(level: Level) -> None:
+    """Read of what judging consisted."""
+    for gpu, artifact in level.evidence[-SOME:]:
+        pages, line = list[str](), 1
+        while line:
+            page_ = await gpu.call_tool("read_artifact", artifact_id=artifact, first_line=line, max_lines=2000)
+            pages.append(page_["text"])
+            line = page_["last_line"] + 1 if page_.get("left_out_lines") else 0
+        evidence = json.loads("\n".join(pages))["evidence"]
+        steps = {f"start: {step}": seconds for step, seconds in evidence["start_seconds"].items()}
+        level.judging.append({**evidence["seconds"], **steps})
 
 
 def ticks() -> tuple[int, int]:
@@ -178,6 +201,7 @@ async def play(server: Server, options: argparse.Namespace) -> tuple[list[Level]
             await asyncio.gather(*tasks, sampler, return_exceptions=True)
             for task in ended:
                 task.result()
+            await read_parts(level)
             levels.append(level)
             print(row(level), file=sys.stderr, flush=True)
             if options.markdown:  # after each: a machine may be lost before the last
@@ -209,6 +233,14 @@ def bound(level: Level) -> str:
     return f"{level.agents} at a time: {share:.0%} of an evaluation is {name}"
 
 
+def judging(level: Level) -> str:
+    """Say of what judging consists, the longest part first."""
+    names = {name for each in level.judging for name in each}
+    taken = {name: middle([each.get(name, 0.0) for each in level.judging]) for name in names}
+    shown = sorted((name for name in taken if taken[name] >= SHOWN_S), key=lambda name: -taken[name])
+    return f"{level.agents} at a time, judging, s: " + ", ".join(f"{name} {taken[name]:.2f}" for name in shown)
+
+
 def page(levels: list[Level], device: str, options: argparse.Namespace) -> str:
     """Return the result as a page."""
     lines = [
@@ -228,6 +260,7 @@ def page(levels: list[Level], device: str, options: argparse.Namespace) -> str:
         "## What it shows",
         "",
         *(f"- {bound(level)}." for level in levels if level.took),
+        *(f"- {judging(level)}." for level in levels if level.judging),
     ]
     first = middle(levels[0].half_widths)
     if first and len(levels) > 1:

@@ -99,7 +99,7 @@ class Shape:
                     for _ in range(UNTIMED):
                         self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
-                else:
+                elif not self._is_gated():
                     buffers = self._grow(buffers, progress)
                 if not untimed and wanted != "warm":
                     self._measure(buffers, progress)
@@ -199,9 +199,10 @@ class Shape:
     def _series(self, buffers: Buffers, progress: Progress, last: Optional[Round], *, advisory: bool = False) -> Series:
         """Play rounds until there are enough; `last` counts as the first if the reference went once through it too.
 
-        Advisory ones stand beside times on the GPU alone: they are few, and nothing but their answers counts.
+        Advisory ones stand beside times on the GPU alone: they are few and as short, and nothing but their answers
+        counts.
         """
-        passes = round(self.round_s / (self.reference_call_s * buffers.sets))
+        passes = 1 if advisory else round(self.round_s / (self.reference_call_s * buffers.sets))
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
         goal = self.goal
         if advisory:

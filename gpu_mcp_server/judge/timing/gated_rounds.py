@@ -35,9 +35,10 @@ HOST_TIMES, HOST_S = 4.0, 0.5
 """Times what ungated rounds took, and besides, that launching behind a gate may take before the call is said to wait
 for the device."""
 MOST_BLOCKED = 5
+NEW = "behind new inputs"
 WAITS = "%s wait for the device, or launch more than its queue holds"
 AGREE = 0.1
-"""Part of a round's time by which the GPU may answer later than around an empty pass."""
+"""Part of a round's time by which the GPU may answer later than around an empty pass, or behind old inputs."""
 EMPTY_S = 10e-6
 """What an empty pass takes, where no reference says so; 6 us on an H100."""
 SWITCH_S = 300e-6
@@ -75,6 +76,8 @@ class GatedRounds:
         """Seconds of probes behind the last words."""
         self.laid_s: List[float] = []
         """Seconds of probes right behind new inputs."""
+        self.same_s: List[float] = []
+        """Seconds of probes right behind inputs that were written once more as they were."""
         self.entered_s: List[float] = []
         """How long the GPU took to come to the candidate, before its clock started."""
         self.ungated = ""
@@ -97,6 +100,10 @@ class GatedRounds:
         Raises:
             NoGate: If that cannot be had here.
         """
+        with self.rounds.ledger.part("launch"):
+            self._prepare()
+
+    def _prepare(self) -> None:
         for gated in self.pages:
             gated.prepare()
         self.empty = self.candidate.time_empty(self.device.probe_s)
@@ -191,7 +198,8 @@ class GatedRounds:
         buffers.publish()
         self.look_ahead(buffers, "before the gate was opened")
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.
-        self.device.sweep_cache()
+        with self.rounds.ledger.part("state"):
+            self.device.sweep_cache()
         # A candidate can write the last word itself. The fence looks for the outputs at once, the probe for work that
         # goes on. Which of them comes is drawn in secret.
         opened, finished = self.open(buffers), True
@@ -220,7 +228,13 @@ class GatedRounds:
             buffers.publish()
         self.launched += 1
         calls = each or buffers.sets
-        return self.candidate.launch(calls, self._patience_s(calls, host_s), each=bool(each))
+        with self.rounds.ledger.part("launch"):
+            reply = self.candidate.launch(calls, self._patience_s(calls, host_s), each=bool(each))
+        # A probe behind a large copy takes longer by itself: the same copy, with nothing to react to, says how much.
+        with self.rounds.ledger.part("fill"):
+            buffers.publish()
+        self.same_s.append(self.probe("while its inputs stayed as they were"))
+        return reply
 
     def lay_inputs(self, buffers: Buffers) -> None:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""
@@ -243,7 +257,9 @@ class GatedRounds:
             Judged: If an output changed.
         """
         self.laid_s.append(self.probe(when))
-        if not buffers.untouched():
+        with self.rounds.ledger.part("state"):
+            untouched = buffers.untouched()
+        if not untouched:
             raise cheat("worked on calls before they were called: outputs changed while the gate was closed")
 
     def _solve(self, buffers: Buffers) -> float:
@@ -251,7 +267,8 @@ class GatedRounds:
         gated, self.solved_behind_gate = self.reference, False
         if gated is not None:
             try:
-                reply = gated.launch(buffers.sets, self._reference_patience_s(buffers.sets))
+                with self.rounds.ledger.part("launch"):
+                    reply = gated.launch(buffers.sets, self._reference_patience_s(buffers.sets))
             except Blocked:
                 self.reference_blocked += 1
                 if self.reference_blocked >= MOST_BLOCKED:
@@ -265,9 +282,11 @@ class GatedRounds:
         return self.rounds.solve(buffers)
 
     def _time_reference(self, buffers: Buffers, gated: GatedPlayer, reply: Dict[str, Any]) -> Optional[float]:
-        self.device.sweep_cache()
+        with self.rounds.ledger.part("state"):
+            self.device.sweep_cache()
         try:
-            opened: Optional[Opened] = gated.open(self._limit_s(buffers.sets) * 6)
+            with self.rounds.ledger.part("reference"):
+                opened: Optional[Opened] = gated.open(self._limit_s(buffers.sets) * 6)
         except TimeoutError:
             opened = None
         named(gated.finish(reply), "compute")
@@ -290,7 +309,8 @@ class GatedRounds:
             each: With a gate behind each call: before which one something is to be done, and what.
         """
         try:
-            return self.candidate.open(self._limit_s(buffers.sets), each=each)
+            with self.rounds.ledger.part("candidate"):
+                return self.candidate.open(self._limit_s(buffers.sets), each=each)
         except TimeoutError:
             return None
 
@@ -306,10 +326,11 @@ class GatedRounds:
 
     def probe(self, when: str) -> float:
         """Look whether the GPU is busy, by one kernel of the owner's, and return what it took."""
-        taken_s: float = self.device.probe_s()
-        # Two in a row: one alone may be late because the host was busy.
-        if taken_s >= BUSY_S and self.device.probe_s() >= BUSY_S:
-            self.busy.setdefault(when, set()).add(self.launched)
+        with self.rounds.ledger.part("state"):
+            taken_s: float = self.device.probe_s()
+            # Two in a row: one alone may be late because the host was busy.
+            if taken_s >= BUSY_S and self.device.probe_s() >= BUSY_S:
+                self.busy.setdefault(when, set()).add(self.launched)
         return taken_s
 
     def doubt(self) -> str:
@@ -322,9 +343,10 @@ class GatedRounds:
             # does so often.
             if more_s > AGREE * median(self.round_s):
                 round_us = median(self.round_s) * 1e6
-                text = "the GPU answered %.0f us later %s than around an empty pass; a round takes %.0f us"
+                than = "behind old ones" if when == NEW else "around an empty pass"
+                text = "the GPU answered %.0f us later %s than %s; a round takes %.0f us"
                 text += ", and a tenth of that is allowed" + self._advice()
-                return text % (more_s * 1e6, when, round_us)
+                return text % (more_s * 1e6, when, than, round_us)
         return ""
 
     def _advice(self) -> str:
@@ -335,13 +357,17 @@ class GatedRounds:
         return "; the cause is a busy host, or a kernel that starts ahead of the clock: evaluate again, or " + longer
 
     def later_s(self) -> Dict[str, float]:
-        """Return how much later than around an empty pass the GPU answered, by when."""
+        """Return how much later than where nothing is to be done the GPU answered, by when."""
         return {
             # Each probe has its own baseline, as the GPU comes from another process's work in each of the three places.
             "behind the last word": median(self.behind_s or [0.0]) - self.empty.switch_s,
-            "behind new inputs": median(self.laid_s or [0.0]) - self.empty.laid_s,
+            NEW: median(self.laid_s or [0.0]) - self._same_s(),
             "at the first gate": median(self.entered_s or [0.0]) - self.empty.entered_s,
         }
+
+    def _same_s(self) -> float:
+        """Return what a probe takes behind inputs that did not change, and at most what a switch takes besides."""
+        return min(median(self.same_s or [0.0]), self.empty.laid_s + SWITCH_S)
 
     def evidence(self) -> Dict[str, Any]:
         """Return what was taken off, and what was seen besides, in microseconds."""

@@ -100,6 +100,10 @@ class Rounds:
 
     def open(self, sets: int) -> Buffers:
         """Return buffers for so many calls, which the players map; freeze them."""
+        with self.ledger.part("map"):
+            return self._open(sets)
+
+    def _open(self, sets: int) -> Buffers:
         buffers = self.device.buffers(self.inputs, self.outputs, sets)
         sizes = [self.dims[name] for name in symbols(self.task)]
         for player in self.present:
@@ -138,13 +142,14 @@ class Rounds:
 
     def close(self, buffers: Buffers) -> None:
         """Have the players let go of `buffers`, and free them."""
-        for player in self.present:
-            player.thaw()
-            player.tell("close")
-        for player in self.present:
-            player.hear(OPEN_S)
-            player.freeze()
-        buffers.close()
+        with self.ledger.part("map"):
+            for player in self.present:
+                player.thaw()
+                player.tell("close")
+            for player in self.present:
+                player.hear(OPEN_S)
+                player.freeze()
+            buffers.close()
 
     def _note(self, reply: Dict[str, Any]) -> None:
         notes: Any = reply.get("notes")

@@ -5,10 +5,11 @@ import os
 import time
 from typing import Dict, Generator, List
 
-PARTS = ("start", "trials", "fill", "reference", "candidate", "check", "state", "wait")
-"""`trials` are the untimed calls, whatever their parts; `fill` includes poison; `reference` and `candidate` are their
-own running time, in timed and untimed rounds; `state` is looking at clocks and the like; `wait` is for the other
-processes and the supervisor: to map, to store, to freeze."""
+PARTS = ("start", "trials", "map", "fill", "launch", "reference", "candidate", "check", "state", "wait")
+"""`trials` are the untimed calls, whatever their parts; `map` is to make buffers, to map and to free them; `fill`
+includes poison; `launch` is behind gates, with empty passes; `reference` and `candidate` are their own running time, in
+timed and untimed rounds; `state` is looking at clocks, caches and whether the GPU is busy; `wait` is for the other
+processes and the supervisor: to store, to freeze."""
 
 
 BEGAN = "JUDGE_BEGAN_S"

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 from gpu_mcp_judge import verdicts
 from gpu_mcp_judge.owner import gated_series
-from gpu_mcp_judge.timing import gated_pass, gated_rounds
+from gpu_mcp_judge.timing import gated_pass, gated_rounds, time_accounting
 
 
-def gated(framework: str, round_s: float, laid_s: float) -> gated_rounds.GatedRounds:
+def gated(framework: str, round_s: float, laid_s: float, same_s: float = 30e-6) -> gated_rounds.GatedRounds:
     """Return rounds that were played, without the players."""
     one = gated_rounds.GatedRounds.__new__(gated_rounds.GatedRounds)
     one.device, one.busy, one.round_s = SimpleNamespace(framework=framework), {}, [round_s] * 7
     one.empty = gated_pass.Empty(6e-6, 150e-6, 200e-6, 30e-6)
-    one.behind_s, one.laid_s, one.entered_s = [150e-6], [laid_s] * 7, [200e-6]
+    one.behind_s, one.laid_s, one.same_s, one.entered_s = [150e-6], [laid_s] * 7, [same_s] * 7, [200e-6]
     return one
 
 
@@ -21,10 +21,16 @@ def gated(framework: str, round_s: float, laid_s: float) -> gated_rounds.GatedRo
 def test_a_late_answer_is_told_with_what_it_may_mean(framework, advice):
     said = gated(framework, 474e-6, 90e-6).doubt()
 
-    assert "answered 60 us later behind new inputs than around an empty pass; a round takes 474 us" in said
+    assert "answered 60 us later behind new inputs than behind old ones; a round takes 474 us" in said
     assert "a tenth of that is allowed" in said and "evaluate again" in said and advice in said
     assert not gated(framework, 474e-6, 70e-6).doubt(), "40 us are less than a tenth"
     assert not gated(framework, 948e-6, 90e-6).doubt(), "of twice as many calls 60 us are, too"
+
+
+def test_what_a_probe_takes_behind_old_inputs_is_no_doubt_up_to_a_switch():
+    """A copy of half a gigabyte before a probe made it 74 us longer on an H200, whatever the candidate did."""
+    assert not gated("torch", 474e-6, 104e-6, same_s=95e-6).doubt()
+    assert "170 us later behind new inputs" in gated("torch", 474e-6, 500e-6, same_s=900e-6).doubt(), "300 us at most"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +89,8 @@ def test_only_the_real_inputs_go_to_a_reference_on_the_processor(fails_at):
             raise verdicts.ReferenceFailed("the problem's code failed to make inputs")
 
     one = gated("numpy", 1e-3, 0.0)
-    one.rounds, one.well, one.launched = SimpleNamespace(draw=draw), SimpleNamespace(word=lambda: 1), 1
+    one.rounds = SimpleNamespace(draw=draw, ledger=time_accounting.Ledger())
+    one.well, one.launched = SimpleNamespace(word=lambda: 1), 1
     one.device.probe_s = lambda: 20e-6
     if fails_at:
         with pytest.raises(verdicts.ReferenceFailed):
