@@ -62,6 +62,9 @@ def launch(x, y, n):
 """
 SOURCES = {"c": HONEST, "cuda": CUDA, "triton": TRITON}
 REMARK = {"c": "//", "cuda": "//", "triton": "#"}
+REFERENCE = "import torch\n\ndef reference(x):\n    return 2 * torch.tanh(x) + 1\n"
+"""On a GPU: a NumPy reference would run on the processor, for longer than all else of an evaluation."""
+REFERENCES = {"c": PROBLEM["reference"], "cuda": REFERENCE, "triton": REFERENCE}
 SHAPES = {"c": PROBLEM["shapes"], "cuda": [{"n": 1 << 20}], "triton": [{"n": 1 << 20}]}
 EVERY = 5
 """One candidate of so many is wrong."""
@@ -181,7 +184,8 @@ async def play(server: Server, options: argparse.Namespace) -> tuple[list[Level]
     numbers, levels = itertools.count(), list[Level]()
     async with contextlib.AsyncExitStack() as stack:
         agents = [await stack.enter_async_context(AsyncClient(url, token)) for token in tokens]
-        about = {**PROBLEM, "shapes": SHAPES[options.language]}
+        given = {"reference": REFERENCES[options.language], "shapes": SHAPES[options.language]}
+        about = {**PROBLEM, **given, "name": f"twice tanh plus one, {options.language}"}
         problems = [(await gpu.register_problem(**about))["problem_id"] for gpu in agents]
         first = await agents[0].evaluate(
             problems[0], candidate_of(options.language, next(numbers))[0], language=options.language

@@ -99,7 +99,9 @@ class Shape:
                     for _ in range(UNTIMED):
                         self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
-                elif not self._is_gated():
+                else:
+                    if self._is_gated():  # the loop's times stand beside others: it is enough that there are some
+                        self.round_s = self.least_s = min(self.round_s, SURE * self.shortest_s)
                     buffers = self._grow(buffers, progress)
                 if not untimed and wanted != "warm":
                     self._measure(buffers, progress)
@@ -178,7 +180,7 @@ class Shape:
             if wanted < sets:
                 return buffers
             played = self.last = self._play(buffers)
-        if played.candidate_s < self.round_s:
+        if played.candidate_s < self.round_s and not self._is_gated():
             spread_s, made_s = self.costs["candidate"].spread_s, buffers.made_s if buffers.sets >= slow else None
             self.notes[short_round(played, buffers.sets, self.round_s, spread_s, made_s)] = None
         return buffers
