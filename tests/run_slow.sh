@@ -20,8 +20,12 @@ run -n 2 "${timed[@]}"
 run -n 3 --ignore=tests/real "${timed[@]/#/--ignore=}"
 # 1: tests failed, and nothing else did
 [ $worst -eq 1 ] || exit $worst
-[ -e "$failed" ] || exit 0
-count=$(grep -c '::.*: true' "$failed")
+count=$(cat "$failed" 2>/dev/null | grep -c '::.*: true')
 [ "$count" -le 5 ] || { echo "$count tests failed"; exit 1; }
 echo "$count failed; once more, alone:"
-exec "$python" -m pytest -v --last-failed --last-failed-no-failures none
+"$python" -m pytest -v --last-failed --last-failed-no-failures none
+code=$?
+# 5: none is left to run, as those whose process ended were right when pytest-xdist ran them again. A Python that cannot
+# start pytest says 1, here too.
+[ $code -ne 5 ] || [ "$count" -ne 0 ] || exit 0
+exit $code
