@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,11 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, object, object]:
     """End the worker, with a trace of its threads, where a test goes on after its limit: pytest-xdist names the test."""
-    mark = item.get_closest_marker("timeout")
-    limit_s = float(mark.args[0] if mark else item.config.getini("timeout"))
-    faulthandler.dump_traceback_later(limit_s + OVERDUE_S, exit=True, file=item.config.stash[STDERR])
+    limit_s = settings.timeout + OVERDUE_S
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[STDERR])
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Let a worker go on whose test came to its end."""
     try:
         return (yield)
     finally:
