@@ -82,7 +82,7 @@ class GpuRequest:
     """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise.
 
     With `count` 0 the job asks for the processor. An `exclusive` job runs alone there, as it times. `shared` jobs run
-    beside each other, and never beside an `exclusive` one."""
+    beside each other, one for each core and four at most, and never beside an `exclusive` one."""
     uuids: Tuple[str, ...] = ()
     """Only these, when not empty."""
     wait_s: float = 60.0

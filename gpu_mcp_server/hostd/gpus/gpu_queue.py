@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .fair_share import FairShare, Key, ShareOwner
+from .gpu_locks import PROCESSOR
 from .head_start import START_S, count_cores, most_starting
 from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
 AGE_S = 600.0
 MAX_SHARERS = 4
+"""Jobs on a GPU at once; on the processor fewer where it has fewer cores, as their limits are by the clock."""
 SHARED_WEIGHT = 1.0 / MAX_SHARERS
 NO_GAPS_S = 600.0
 """For so long who overran a gap is given none."""
@@ -133,6 +135,7 @@ class Queue:
     Attributes:
         shut: Says why nothing new of a login is begun on this host, or nothing.
         most_starting: Jobs that may start at once, if there are no more owners than that.
+        most_on_processor: Jobs that may share the processor.
         beside: Whether somebody waits for a GPU that is taken beside all leases: nobody will say when it is free.
     """
 
@@ -145,6 +148,7 @@ class Queue:
         self.beside = False
         self._overran: Dict[Tuple[int, str], float] = {}
         self.most_starting = most_starting(count_cores())
+        self.most_on_processor = min(MAX_SHARERS, count_cores())
 
     def release(self, number: int, now: float) -> None:
         """Forget a connection and charge its user for what it held."""
@@ -257,7 +261,7 @@ class Queue:
         on = [lease for lease in self.leases.values() if name in lease.names]
         if on and (request.is_exclusive or any(lease.request.is_exclusive for lease in on)):
             return GpuState("held")
-        if len(on) >= MAX_SHARERS:
+        if len(on) >= (self.most_on_processor if name == PROCESSOR else MAX_SHARERS):
             return GpuState("shared by %d already" % len(on))
         look = self._look(name, request.mode)
         self.beside = self.beside or bool(look.taken or look.foreign)

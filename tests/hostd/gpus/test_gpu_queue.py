@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from gpu_mcp_server.hostd.gpus.gpu_locks import PROCESSOR
 from gpu_mcp_server.hostd.gpus.gpu_queue import AGE_S, MAX_SHARERS, GpuState, Queue, Request, choose_gpus
 
 A, B, C, D = "GPU-a", "GPU-b", "GPU-c", "GPU-d"
@@ -112,6 +113,16 @@ def test_sharers_fill_a_gpu_before_they_begin_another():
     assert bench.pump() == sharers
     assert {bench.held(n) for n in sharers[:MAX_SHARERS]} == {bench.held(sharers[0])}
     assert bench.held(sharers[-1]) != bench.held(sharers[0])
+
+
+def test_no_more_jobs_share_the_processor_than_it_has_cores():
+    """A job's calls have a limit by the clock: one of three on two cores could miss it, and be right alone."""
+    bench = Bench(PROCESSOR)
+    bench.queue.most_on_processor = 2
+    sharers = [bench.want(mode="shared") for _ in range(3)]
+    assert bench.pump() == sharers[:2]
+    bench.leave(sharers[0])
+    assert bench.pump() == [sharers[2]]
 
 
 def test_who_wants_to_be_alone_stops_new_sharers():

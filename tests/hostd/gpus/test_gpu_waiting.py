@@ -16,6 +16,8 @@ import pytest
 from gpu_mcp_server.errors import HostDrained
 from gpu_mcp_server.hostd.gpus.broker_client import broker_status
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.gpu_queue import MAX_SHARERS
+from gpu_mcp_server.hostd.gpus.head_start import count_cores
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
 from tests.hostd.brokers import broker_pid
 from tests.hostd.conftest import needs_root
@@ -383,6 +385,16 @@ async def test_those_who_time_nothing_share_the_processor_and_keep_it_from_who_t
     done = [(await pool.lab.wait(job)).record for job in (timed, later)]
     assert [r.status for r in done] == ["ok", "ok"]
     assert done[0].ended_at <= done[1].started_at
+
+
+async def test_no_more_jobs_share_the_processor_than_it_has_cores(pool):
+    """Their calls have a limit by the clock, so a slow kernel that is right alone would be killed among many."""
+    shared = GpuRequest(mode="shared", wait_s=20.0)
+    begun = [await pool.start(shared) for _ in range(min(MAX_SHARERS, count_cores()))]
+    late = await pool.queue(shared)
+    assert f"shared by {len(begun)} already" in (await pool.lab.record(late)).note
+    await pool.lab.link.call("cancel", job=begun[0])
+    assert (await pool.lab.wait(late)).record.status == "ok"
 
 
 async def test_jobs_under_a_reservation_use_its_gpus_one_after_the_other(pool):
