@@ -14,7 +14,7 @@ from gpu_mcp_server.models.device_spec import DeviceSpec
 from gpu_mcp_server.models.profile import HotModule, Hotspot, InputShape, SecondRun
 from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.text_safety import escape_controls
-from gpu_mcp_server.workers.hotspot_trace import BUSY_ENOUGH
+from gpu_mcp_server.workers.hotspot_trace import BUSY_ENOUGH, MOST_EVENTS
 from gpu_mcp_server.workers.run_profiler import OUT_OF_TIME
 
 MOST_HOTSPOTS, MOST_MODULES = 10, 8
@@ -148,18 +148,33 @@ def read_second_run(
     if alike < ALIKE:
         return None, f"the second run ran other kernels, whose time agrees by {alike:.0%} only"
     calls = sum(row.calls for row in again.kernels)
+    if calls >= MOST_EVENTS:
+        return (
+            None,
+            f"the second run has more than {MOST_EVENTS:,} calls of kernels, and the others are lost: lower record_s",
+        )
     return SecondRun(wall_s=again.wall_s, kernels=calls, device_busy=again.device_busy, alike=min(1.0, alike)), None
 
 
+def whole_time_us(found: RecordedProgram, second: SecondRun | None) -> float:
+    """Return the microseconds that the first run had taken with the GPU as busy as it was in the busier run.
+
+    Both runs slow launches, so the GPU of the program itself is at least that busy.
+    """
+    if second is None:
+        return found.wall_s * 1e6
+    return found.device_busy_us / max(second.device_busy, found.device_busy)
+
+
 def rank_hotspots(
-    found: RecordedProgram, spec: DeviceSpec | None, whole_us: float | None = None
+    found: RecordedProgram, spec: DeviceSpec | None, second: SecondRun | None = None
 ) -> tuple[list[Hotspot], list[Hotspot]]:
-    """Return the operators that take longest, and those that are left out; shares are of `whole_us`, if it is known.
+    """Return the operators that take longest, and those left out; shares are by the second run, if there is one.
 
     On a GPU an operator's time is that of the kernels that it launched, and kernels that no operator launched stand
     beside them; on a processor it is its own. What torch.compile's compiler does is none: no kernel replaces it.
     """
-    wall_us = found.wall_s * 1e6 if whole_us is None else whole_us
+    wall_us = whole_time_us(found, second)
     operators = [r for r in found.operators if r.name != COMPILING]
     rows: list[tuple[RecordedRow, float]]
     kernels: list[tuple[RecordedRow, float]] = []

@@ -91,7 +91,7 @@ def test_shares_and_bounds_are_by_the_second_run_which_launches_as_fast_as_the_p
     assert missing is None and second is not None
     assert (second.kernels, second.wall_s) == (2, 0.32e-3)
     assert second.device_busy == pytest.approx(61 / 320) and second.alike == pytest.approx(40 / 60 + 20 / 61)
-    spots, _ = rank_hotspots(found, None, found.device_busy_us / second.device_busy)
+    spots, _ = rank_hotspots(found, None, second)
     assert [s.share for s in spots] == pytest.approx([40 / 60 * 61 / 320, 20 / 60 * 61 / 320])
     assert [s.busy_share for s in spots] == pytest.approx([40 / 60, 20 / 60]), "kernels take as long either way"
     assert spots[0].at_most_speedup == pytest.approx(1 / (1 - spots[0].share))
@@ -126,6 +126,23 @@ def test_without_a_second_run_of_the_same_kernels_bounds_are_said_to_be_unknown(
     assert read_second_run(busy, {"code": 0}, b"") == (None, None), "launches keep it waiting for a tenth at most"
     on_processor = recorded([event("cpu_op", "aten::mm", 0, 9.0)], device=None)
     assert read_second_run(on_processor, {"code": 0}, b"") == (None, None)
+
+
+def test_bounds_are_by_the_busier_run():
+    """Either slows launches: the program itself keeps its GPU at least as busy as the busier one."""
+    found = recorded(launched({"conv": 40.0, "norm": 20.0}, 100.0), wall_s=200e-6)
+    later = recorded(launched({"conv": 40.0, "norm": 20.0}, 100.0), wall_s=400e-6)
+    second, _ = read_second_run(found, {"code": 0, "second": 0}, later.model_dump_json().encode())
+    assert second is not None and second.device_busy < found.device_busy
+    assert rank_hotspots(found, None, second)[0][0].share == pytest.approx(40 / 200)
+
+
+def test_a_second_run_of_which_kernels_were_left_out_says_nothing_of_the_gpus_time():
+    found = recorded(launched({"conv": 40.0, "norm": 20.0}, 500.0), wall_s=1e-3)
+    row = found.kernels[0].model_copy(update={"calls": hotspot_trace.MOST_EVENTS})
+    cut = found.model_copy(update={"kernels": [row, *found.kernels[1:]], "events_left_out": True})
+    second, missing = read_second_run(found, {"code": 0, "second": 0}, cut.model_dump_json().encode())
+    assert second is None and missing is not None and missing.endswith("lower record_s")
 
 
 def test_operators_of_a_gpu_that_is_mostly_idle_are_listed_until_they_are_most_of_its_busy_time():

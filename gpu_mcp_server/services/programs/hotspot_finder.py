@@ -195,8 +195,7 @@ def ignores_environment(python: Sequence[str]) -> bool:
 
 def _ranked(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJob) -> dict[str, Any]:
     second, missing = read_second_run(found, ended.about, ended.files.get(COLLECTED_SECOND, b""))
-    whole_us = found.device_busy_us / second.device_busy if second else None
-    spots, left_out = rank_hotspots(found, spec_of(found.device) if found.device else None, whole_us)
+    spots, left_out = rank_hotspots(found, spec_of(found.device) if found.device else None, second)
     wall_us = found.wall_s * 1e6
     return {
         "device": found.device if found.on_gpu else None,
