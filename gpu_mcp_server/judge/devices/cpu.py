@@ -102,7 +102,7 @@ class CpuDevice(Device):
             longest = [max(pair) for pair in zip(longest, sizes)]
         return Files.of(longest)
 
-    def error_text(self, code: int, asked: Any = None) -> str:
+    def error_text(self, code: int, asked: Any) -> str:
         """Say what a launcher returns here; one whose end is missing returns what happens to be there."""
         return " (0 is success; a launcher that ends without `return 0` gives any number)"
 

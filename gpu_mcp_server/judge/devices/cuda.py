@@ -116,7 +116,7 @@ class CudaDevice(Device):
         except OutOfMemory:
             raise TooLarge(text % (sets, wanted / 1e9, free / 1e9)) from None
 
-    def error_text(self, code: int, asked: Any = None) -> str:
+    def error_text(self, code: int, asked: Any) -> str:
         """Return the CUDA error of this number."""
         return meaning(code, *self.tools.driver.memory(), asked)
 

@@ -252,7 +252,7 @@ class Device:
         """Return what the machine reports now, for the evidence."""
         raise NotImplementedError
 
-    def error_text(self, code: int, asked: Any = None) -> str:
+    def error_text(self, code: int, asked: Any) -> str:
         """Return what a launcher's return value means on this device, in brackets; empty where it means nothing.
 
         `asked` is what the candidate says of an allocation that failed.

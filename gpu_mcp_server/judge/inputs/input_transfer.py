@@ -32,7 +32,7 @@ def most_bytes(size: int) -> int:
 class ByFile:
     """A memory file, `size` bytes for each of as many calls as are wanted and one may hold."""
 
-    def __init__(self, size: int, most_calls: int = 1) -> None:
+    def __init__(self, size: int, most_calls: int) -> None:
         self.calls = min(most_calls, max(1, most_bytes(size) // size))
         self.region = Region(size * self.calls, writable_by_others=True)
         self.descriptor = self.region.fd
@@ -59,7 +59,7 @@ class ByFile:
 class ByGpu:
     """Memory of a GPU on which the reference computes: what it makes there need not leave it."""
 
-    def __init__(self, driver: Any, size: int, most_calls: int = 1) -> None:
+    def __init__(self, driver: Any, size: int, most_calls: int) -> None:
         from ..devices.cuda_driver import Shared
 
         self.driver = driver

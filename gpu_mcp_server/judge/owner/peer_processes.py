@@ -33,7 +33,6 @@ PUBLIC = (
     "problem",
     "state",
     "constants",
-    "pool",
     "libraries",
     "backward",
     "copy_state",

@@ -20,7 +20,7 @@ class DoublePrecision:
         """Take the process's `Reference`, whose buffers are open when it is asked."""
         self.reference = reference
 
-    def _wide(self, *, nudge: bool, call: int = 0) -> Sequence[Any]:
+    def _wide(self, *, nudge: bool, call: int) -> Sequence[Any]:
         """Answer a call's inputs once more in double precision."""
         from ..correctness import fp64_reference
 
@@ -39,7 +39,7 @@ class DoublePrecision:
 
         from ..correctness import fp64_reference
 
-        begin, call = time.perf_counter(), int(message.get("call", 0))
+        begin, call = time.perf_counter(), int(message["call"])
         with fp64_reference.ResultFile(descriptors[0]) as file:
             picked = file.positions(message["picked"])
             exact, answers = self._wide(nudge=False, call=call), self.reference.arrays.answers(call)
@@ -60,7 +60,7 @@ class DoublePrecision:
         with fp64_reference.ResultFile(descriptors[0]) as file:
             wanted = message.get("picked")
             picked = file.positions(wanted) if wanted else {}
-            found = self._wide(nudge=False, call=int(message.get("call", 0)))
+            found = self._wide(nudge=False, call=int(message["call"]))
             # Measured before the results are written: only the computing counts as the reference's time.
             ran_s = time.perf_counter() - begin
             if picked:

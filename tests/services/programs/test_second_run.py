@@ -10,6 +10,7 @@ import pytest
 
 from gpu_mcp_server.package_files import WORKERS, worker_source
 from gpu_mcp_server.profilers.hotspots import RecordedProgram, parse_recording, read_second_run
+from gpu_mcp_server.workers.run_profiler import OUT_OF_TIME
 from tests.judge.harness import torch_python
 
 PYTHON = torch_python() or ""
@@ -41,7 +42,7 @@ if "hotspot_trace.py" in sys.orig_argv:
 """
 """Stands in for torch's view of a GPU, as sitecustomize of the program's interpreter."""
 PROGRAM = """
-import pathlib, sys, torch
+import pathlib, sys, time, torch
 here = pathlib.Path("ran.txt")
 before = here.read_text() if here.exists() else ""
 here.write_text(before + "x")
@@ -52,6 +53,8 @@ while True:
     optimizer.step()
     if before and "fails" in sys.argv:
         sys.exit(3)
+    if before and "hangs" in sys.argv:
+        time.sleep(600)
 """
 
 
@@ -103,3 +106,11 @@ def test_a_second_run_that_fails_leaves_the_first_ones_record(tmp_path: Path):
     first = parse_recording((tmp_path / "out/out-0.json").read_bytes())
     assert isinstance(first, RecordedProgram) and first.steps == 3
     assert read_second_run(first, about, b"")[1] == "the second run ended with 3"
+
+
+def test_a_second_run_that_hangs_is_ended_at_the_limit_and_leaves_the_first_ones_record(tmp_path: Path):
+    about = ran(tmp_path, "hangs", limit_s=25.0)
+    assert (about["code"], about["second"]) == (0, OUT_OF_TIME)
+    first = parse_recording((tmp_path / "out/out-0.json").read_bytes())
+    assert isinstance(first, RecordedProgram) and first.steps == 3
+    assert read_second_run(first, about, b"")[1] == "timeout_s ended the second run"
