@@ -234,7 +234,7 @@ class Hotspot(Model):
     kind: Literal["operator", "kernel"]
     """kernel: a GPU kernel that no torch operator launched (a CUDA graph, another library)."""
     share: float
-    """Share of the whole time, 0 to 1: by the second run, or of the recorded part where the report has none."""
+    """Share of the whole time, 0 to 1: by the run whose GPU was busier, of the recorded part where there is one run."""
     busy_share: float | None = None
     """Share of the time in which the GPU was busy, 0 to 1; absent without a GPU."""
     at_most_speedup: float
@@ -310,7 +310,7 @@ class HotspotReport(ResultModel):
     device_busy: float | None = None
     """Share of the recorded time in which the GPU was busy, 0 to 1; torch's profiler lowers it."""
     second: SecondRun | None = None
-    """By which shares and bounds are; absent where none was needed or could be used, and without a GPU."""
+    """By which shares and bounds are, unless its GPU was less busy; absent where none was needed or could be used."""
     second_missing: str | None = None
     """Why there is no second run where one was needed: shares and bounds are too low then."""
     elsewhere: float | None = None
