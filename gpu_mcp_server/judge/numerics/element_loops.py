@@ -50,8 +50,8 @@ class Elements:
         Returns:
             `None` where nothing can be said here.
         """
-        # The loops read raw pointers: a strided or other-typed array would be misread silently.
-        if self._mark is None or not (_plain(expected) and _plain(got)):
+        # The loops read raw pointers: a shorter, strided or other-typed array would be misread silently.
+        if self._mark is None or not (_plain(expected) and _plain(got) and expected.size == got.size):
             return None
         worst: Array = np.zeros(2, dtype=np.float32)
         wrong: Array = np.empty(expected.size, dtype=np.bool_)

@@ -89,6 +89,17 @@ def test_a_nan_matches_a_nan_and_an_infinity_itself_all_the_same(loops):
     assert compare.compare(same, same.copy(), "float32", 1e-4, 1e-6).wrong == 0
 
 
+def test_arrays_of_other_lengths_steps_and_byte_orders_are_not_read_as_what_they_are_not(loops):
+    expected = np.arange(20, dtype=np.float32)
+    got = expected.copy()
+    got[7] = -1
+    for want, have in ((expected[::-1], got[::-1]), (expected.astype(">f4"), got.astype(">f4"))):
+        assert compare.compare(want, have, "float32", 1e-4, 1e-6).wrong == 1
+    assert compare.compare(expected[:0], got[:0], "float32", 1e-4, 1e-6) == (0, 0.0, 0.0, None)
+    with pytest.raises(ValueError, match="broadcast"):
+        compare.compare(expected, got[:19], "float32", 1e-4, 1e-6)
+
+
 def test_without_the_library_numpy_serves(tmp_path):
     loops = element_loops.Elements()
     loops.load(str(tmp_path / "elements.so"))
