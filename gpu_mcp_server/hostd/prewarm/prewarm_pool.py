@@ -101,7 +101,9 @@ class PrewarmPool:
             spec: The job.
             gpus: All that the host has, if the job wants any.
         """
-        shape = template_for(spec, gpus) if self._able else None
+        # Who calls next would find none and wait for imports; for what runs in the background nobody waits.
+        foreground = spec.gpus.priority != "background"
+        shape = template_for(spec, gpus) if self._able and foreground else None
         if shape is None:
             return None
         shelf = self._shelf(shape, gpus)

@@ -107,7 +107,7 @@ class Baselines:
         await self._experience.add_evidence(evaluation.attempt_id, KEY, key)
         found = await self._known(key)
         if found is None and (later or wait_s > 0):
-            begun = self._begun(key, problem, probe, evaluation.host, device)
+            begun = self._begun(key, problem, probe, evaluation.host, device, waited=wait_s > 0)
             found = await self._awaited(begun, wait_s) if wait_s > 0 else None
         if found is not None:
             return with_baseline(evaluation, found)
@@ -156,11 +156,14 @@ class Baselines:
         except NotFound:
             return []
 
-    def _begun(self, key: str, problem: Problem, probe: HostProbe, host: str, device: str) -> Measurement:
-        """Return the measurement that runs, or one that begins now."""
+    def _begun(
+        self, key: str, problem: Problem, probe: HostProbe, host: str, device: str, *, waited: bool
+    ) -> Measurement:
+        """Return the measurement that runs, or one that begins now: in the background unless a call waits for it."""
         measurement = self._running.get(key)
         if measurement is None:
-            task = asyncio.create_task(self._kept(key, problem, probe, host, device))
+            priority = "interactive" if waited else "background"
+            task = asyncio.create_task(self._kept(key, problem, probe, host, device, priority))
             measurement = self._running[key] = Measurement(task, host)
             task.add_done_callback(lambda _: self._running.pop(key, None))
         return measurement
@@ -174,12 +177,14 @@ class Baselines:
             measurement.waiting -= 1
         return measurement.task.result() if done and not measurement.task.cancelled() else None
 
-    async def _kept(self, key: str, problem: Problem, probe: HostProbe, host: str, device: str) -> Baseline:
+    async def _kept(
+        self, key: str, problem: Problem, probe: HostProbe, host: str, device: str, priority: str
+    ) -> Baseline:
         """Measure and keep what came of it; what failed for a reason that is not the problem's is not kept."""
         begin = time.monotonic()
         try:
             async with asyncio.timeout(MOST_S):
-                found = await self._measured(problem, probe, host, device)
+                found = await self._measured(problem, probe, host, device, priority)
         except TimeoutError:
             return Baseline(why_not=f"it took more than {MOST_S:.0f} s, its turn included")
         except GpuMcpError as error:
@@ -191,7 +196,7 @@ class Baselines:
         )
         return found
 
-    async def _measured(self, problem: Problem, probe: HostProbe, host: str, device: str) -> Baseline:
+    async def _measured(self, problem: Problem, probe: HostProbe, host: str, device: str, priority: str) -> Baseline:
         """Judge torch.compile of the reference at the declared shapes, with the inputs declared.
 
         Raises:
@@ -203,7 +208,9 @@ class Baselines:
         spec, blobs = judge_spec(
             fixed, probe, self._settings, host=host, device=device, candidate=candidate, timing=TimingOptions()
         )
-        done = await self._jobs.run(replace(spec, purpose=PURPOSE), host=host, blobs=blobs)
+        # In the background it takes no processes that wait for evaluations: who calls next would wait for imports.
+        spec = replace(spec, purpose=PURPOSE, gpus=replace(spec.gpus, priority=priority))
+        done = await self._jobs.run(spec, host=host, blobs=blobs)
         verdict = await self._verdicts.read(done)
         if verdict is None:
             raise GpuMcpError(f"torch.compile's baseline was not judged: {describe_end(done)}")

@@ -1,6 +1,7 @@
 """torch.compile of a problem's reference as the second baseline, on the CPU by a Python that has torch."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.baselines import (
     KEY,
     LATER,
+    PURPOSE,
     UNKNOWN,
     compiled_source,
     speedups_of_one_basis,
@@ -53,6 +55,7 @@ def get_init_inputs():
 @pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 async def test_torch_compile_is_measured_behind_the_answer_and_stands_in_the_next_reading():
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
+        priorities = noted_priorities(lab)
         baselines, evaluator = lab.evaluation.baselines, lab.evaluation.evaluator
         problem = await lab.evaluation.registry.import_file(ProblemSource("wave.py", MODEL))
         source = CandidateSource(MODEL.replace("class Model(", "class ModelNew("), "python", "model.py")
@@ -64,6 +67,8 @@ async def test_torch_compile_is_measured_behind_the_answer_and_stands_in_the_nex
         (running,) = baselines._running.values()
         assert "being measured" in (await told(lab, found.attempt_id))
 
+        while not priorities:
+            await asyncio.sleep(0.01)
         baselines.give_way("elsewhere")
         assert not running.task.cancelling(), "another host is no reason"
         baselines.give_way("local")
@@ -82,6 +87,21 @@ async def test_torch_compile_is_measured_behind_the_answer_and_stands_in_the_nex
         assert (await told(lab, found.attempt_id)).startswith("speed-up against it")
         info = (await lab.evaluation.registry.problems(problem.problem_id)).problems[0]
         assert "torch.compile: speed-up against it" in (info.best or "")
+        assert list(dict.fromkeys(priorities)) == ["background", "interactive"], "a call waited for the second"
+
+
+def noted_priorities(lab: Lab) -> list[str]:
+    """Return a list to which each baseline's job that is submitted adds its priority."""
+    found: list[str] = []
+    calling = lab.hosts.call
+
+    async def call(name: str, verb: str, *attachment: bytes, **arguments: Any) -> Any:
+        if verb == "submit" and arguments["spec"]["purpose"] == PURPOSE:
+            found.append(arguments["spec"]["gpus"]["priority"])
+        return await calling(name, verb, *attachment, **arguments)
+
+    lab.hosts.call = call
+    return found
 
 
 async def told(lab: Lab, attempt_id: str) -> str:
