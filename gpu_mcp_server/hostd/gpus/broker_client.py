@@ -186,7 +186,7 @@ def _wait(
         left = deadline + want.start_s() - time.monotonic()
         if left <= 0.0 or stop():
             return None
-        if not told_ready and want.is_ready():
+        if want.is_ready() and not told_ready:  # in this order: it hears what woke this loop
             link.send("ready")
             told_ready = True
         wake = want.wake() if want.wake is not None else ()

@@ -180,6 +180,10 @@ class PrewarmedParts:
         """Let the processes that wait become the job's; return the supervisor's ends of the trusted ones' links."""
         raise NotImplementedError
 
+    def preparing(self) -> List[int]:
+        """Return what becomes readable when one that still prepares is ready, or ends; none once all are ready."""
+        raise NotImplementedError
+
 
 def _given(folder: str, laid: job_files.Stamps, uid: int) -> job_files.Stamps:
     """Give a folder and what was laid in it to a uid, itself last: until then nobody else gets in."""

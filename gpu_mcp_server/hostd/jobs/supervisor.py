@@ -59,7 +59,7 @@ class Supervisor:
         self.groups: List[str] = []
         self.held = premade.held if premade is not None else descriptors.DescriptorHolder()
         self.premade = premade
-        self.ahead = AheadOfTurn(self.links, self._start_ahead)
+        self.ahead = AheadOfTurn(self.links, self._start_ahead, premade.preparing if premade is not None else None)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def main(self) -> None:
@@ -139,8 +139,7 @@ class Supervisor:
         self.stamps = self.place.materialize(self.spec.files)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         named: Dict[str, List[Any]] = {"groups": groups, "sandboxes": self._sandboxes()}
-        may_start = self.spec.gpus.ahead and self.premade is None and has_spare_cores()
-        self.ahead.able = may_start and self.lease.foreseen_view() is not None
+        self.ahead.able = self.spec.gpus.ahead and has_spare_cores() and self.lease.foreseen_view() is not None
         self.lease.take(self._heed_woken, named, self._note_queued, self._wakers, self.ahead)
         self.notes += self.lease.notes
         if not self.ahead.started:
@@ -163,6 +162,9 @@ class Supervisor:
 
     def _launch(self, view: Tuple[List[str], Dict[str, str]]) -> None:
         assert self.place is not None
+        if self.premade is not None:
+            self.links[:] = self.premade.start(self.spec)
+            return
         self.held.add(self.place.locks)
         self.links[:] = launch.start(self.host, self.spec, self.place, view, self.roles, self.held)
 
@@ -209,9 +211,7 @@ class Supervisor:
             raise JobRefused(self.status, "before it started")
         assert self.place is not None
         self.held.add(self.lease.descriptors())
-        if self.premade is not None:
-            self.links[:] = self.premade.start(self.spec)
-        elif not self.ahead.started:
+        if not self.ahead.started:
             self._launch(self.lease.view())
         for role in self.roles if self.premade is None else ():
             self._note_sandbox(role)

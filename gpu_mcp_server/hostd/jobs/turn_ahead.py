@@ -23,16 +23,23 @@ class AheadOfTurn:
         hindrance: What kept the supervisor from starting the processes, in words; empty if nothing did.
     """
 
-    def __init__(self, links: List[ControlLink], start: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        links: List[ControlLink],
+        start: Callable[[], bool],
+        preparing: Optional[Callable[[], List[int]]] = None,
+    ) -> None:
         """Begin.
 
         Args:
             links: To trusted roles; `start` fills the list.
             start: Starts the processes; says whether it did, or whether uids were lacking.
+            preparing: Of processes made ahead of the job returns what becomes readable when one more has imported, and
+                nothing once all have: they are as good as started then.
         """
         self.able = self.started = False
         self.hindrance = ""
-        self._links, self._start = links, start
+        self._links, self._start, self._preparing = links, start, preparing
         self._started_at = 0.0
         self._ready_at: Optional[float] = None
 
@@ -61,7 +68,7 @@ class AheadOfTurn:
         if not self.able:
             return True  # then all is done in the job's turn
         if not self.started:
-            return False
+            return self._preparing is not None and not self._preparing()
         waiting = self.descriptors()
         readable = select.select(waiting, [], [], 0.0)[0] if waiting else []
         for link in self._links:
@@ -73,7 +80,9 @@ class AheadOfTurn:
         return ready
 
     def descriptors(self) -> List[int]:
-        """Return what becomes readable when a trusted role that is not ready speaks or ends."""
+        """Return what becomes readable when a trusted role that is not ready speaks or ends, or has been prepared."""
+        if self.able and not self.started and self._preparing is not None:
+            return self._preparing()
         if not self.started or time.monotonic() - self._started_at > START_S:
             return []
         # A role that has ended is waited for no longer: in its turn the job ends, and its record says why.

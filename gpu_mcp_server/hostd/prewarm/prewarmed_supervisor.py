@@ -5,7 +5,7 @@ import os
 import select
 import socket
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ..files import file_trees
 from ..files.read_only_trees import Shown
@@ -50,6 +50,7 @@ class PrewarmedSupervisor(PrewarmedParts):
         self._trees = Shown([], {}, [])
         self._nest: Optional[JobFolder] = None
         self._ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in shape.parts]
+        self._preparing = {ours.fileno(): ours for ours, _ in self._ends}
         self._told = False
 
     def main(self) -> None:
@@ -152,14 +153,13 @@ class PrewarmedSupervisor(PrewarmedParts):
         links = {ours.fileno(): ours for ours, _ in self._ends}
         for fd in (self._channel.fileno(), *links):
             poll.register(fd, select.POLLIN)
-        ready: Set[int] = set()
         while True:
             for fd, _ in poll.poll():
                 if fd in links:
                     if not links[fd].recv(8):
                         return None
-                    ready.add(fd)
-                    if len(ready) == len(links):
+                    self._preparing.pop(fd, None)
+                    if not self._preparing:
                         for each in self.roles:
                             each.read_info()
                         if self._nest is not None:
@@ -198,6 +198,12 @@ class PrewarmedSupervisor(PrewarmedParts):
                 os.close(fd)
             if role.group is not None:
                 role.group.stats()
+
+    def preparing(self) -> List[int]:
+        """Hear which are ready by now, or have ended; return the descriptors of the rest."""
+        for fd in select.select(list(self._preparing), [], [], 0.0)[0] if self._preparing else ():
+            self._preparing.pop(fd).recv(8)
+        return list(self._preparing)
 
     def start(self, spec: JobSpec) -> List[ControlLink]:
         """Give each of those that wait its command; return our ends of the trusted ones' links."""
