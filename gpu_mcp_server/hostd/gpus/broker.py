@@ -62,6 +62,8 @@ class _Client:
     def __init__(self, end: socket.socket, uid: int) -> None:
         self.end, self.uid = end, uid
         self.told_at = 0.0
+        self.told_near = False
+        """Whether it was told that its processes may start."""
         self.granted_at: Optional[float] = None
         """When it was given GPUs that it has not taken yet."""
 
@@ -313,7 +315,8 @@ class Broker:
         if not self.queue.waiting:
             self._blocked_at = now
             return
-        for grant in self.queue.grant_ready(now):
+        grants = self.queue.grant_ready(now)
+        for grant in grants:
             self._blocked_at = now
             client = self._clients[grant.request.number]
             client.granted_at = now
@@ -321,17 +324,19 @@ class Broker:
                 self._drop(grant.request.number)
         for number in self.queue.leases_to_reclaim(now):
             self._clients[number].send({"leave": GRACE_S})
-        self._tell(now)
+        self._tell(now, moved=bool(grants))
 
-    def _tell(self, now: float) -> None:
+    def _tell(self, now: float, *, moved: bool) -> None:
+        """Tell who waits how it stands; where the line moved, at once who is near its turn since: it imports then."""
         since = {n: now - self._clients[n].told_at for n in self.queue.waiting}
         anybody = any(waited >= TELL_S for waited in since.values())
         due = [n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S]
-        order = self.queue.waiting_in_order(now) if due else []
+        order = self.queue.waiting_in_order(now) if due or moved else []
         near = self.queue.near_turn(order, now)
+        due += [n for n in near if not self._clients[n].told_near and n not in due]
         for number in due:
             place = self.queue.standing(self.queue.waiting[number], order, now)
-            self._clients[number].told_at = now
+            self._clients[number].told_at, self._clients[number].told_near = now, number in near
             self._clients[number].send({"queued": list(place), "near": number in near})
 
     def _shown(self, now: float) -> Dict[str, Any]:

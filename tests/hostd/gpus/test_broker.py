@@ -1,6 +1,8 @@
 """The broker with real processes, killed at random: order, waiting, and never two alone on a GPU."""
 
 import contextlib
+import itertools
+import json
 import os
 import random
 import select
@@ -14,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd.gpus import broker as broker_module
 from gpu_mcp_server.hostd.gpus import broker_client
+from gpu_mcp_server.hostd.gpus.broker import Broker
 from gpu_mcp_server.hostd.gpus.broker_client import BrokerClient, broker_status
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from tests.hostd.brokers import ONE, THREE, TWO, Crowd, Inside, broker_pid, client, let_go, take, unserved, want_of
@@ -337,6 +341,33 @@ def note_after_import(locks: GpuLocks, file: Path, word: str) -> None:
         out.write(word + ("\n" if found is not None and started else " was not started or not served\n"))
     if found is not None:
         let_go(found)
+
+
+def test_who_comes_near_its_turn_hears_so_when_the_line_moves(locks):
+    life = locks.try_lock(broker_module.NAME)
+    assert life is not None
+    broker = Broker(locks, life)
+    broker.queue.most_starting = 1
+    ours = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
+    clients = [broker_module._Client(end, 0) for end, _ in ours]
+    for ready, client_ in zip((True, False, False), clients, strict=True):
+        broker._clients[client_.end.fileno()] = client_
+        want = {"op": "want", "names": [ONE], "count": 1, "mode": "exclusive", "ready": ready}
+        broker._heed(client_.end.fileno(), client_, want)
+    now = time.monotonic()
+    broker._serve(now)
+    heard = [json.loads(end.recv(4096)) for _, end in ours]
+    broker._heed(clients[1].end.fileno(), clients[1], {"op": "ready"})
+    broker._drop(clients[0].end.fileno())
+    broker._serve(now + 0.01)
+    then = [json.loads(end.recv(4096, socket.MSG_DONTWAIT)) for _, end in ours[1:]]
+
+    assert heard[0]["granted"] == [ONE] and [each["near"] for each in heard[1:]] == [True, False]
+    assert then[0]["granted"] == [ONE] and then[1]["near"], then
+    for end in (broker._door, *itertools.chain(*ours)):
+        end.close()
+    for fd in (broker._folder, life):
+        os.close(fd)
 
 
 @needs_root
