@@ -20,7 +20,7 @@ from ..jobs.job_folder import JobFolder
 from ..jobs.reservation import PURPOSE, reservation_states
 from ..jobs.spec_validation import validate_spec
 from ..jobs.supervisor_fork import fork_supervisor
-from ..prewarm.prewarm_pool import PrewarmPool, needs_quiet
+from ..prewarm.prewarm_pool import PrewarmPool, imports_in_line, needs_quiet
 from ..probe import host_probe, judge_environment
 from ..protocol import (
     HEADER,
@@ -149,7 +149,8 @@ class ChannelServer:
         return 1000 * max(0.0, soonest)
 
     def _pool_due_in(self) -> Optional[float]:
-        return self._pool.due_in(bool(self._jobs), any(job.timed for job in self._jobs.values()))
+        jobs = self._jobs.values()
+        return self._pool.due_in(bool(jobs), any(j.timed for j in jobs), sum(j.lines_up for j in jobs) > 1)
 
     def _sweep_when_due(self) -> None:
         """Clean up after dead supervisors, without holding up the channel."""
@@ -365,7 +366,7 @@ class ChannelServer:
         end = self._pool.adopt(folder, spec, gpus)
         if end is None:
             _, end = fork_supervisor(self.host, folder, spec, gpus)
-        self._jobs[spec.id] = RunningJob(end, needs_quiet(spec), start_is_news=spec.purpose == PURPOSE)
+        self._jobs[spec.id] = RunningJob(end, needs_quiet(spec), imports_in_line(spec), spec.purpose == PURPOSE)
         if needs_quiet(spec):
             self._pool.stop_importing()
         return {"claimed": True}, b""

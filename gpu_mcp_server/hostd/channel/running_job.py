@@ -19,12 +19,13 @@ class RunningJob:
 
     Attributes:
         timed: Whether something is timed that the making of a sandbox would disturb.
+        lines_up: Whether it imports while it waits for its GPU.
         changed: Whether it has said something since it was last looked at.
         ended: Whether it has said that its record is written.
     """
 
-    def __init__(self, end: socket.socket, timed: bool, start_is_news: bool = False) -> None:
-        self._end, self.timed, self._start_is_news = end, timed, start_is_news
+    def __init__(self, end: socket.socket, timed: bool, lines_up: bool, start_is_news: bool) -> None:
+        self._end, self.timed, self.lines_up, self._start_is_news = end, timed, lines_up, start_is_news
         self.changed = self.ended = self._spoke = False
 
     def fileno(self) -> int:

@@ -87,6 +87,8 @@ class PrewarmPool:
         self._host = host
         self._shelves: List[TemplatePool] = []
         """The one that was asked for last comes last."""
+        self._due: Optional[TemplatePool] = None
+        """What `due_in` found lacking last."""
         self._used_at = time.monotonic()
         self._idle_s = float(os.environ.get(IDLE, IDLE_S))
         self._able = host.level in BOXED and os.path.realpath(host.python).startswith("/usr/")
@@ -198,21 +200,24 @@ class PrewarmPool:
         """Note that a job has just begun or ended."""
         self._used_at = time.monotonic()
 
-    def _wanted(self) -> Optional[TemplatePool]:
+    def _wanted(self, lined_up: bool) -> Optional[TemplatePool]:
         """Return what lacks one: cheap ones first, and of those what was asked for last."""
         lacking = [s for s in reversed(self._shelves) if len(s.waiting) < s.size and not s.useless]
+        lacking = [s for s in lacking if not (lined_up and s.shape.gpus)]
         return min(lacking, key=lambda s: (not s.expected, s.shape.kind == "several"), default=None)
 
-    def due_in(self, running: bool, timed: bool) -> Optional[float]:
+    def due_in(self, running: bool, timed: bool, lined_up: bool) -> Optional[float]:
         """Return in how many seconds one should be made, None when there are enough, or it must not be.
 
         Args:
             running: Whether a job runs.
             timed: Whether something is timed that would be disturbed.
+            lined_up: Whether jobs line up for a GPU and import there, as many at once as the cores allow. So would the
+                next one, and those that are made here come on top.
         """
         if self._shelves and time.monotonic() - self._used_at > self._idle_s:
             self.close_all()
-        wanted = self._wanted()
+        self._due = wanted = self._wanted(lined_up)
         if timed or wanted is None:
             return None
         if wanted.expected:
@@ -221,8 +226,8 @@ class PrewarmPool:
         return max(0.0, self._used_at + quiet_s - time.monotonic())
 
     def make(self) -> None:
-        """Make one."""
-        shelf = self._wanted()
+        """Make the one that `due_in` spoke of."""
+        shelf = self._due
         if shelf is None:
             return
         shelf.expected = False  # from now on it is one that is lacking like others, should this one come to nothing
@@ -249,3 +254,8 @@ def needs_quiet(spec: JobSpec) -> bool:
     """Say whether a job times something that the making of a sandbox would disturb, as the processor always is."""
     alone = spec.gpus.mode == "exclusive" and spec.purpose != "reserve"
     return alone and (not spec.gpus.count or not has_spare_cores())
+
+
+def imports_in_line(spec: JobSpec) -> bool:
+    """Say whether a job imports while it waits for its GPU, unless another one could be its too."""
+    return spec.gpus.ahead and spec.gpus.count > 0 and not spec.gpus.lease and has_spare_cores()

@@ -15,7 +15,7 @@ from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from tests.hostd.brokers import broker_pid
 from tests.hostd.conftest import Opener
-from tests.hostd.laboratory import Laboratory, eventually
+from tests.hostd.laboratory import Laboratory, eventually, names
 from tests.hostd.prewarm.test_prewarm_pool import took_one, until
 from tests.hostd.prewarm.test_prewarmed_roles import announced, ran
 
@@ -148,3 +148,21 @@ async def test_what_runs_in_the_background_leaves_them_to_who_is_waited_for(lab:
     assert (cold.record.status, cold.text, took_one(lab, behind.id)) == ("ok", "[] {'turn': True}\n", False), cold
     assert (done.record.status, done.text) == ("ok", "['prepared'] {'turn': True}\n"), done
     assert took_one(lab, spec.id)
+
+
+async def test_none_are_made_beside_a_line_whose_jobs_import_there(lab: Laboratory):
+    holder = await lab.start("/bin/sh", "-c", "echo on; sleep 60", until=b"on", gpus=ALONE, limits={"wall_s": 90.0})
+    line = [job(lab), job(lab)]
+    await asyncio.gather(*(lab.submit(spec) for spec in line))
+    later = job(lab)
+    await announced(lab, later, [])
+    for spec in line:
+        while not (await lab.record(spec.id)).note.startswith("position"):
+            await asyncio.sleep(0.005)
+    assert names(lab.state / "nests") == []
+    await lab.link.call("cancel", job=holder)
+    assert [(await lab.wait(spec.id)).record.status for spec in line] == ["ok", "ok"]
+    assert not any(took_one(lab, spec.id) for spec in line)
+    await until(lab, 1)
+    assert (await ran(lab, later, [])).text == "['prepared'] {'turn': True}\n"
+    assert took_one(lab, later.id)
