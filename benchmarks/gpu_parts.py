@@ -75,7 +75,7 @@ PARTS: "dict[str, tuple[Step, ...]]" = {
     ),
     "queue": (
         Step("verdicts_an_hour", 270, f"benchmarks/team/verdicts.py {{more}} {PYTHON} --markdown {{out}}/verdicts.md",
-             cuda="--language triton --agents 1,4,16 --seconds 45", cpu="--language c --agents 1,4 --seconds 10"),
+             cuda="--language triton --agents 1,4,16 --seconds 40", cpu="--language c --agents 1,4 --seconds 10"),
         _tests("turns", 120, "tests/real/test_gpu.py", "tests/real/test_machine_cuda.py", "-k",
                "'holder or told or leased'"),
     ),

@@ -186,7 +186,8 @@ async def play(server: Server, options: argparse.Namespace) -> tuple[list[Level]
         agents = [await stack.enter_async_context(AsyncClient(url, token)) for token in tokens]
         given = {"reference": REFERENCES[options.language], "shapes": SHAPES[options.language]}
         about = {**PROBLEM, **given, "name": f"twice tanh plus one, {options.language}"}
-        problems = [(await gpu.register_problem(**about))["problem_id"] for gpu in agents]
+        registered = await asyncio.gather(*(gpu.register_problem(**about) for gpu in agents))
+        problems = [each["problem_id"] for each in registered]
         first = await agents[0].evaluate(
             problems[0], candidate_of(options.language, next(numbers))[0], language=options.language
         )
