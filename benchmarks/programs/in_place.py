@@ -64,7 +64,7 @@ MEASURED = ("faster", "same", "slower")
 CASES = (
     Case("image model", EXAMPLES / "image_model.py", "Sequential.*.norm",
          {"cuda": ("100", "1024"), "cpu": ("2", "32")}, {"cuda": "norm_triton.py", "cpu": "norm.c"},
-         whole=("300", "1024"), expected=("faster",)),
+         whole=("2000", "1024"), expected=("faster",)),
     Case("layout trap", EXAMPLES / "layout_trap.py", "__main__:gate",
          {"cuda": ("20", "512", "256"), "cpu": ("4", "512", "512")}, {"cuda": "gate.cu", "cpu": "gate.c"},
          whole=("300", "512", "256"), expected=("slower",)),

@@ -379,7 +379,7 @@ class HotspotReport(ResultModel):
     def _busy_lines(self) -> list[str]:
         if self.device_busy is None:
             return []
-        # On an H100 an image model's step took 6 ms under the profiler and 2 ms without (results/h100-programs.md).
+        # On an H100 an image model's step took 6 ms under the profiler and 2 ms without (results/programs-in-place.md).
         busy = f"the GPU is busy {self.device_busy:.0%} of the time under the profiler, which slows launches"
         if self.second_missing:
             return [
