@@ -22,7 +22,7 @@ CORRECT: dict[str, Any] = {
     "shapes": [{"dims": {"rows": 64, "cols": 1000}, "candidate": TIMED, "speedup": 0.64}],
 }
 WRONG = "rows=64, cols=1000: output y[0, 896] is 0.09, expected 0.001; 6656 of 64000 elements are wrong, in two calls"
-LATE = "rows=64, cols=1000: finished after it said done: in round 1 of 1 calls: 1 of 1 calls were unfinished"
+LATE = "rows=64, cols=1000: finished after it said done: in round 1 (1 call): 1 of 1 call unfinished"
 
 
 def test_the_table_has_one_line_a_candidate_and_at_most_eighty_columns():

@@ -68,6 +68,11 @@ def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
     return None
 
 
+def calls_text(count: int) -> str:
+    """Return a number of calls in words."""
+    return "%d call%s" % (count, "s" * (count != 1))
+
+
 def megabytes(size: int) -> str:
     """Return bytes as text, with a unit that needs no exponent."""
     return "%.3g MB" % (size / 1e6) if size < 999.5e6 else "%.3g GB" % (size / 1e9)

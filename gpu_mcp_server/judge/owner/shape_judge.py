@@ -100,8 +100,8 @@ class Shape:
                         self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
                 else:
-                    if self._is_gated():  # the loop's times stand beside others: it is enough that there are some
-                        self.round_s = self.least_s = min(self.round_s, SURE * self.shortest_s)
+                    if self._is_gated():
+                        self._shorten_rounds()
                     buffers = self._grow(buffers, progress)
                 if not untimed and wanted != "warm":
                     self._measure(buffers, progress)
@@ -111,6 +111,10 @@ class Shape:
         except Judged as judged:
             verdict, reason, self.where = judged.verdict, judged.reason, where_of(judged)
         return self._result(verdict, reason)
+
+    def _shorten_rounds(self) -> None:
+        """Have rounds that the clock can tell and no longer ones: the loop's times stand beside those behind gates."""
+        self.round_s = self.least_s = min(self.round_s, SURE * self.shortest_s)
 
     def _play(self, buffers: Buffers) -> Round:
         with CATCHES.during("timed"):

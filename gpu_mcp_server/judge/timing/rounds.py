@@ -19,7 +19,7 @@ from ..numerics.compare import LARGE, compare, describe
 from ..numerics.error_location import grid
 from ..numerics.input_views import input_memories
 from ..numerics.tensors import symbols, tensors
-from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
+from ..verdicts import Judged, JudgeFailed, ReferenceFailed, calls_text, cheat, incorrect
 from .extra_rounds import ONTO_JUNK, is_right_onto_zeros, other_masks, written_onto
 from .judging_setup import JudgingSetup
 from .machine_state import State, Watch
@@ -259,10 +259,10 @@ class Rounds:
         Raises:
             Judged: If not.
         """
-        where = "in round %d of %d calls: " % (self.number, buffers.sets)
+        where = "in round %d (%s): " % (self.number, calls_text(buffers.sets))
         trespass = buffers.trespass()
         if trespass:
-            raise cheat("%s (round %d of %d calls)" % (trespass, self.number, buffers.sets))
+            raise cheat("%s (round %d of %s)" % (trespass, self.number, calls_text(buffers.sets)))
         code = reply.get("code")
         if isinstance(code, int) and code:
             means = self.device.error_text(code, reply.get("asked"))
@@ -308,8 +308,8 @@ class Rounds:
         bad, play = int(check.wrong.any(axis=1).sum()), partial(self._play_again, buffers)
         if self._becomes_right(buffers, check, reference_s):
             return cheat(
-                "finished after it said done: %s%d of %d calls were unfinished when it said done and right later"
-                % (where, bad, buffers.sets)
+                "finished after it said done: %s%d of %s unfinished when it said done, and right later"
+                % (where, bad, calls_text(buffers.sets))
             )
         if untouched and isinstance(returned, str):
             text = "%sno output was written; the launcher returned %s, which the judge ignores: write into the outputs"
@@ -334,8 +334,8 @@ class Rounds:
         mask = self.ties.inexcusable_at(call, output, difference.mask)
         if mask is None or not mask.any():
             return cheat("kept writing after it said done: %sa wrong output changed during the comparison" % where)
-        which = "call %d of %d, round %d; %d of %d calls are wrong" % (
-            call + 1, buffers.sets, self.number, bad, buffers.sets,
+        which = "call %d of %d, round %d; wrong: %d of %s" % (
+            call + 1, buffers.sets, self.number, bad, calls_text(buffers.sets),
         )  # fmt: skip
         difference, poison = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask), buffers.words[output]
         others = (
@@ -375,8 +375,8 @@ class Rounds:
         said = self.history.repeated(self.number, buffers, call, output)
         if not said:
             return None
-        text = "repeats an earlier answer: in round %d of %d calls: output %s of call %d is wrong for its inputs; %s"
-        return cheat(text % (self.number, buffers.sets, buffers.outputs[output].name, call + 1, said))
+        text = "repeats an earlier answer: in round %d (%s): output %s of call %d is wrong for its inputs; %s"
+        return cheat(text % (self.number, calls_text(buffers.sets), buffers.outputs[output].name, call + 1, said))
 
     def _becomes_right(self, buffers: Buffers, before: RoundCheck, reference_s: float) -> bool:
         """Watch wrong outputs for a while, the candidate running; say whether they are right in the end."""

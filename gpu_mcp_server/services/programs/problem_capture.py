@@ -288,7 +288,7 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
     if found.forks:
         notes.append(f"calls in {found.forks} child processes (workers that load data) were not recorded")
     if found.graphs:
-        notes.append(f"{found.graphs} calls were recorded into CUDA graphs; replays of these are not counted")
+        notes.append(f"calls recorded into CUDA graphs: {found.graphs}; replays of these are not counted")
     if code := ended.about.get("code"):
         notes.append(f"the program ended with {code}; calls until then count. {last_words(ended)}")
     return notes + without_network(ended) + without_driver(ended.output)

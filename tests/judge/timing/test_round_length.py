@@ -16,6 +16,7 @@ MILLISECOND = 1e-3
 class Calls(shape_judge.Shape):
     """A shape whose calls take a known time; a set takes a byte."""
 
+    gated = None
     making_s = 0.0
     """What the problem's code takes to make a call's inputs; the first time, half a minute more."""
 
@@ -243,3 +244,17 @@ def test_long_calls_are_played_no_more_often_than_it_takes(stalls_s, played):
 
     assert shape.sets() == 1
     assert shape.played == played
+
+
+def test_beside_gates_the_loop_has_as_few_calls_as_its_clock_can_tell():
+    """Its times stand beside others, and a round of 10 ms took gigabytes; that it is short is no note then."""
+    shape = Calls(0.01 * MILLISECOND, 0.4 * MILLISECOND, 1000, 4000)
+    shape.task["framework"], shape.gated = "torch", SimpleNamespace(is_basis=lambda framework: True)
+    shape._shorten_rounds()
+
+    assert shape.sets() == 256  # of 2.56 ms; asked are 1.5 times the 1.6 ms that can be told
+    few = Calls(0.01 * MILLISECOND, 0.4 * MILLISECOND, 100, 100)
+    few.task["framework"], few.gated = "torch", shape.gated
+    few._shorten_rounds()
+
+    assert few.sets() == 100 and not few.notes

@@ -136,7 +136,7 @@ async def test_calls_that_make_no_problem_are_explained(lab: Lab):
     writes = await capture(lab, "import torch\nx = torch.ones(3)\nx.add_(1)\n", "aten::add_")
     assert writes.status == "nothing" and "writes to its inputs" in writes.summary()
     graphs = await capture(lab, IN_A_GRAPH, "aten::sum")
-    assert "1 calls were recorded into CUDA graphs" in graphs.summary() and "never ran" not in graphs.summary()
+    assert "calls recorded into CUDA graphs: 1;" in graphs.summary() and "never ran" not in graphs.summary()
     assert "every call of aten::sum went into a CUDA graph: run the program without" in graphs.summary()
     a_class = await capture(lab, IMAGES, "__main__:ChannelNorm", "1", "16")
     assert a_class.status == "nothing" and "it is a class: name its modules by their path" in a_class.summary()
