@@ -65,6 +65,8 @@ def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court):
         "check",
         "state",
         "wait",
+        "map",
+        "launch",
         "other",
         "total",
     }
