@@ -23,6 +23,23 @@ PYTHON = [t for t in re.findall(r"```python\n(.*?)```", page(CANDIDATES), re.DOT
 ON_PROCESSOR = ("Numba", "CUDA", "Operators", "Helion", "Warp", "JAX")
 COMPILED = ("Gluon", "CuTe", "TileLang", "CUDA", "CuPy", "Helion", "cuTile", "Warp")
 BY_NVCC = ("TileLang", "CuPy")
+LOWER = """
+import contextlib, sys
+import jax
+import jax.numpy as jnp
+
+jax.default_backend = lambda: "gpu"
+named = {}
+exec(sys.argv[1].replace("import torch\\n", ""), named)
+gpu = contextlib.nullcontext()
+if hasattr(jax.sharding, "AbstractDevice"):  # 0.11 lowers for a GPU that it knows by name
+    kind = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
+    gpu = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=kind))
+with gpu:
+    traced = named["rowwise"].trace(jax.ShapeDtypeStruct((4096, 1000), jnp.float32))
+    print(traced.lower(lowering_platforms=("cuda",)).as_text())
+"""
+"""Lowers Pallas for a GPU where there is none. Source: jax 0.10.2 and 0.11.2 (_src/pallas/triton)."""
 
 
 def test_the_c_example_is_correct(tmp_path: Path):
@@ -99,6 +116,18 @@ def test_an_example_in_another_language_compiles_without_a_gpu(tmp_path: Path, n
     sizes, by_nvcc = {"rows": 64, "cols": 1000}, name in BY_NVCC
     said = compile_launcher(tmp_path, LAUNCHERS[name], {"x": tensor, "y": tensor}, sizes, by_nvcc=by_nvcc)
     assert len(said["kernels"]) == 1 and "softmax" in said["kernels"][0], said
+
+
+def test_the_example_in_pallas_is_lowered_for_a_gpu():
+    """A block of 1000 columns, which is no power of two, passes in the interpreter and not on a GPU."""
+    text = LAUNCHERS["JAX"]
+    python, command = python_for(text), ("-I", "-c", LOWER)
+    lowered = subprocess.run([python, *command, text], capture_output=True, text=True, check=False)
+    assert lowered.returncode == 0, lowered.stderr[-2000:]
+    assert "xla.gpu.triton" in lowered.stdout
+    unpadded = text.replace("pl.next_power_of_2(x.shape[1])", "x.shape[1]")
+    refused = subprocess.run([python, *command, unpadded], capture_output=True, text=True, check=False)
+    assert "whose size is a power of 2" in refused.stderr, refused.stderr[-2000:]
 
 
 async def test_the_examples_of_problem_files_are_problems(tmp_path: Path):
