@@ -22,7 +22,9 @@ CALL_FILES = (
     JUDGE / "adapters" / "kernel_launches.py",
 )
 """What lies beside a program whose calls are recorded or replaced; of the judge what makes recorded calls again."""
-_INCLUDED = re.compile(r"^from gpu_mcp_server\.(judge\.candidate|workers\.parts)\.(\w+) import [^\n]*$", re.MULTILINE)
+_INCLUDED = re.compile(
+    r"^from gpu_mcp_server\.(judge|judge\.candidate|workers\.parts)\.(\w+) import [^\n]*$", re.MULTILINE
+)
 
 PAGE_STYLE = PACKAGE / "web" / "dashboard" / "static" / "app.css"
 """How pages look: those of the server, and reports as single files."""

@@ -12,6 +12,8 @@ import shutil
 from importlib.machinery import PathFinder
 from typing import Dict, Optional, Sequence, Tuple
 
+from .package_misfits import misfit_in
+
 TEXT_CHARACTERS = 4000
 MODULE = re.compile(r"\bNo module named '([A-Za-z_]\w{0,60}(?:\.\w{1,60}){0,8})'")
 TRITON = "Cannot find a working triton installation"
@@ -54,6 +56,9 @@ def lack_in(text: str, device: str, work: str) -> Optional[Lack]:
     name = module.group(1) if module else "triton" if TRITON in text else ""
     if name and not has_module(name):
         return {"kind": "module", "name": name}
+    misfit = misfit_in(text)
+    if misfit:
+        return {"kind": "packages", "name": misfit}
     library = LIBRARY.search(text)
     if library and _opened(library.group(1)) is None:
         return {"kind": "library", "name": library.group(1)}

@@ -89,6 +89,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"\b(?:cublas|cufft|curand|cusolver|cusparse|cudnn|cutensor)\w*\.h\"?(?:: No such file| ?$)",
      "This header comes with one of NVIDIA's libraries, which the host lacks: its package of the CUDA toolkit (such as "
      "libcublas-dev), or of pip (nvidia-cublas) for judge_python; link it with -lNAME."),
+    (r"^packages do not fit each other: ",
+     "The source is not at fault: a person installs versions that fit each other into the Python that compiles here "
+     "(judge_python of the host, where that starts: see gpu_status), or name another host."),
     (r"ModuleNotFoundError: No module named",
      "The Python that compiles here lacks it (judge_python of the host, where that starts: see gpu_status): a person "
      "installs it there, or copy what you use of it into the file, which is compiled alone."),

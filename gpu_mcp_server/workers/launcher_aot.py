@@ -29,6 +29,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, numbers_of, stand_in_driver
 from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
+from gpu_mcp_server.judge.package_misfits import misfit_of
 from gpu_mcp_server.workers.parts.triton_errors import is_of_compiler, place
 
 TYPES = {
@@ -304,10 +305,9 @@ def line_of(error: BaseException, path: str) -> int:
 
 def place_of(error: BaseException, path: str) -> Tuple[int, str]:
     """Return line and words of an error."""
-    if is_of_compiler(error):
-        line, _, words = place(error, "", path)
-        return line, words
-    return line_of(error, path), "%s: %s" % (type(error).__name__, error)
+    own = (line_of(error, path), 1, "%s: %s" % (type(error).__name__, error))
+    line, _, words = place(error, "", path) if is_of_compiler(error) else own
+    return line, misfit_of(error) or words
 
 
 def launch(request: Dict[str, Any], made: KernelCollection) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Dict, List, Tuple
 
 from gpu_mcp_server.judge.candidate.gpu_stand_in import hook_torch, stand_in_driver
 from gpu_mcp_server.judge.candidate.triton_cache_key import shorten_cache_keys
+from gpu_mcp_server.judge.package_misfits import misfit_of
 from gpu_mcp_server.workers.parts.triton_errors import is_of_compiler, line_of_function, place
 
 BINARIES = ("cubin", "hsaco")
@@ -194,7 +195,7 @@ def load(file: str, kernel: str) -> Any:
             at = at.tb_next
         there = kernel in vars(module)
         told = place(error, "", file) if is_of_compiler(error) else (line, 1, "%s: %s" % (type(error).__name__, error))
-        complain(file, *told, "warning" if there else "error")
+        complain(file, told[0], told[1], misfit_of(error) or told[2], "warning" if there else "error")
         if not there:
             sys.exit(1)
     return module
@@ -229,7 +230,8 @@ def main(arguments: List[str]) -> None:
         if type(error).__name__ == "PTXASError" or "ptxas" in str(error)[:300]:
             sys.stderr.write(str(error)[:20000] + "\n")
         else:
-            complain(request["file"], *place(error, kernel.src, request["file"]))
+            line, column, words = place(error, kernel.src, request["file"])
+            complain(request["file"], line, column, misfit_of(error) or words)
         sys.exit(1)
     for kind in (*BINARIES, *LISTINGS):
         data = asm.get(kind)

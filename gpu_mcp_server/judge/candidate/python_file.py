@@ -11,6 +11,7 @@ from ..folders import WORK
 from ..memory.torch_views import tensors_at
 from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import tensors
+from ..package_misfits import place_of_misfit
 from . import torch_extensions
 from .call_loop import saying
 from .triton_cache_key import shorten_cache_keys
@@ -38,7 +39,7 @@ ERROR_CHARACTERS = 1500
 
 
 def words(error: BaseException) -> str:
-    """Return an error, first in one line with its place in the candidate, then the last lines of its traceback."""
+    """Return an error: one line with its place in the candidate, its further lines, and its place in a package."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == SOURCE]
     at = " (candidate.py line %s)" % frames[-1].lineno if frames else ""
     if isinstance(error, SyntaxError) and error.filename == SOURCE:
@@ -50,8 +51,8 @@ def words(error: BaseException) -> str:
         text = "its text raises %s" % type(worse).__name__
     lines = text.strip().splitlines()
     first = "%s: %s%s" % (type(error).__name__, lines[0][:300] if lines else "", at)
-    more = "\n".join(lines[1:])
-    return first if not more else first + "\n" + more[-ERROR_CHARACTERS:]
+    more = "\n".join(lines[1:])[-ERROR_CHARACTERS:]
+    return "\n".join(filter(None, [first, more, place_of_misfit(error)]))
 
 
 class PythonFile:

@@ -15,6 +15,7 @@ from ..memory import malloc_tuning
 from ..numerics.array_copies import has_same_bytes, own_copy
 from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import Tensor, tensors
+from ..package_misfits import place_of_misfit
 from .answer_check import AnswerCheck
 from .bad_result import BadResult
 from .double_precision import DoublePrecision
@@ -32,7 +33,8 @@ def last_words(error: BaseException) -> str:
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames)).strip()
     half = ERROR_CHARACTERS // 2
-    return text if len(text) <= ERROR_CHARACTERS else "%s ... %s" % (text[:half], text[-half:])
+    text = text if len(text) <= ERROR_CHARACTERS else "%s ... %s" % (text[:half], text[-half:])
+    return "\n".join(filter(None, [text, place_of_misfit(error)]))
 
 
 def arrays_of(task: Dict[str, Any]) -> Any:

@@ -45,6 +45,10 @@ def error_of(lack: Mapping[str, Any], host: str, python: JudgePython | None) -> 
         case "gpu":
             asks = f"has kernels in {name}, which run on a GPU alone" if name else "asks for a GPU"
             return MachineLacks(f"the {who} {asks}", host, GPU, without="as it is judged on the processor of")
+        case "packages":
+            hint = f"Install versions that fit each other into {where}, or name another host."
+            need = f"packages that the {who} imports do not fit each other: {name}"
+            return MachineLacks(need, host, hint, without="as installed on")
         case "program":
             return program_error(name, who, host)
         case _:

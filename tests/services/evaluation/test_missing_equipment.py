@@ -3,11 +3,13 @@
 import re
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, MachineLacks, NotFound, ToolMissing
+from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
@@ -15,6 +17,7 @@ from gpu_mcp_server.services.builds.python_siblings import joined_python, with_o
 from gpu_mcp_server.services.evaluation.missing_equipment import check_one_file, program_missing_in
 from gpu_mcp_server.services.lab import Lab
 from tests.judge.harness import torch_python
+from tests.judge.misfit_packages import packages_of, python_with_misfits
 from tests.laboratory import PROBLEM, laboratory
 
 pytestmark = pytest.mark.timeout(400)
@@ -114,6 +117,25 @@ async def test_a_launcher_without_its_package_or_its_gpu_is_named_and_no_attempt
             await torch_lab.evaluation.evaluator.evaluate(problem, source, timing=SMOKE, device="cpu")
         assert words in str(error.value)
     assert len((await torch_lab.store.experience.list("recent")).attempts) == before
+
+
+@needs_torch
+async def test_packages_that_do_not_fit_each_other_are_named_and_no_attempt(tmp_path: Path):
+    python = python_with_misfits(tmp_path, torch_python())
+    text = "import asks.name\ndef launch(x, y, n):\n    y.copy_(x * 2 + 1)\n"
+    source = CandidateSource(text, "launcher", "kernel.py")
+    words = "asks 1.5 uses asked_of.gone, which asked-of 2.0 does not have"
+    host = {"kind": "local", "judge_python": python, "roots": [str(packages_of(torch_python()))]}
+    async with laboratory(hosts={"local": host}) as lab:
+        with pytest.raises(MachineLacks) as error:
+            await lab.evaluation.evaluator.evaluate(await affine(lab), source, timing=SMOKE, device="cpu")
+        assert f"do not fit each other: {words}, as installed on host 'local'" in str(error.value)
+        assert f"versions that fit each other into judge_python ({python})" in error.value.hint
+        assert not (await lab.store.experience.list("recent")).attempts
+        wish = BuildOptions(library=False, signature={"x": "fp32[8]", "y": "fp32[8]"}, constants={"n": 8})
+        made = await lab.builds.compiler.compile(source, wish)
+        assert made.status == "failed" and made.diagnostics[0].message == f"packages do not fit each other: {words}"
+        assert "The source is not at fault" in (made.diagnostics[0].hint or "")
 
 
 @needs_torch
