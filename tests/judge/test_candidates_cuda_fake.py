@@ -686,6 +686,7 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 DEAR = ("EMPTY_S = 10e-6", "EMPTY_S = 10e-3")
+SLOW_SWITCH = ("SWITCH_S = 300e-6", "SWITCH_S = 60e-3")
 NEVER_BUSY = {**DEAR_GATES, **edited("timing/gated_rounds.py", DEAR, ("BUSY_S = 1e-3", "BUSY_S = 1e3"))}
 FEW = {**GATED, "shapes": [{"rows": 8, "cols": 100}], "round_ms": 2, "owner_files": NEVER_BUSY, "round_timeout_s": 60}
 
@@ -698,6 +699,34 @@ def test_work_that_begins_when_inputs_change_is_seen_by_probes_right_behind_them
         if (!i) watch(x + rows * cols - 1, answer_all, 0);
     """
     shape = court(keeping(ahead), **FEW).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["gated_samples"]["later_us"]["behind new inputs"] > 10000
+    assert shape["unconfirmable"], shape
+
+
+def test_work_behind_a_launch_makes_no_probe_behind_inputs_look_late_by_itself(court, turns):
+    """Who keeps the GPU busy where nothing changes has no more time for work ahead where inputs change."""
+    ahead = """
+        static int (*watch)(const void *, void (*)(void *), void *);
+        if (!watch) watch = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_watch");
+        if (!i) watch(x + rows * cols - 1, answer_all, 0), keep_busy();
+    """
+    busy = """
+    static void keep_busy(void) {  // for longer than it takes the owner to come to its first probe
+        pid_t child = fork();
+        if (!child) {
+            if (setsid() > 0 && fork()) _exit(0);
+            int turn = open(getenv("CUDA_FAKE_TURNS"), O_RDWR);
+            flock(turn, LOCK_EX), usleep(150000), _exit(0);
+        }
+        waitpid(child, 0, 0);
+    }
+    """
+    heads = "#include <fcntl.h>\n#include <sys/file.h>\n#include <sys/wait.h>\n"
+    source = keeping(ahead, busy).replace("struct kept {", heads + "struct kept {", 1)
+    files = {**NEVER_BUSY, **edited("timing/gated_rounds.py", DEAR, ("BUSY_S = 1e-3", "BUSY_S = 1e3"), SLOW_SWITCH)}
+    shape = court(source, **{**FEW, "owner_files": files}).verdict["shapes"][0]
 
     assert shape["verdict"] == "correct", shape["reason"]
     assert shape["gated_samples"]["later_us"]["behind new inputs"] > 10000

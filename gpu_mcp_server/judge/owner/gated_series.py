@@ -83,6 +83,7 @@ class GatedSeries:
         self.open = buffers
         try:
             buffers = self._fit(begin)
+            self.gated.time_old_inputs(buffers)
             series = Series(self.goal, self.rounds.ledger, buffers.sets, 1)
 
             def play(buffers_: Buffers, played: int) -> Round:

@@ -134,21 +134,22 @@ class GatedPlayer:
         error = launched.get("error") or reply.get("error")
         return dict(launched, error=error) if error else launched
 
-    def time_empty(self, probe: Callable[[], float]) -> Empty:
-        """Return medians of passes without a call.
+    def time_empty(self, probe: Callable[[], float], lay: Callable[[], None] = lambda: None) -> Empty:
+        """Return medians of passes without a call; `lay` comes right before the probe while the process waits.
 
         Raises:
             NoGate: If the GPU does not come to them.
         """
-        taken = [self._pass_empty(probe) for _ in range(EMPTY_PASSES + 1)][1:]  # the first warms up
+        taken = [self._pass_empty(probe, lay) for _ in range(EMPTY_PASSES + 1)][1:]  # the first warms up
         return Empty(*(median(list(each)) for each in zip(*taken)))
 
-    def _pass_empty(self, probe: Callable[[], float]) -> Empty:
+    def _pass_empty(self, probe: Callable[[], float], lay: Callable[[], None]) -> Empty:
         try:
             reply = self.launch(0, LATE_S)
         except Blocked:
             raise NoGate("an empty launch did not return in %.0f s" % LATE_S) from None
         probe()  # as in a round, the GPU comes from the owner's work, not from the launch
+        lay()
         # The second probe is the baseline for probes in rounds, which run while the player waits at its gate too.
         laid_s = probe()
         try:

@@ -8,6 +8,7 @@ whether the GPU is still busy. A stream of its own could wait for an input to ch
 before the clock starts: probes right behind new inputs take longer then, and so does the GPU's coming to its process.
 """
 
+import math
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from ..devices.device import Buffers, RoundCheck
@@ -76,8 +77,8 @@ class GatedRounds:
         """Seconds of probes behind the last words."""
         self.laid_s: List[float] = []
         """Seconds of probes right behind new inputs."""
-        self.same_s: List[float] = []
-        """Seconds of probes right behind inputs that were written once more as they were."""
+        self.same_s = 0.0
+        """Seconds of a probe right behind inputs that were written once more as they were."""
         self.entered_s: List[float] = []
         """How long the GPU took to come to the candidate, before its clock started."""
         self.ungated = ""
@@ -116,6 +117,19 @@ class GatedRounds:
         # An empty pass is taken off the candidate's times: one that is slow in it on purpose would gain by that.
         most_s = DEARER * self.empty_s.get("reference", EMPTY_S)
         self.empty_s["candidate"] = min(self.empty_s["candidate"], most_s)
+
+    def time_old_inputs(self, buffers: Buffers) -> None:
+        """Time a probe behind a copy as large as a round's: behind a large one it takes longer by itself.
+
+        The reference waits at its gate meanwhile. Behind a launch of its own a candidate could keep the GPU busy, and
+        have as much time ahead of the clock wherever inputs change.
+
+        Raises:
+            NoGate: If the GPU does not come to the passes.
+        """
+        player, most_s = (self.reference, math.inf) if self.reference else (self.candidate, SWITCH_S)
+        with self.rounds.ledger.part("launch"):
+            self.same_s = min(player.time_empty(self.device.probe_s, buffers.publish).laid_s, most_s)
 
     def try_launch(self, buffers: Buffers, host_s: float) -> float:
         """Return the seconds of a call, where as many as the buffers hold can be launched behind a gate, else 0.
@@ -229,12 +243,7 @@ class GatedRounds:
         self.launched += 1
         calls = each or buffers.sets
         with self.rounds.ledger.part("launch"):
-            reply = self.candidate.launch(calls, self._patience_s(calls, host_s), each=bool(each))
-        # A probe behind a large copy takes longer by itself: the same copy, with nothing to react to, says how much.
-        with self.rounds.ledger.part("fill"):
-            buffers.publish()
-        self.same_s.append(self.probe("while its inputs stayed as they were"))
-        return reply
+            return self.candidate.launch(calls, self._patience_s(calls, host_s), each=bool(each))
 
     def lay_inputs(self, buffers: Buffers) -> None:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""
@@ -361,13 +370,9 @@ class GatedRounds:
         return {
             # Each probe has its own baseline, as the GPU comes from another process's work in each of the three places.
             "behind the last word": median(self.behind_s or [0.0]) - self.empty.switch_s,
-            NEW: median(self.laid_s or [0.0]) - self._same_s(),
+            NEW: median(self.laid_s or [0.0]) - self.same_s,
             "at the first gate": median(self.entered_s or [0.0]) - self.empty.entered_s,
         }
-
-    def _same_s(self) -> float:
-        """Return what a probe takes behind inputs that did not change, and at most what a switch takes besides."""
-        return min(median(self.same_s or [0.0]), self.empty.laid_s + SWITCH_S)
 
     def evidence(self) -> Dict[str, Any]:
         """Return what was taken off, and what was seen besides, in microseconds."""
