@@ -611,7 +611,8 @@ def on_gates_worse(worse: str) -> str:
     ("worse", "task", "reason"),
     [
         (
-            "for (int64_t i = 0; i < n; i++) y[i] *= 1 + 4e-6f;",
+            # 4e-6 is 44 to 69 times the reference's own error, by the draw: one in 28 was below the judge's 50.
+            "for (int64_t i = 0; i < n; i++) y[i] *= 1 + 8e-6f;",
             {"precision": "strict"},
             "of a timed round, and the problem wants strict precision",
         ),
