@@ -532,6 +532,16 @@ def test_a_call_that_waits_for_the_gpu_has_the_times_of_a_loop_and_says_so(court
     assert shape["unconfirmable"].startswith("the candidate's calls wait for the device"), shape
 
 
+def test_warm_rounds_are_as_long_beside_gates_as_without_them(court):
+    """Cold ones that stand beside gates are short; warm ones are times, and have as many calls as fit the cache."""
+    source = on_stream().replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
+    source = source.replace("struct work *w = p; honest(", "struct work *w = p; usleep(300), honest(")
+    shape = court(source, **{**GATED, "round_ms": 60, "cache": "both"}).verdict["shapes"][0]
+
+    assert (shape["verdict"], shape["basis"]) == ("correct", "device"), shape["reason"]
+    assert shape["warm_samples"]["calls_per_round"] == (4 << 20) // 2 // (2 * 16 * 500 * 4)
+
+
 def test_work_on_a_stream_that_no_gate_holds_back_sees_old_inputs(court):
     source = on_stream().replace("push(stream, run, work)", "push(calls++ > 20 ? (void *)1 : stream, run, work)")
     got = court(source.replace("struct work {", "static int calls; struct work {", 1), **GATED).verdict

@@ -100,7 +100,8 @@ class Shape:
                         self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
                 else:
-                    if self._is_gated():
+                    # Warm rounds are measured by the loop alone, and have as many calls at most.
+                    if self._is_gated() and wanted == "cold":
                         self._shorten_rounds()
                     buffers = self._grow(buffers, progress)
                 if not untimed and wanted != "warm":
