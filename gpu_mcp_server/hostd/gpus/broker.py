@@ -315,8 +315,7 @@ class Broker:
         if not self.queue.waiting:
             self._blocked_at = now
             return
-        grants = self.queue.grant_ready(now)
-        for grant in grants:
+        for grant in self.queue.grant_ready(now):
             self._blocked_at = now
             client = self._clients[grant.request.number]
             client.granted_at = now
@@ -324,14 +323,14 @@ class Broker:
                 self._drop(grant.request.number)
         for number in self.queue.leases_to_reclaim(now):
             self._clients[number].send({"leave": GRACE_S})
-        self._tell(now, moved=bool(grants))
+        self._tell(now)
 
-    def _tell(self, now: float, *, moved: bool) -> None:
-        """Tell who waits how it stands; where the line moved, at once who is near its turn since: it imports then."""
+    def _tell(self, now: float) -> None:
+        """Tell who waits how it stands; at once who is near its turn since the line moved: it imports then."""
         since = {n: now - self._clients[n].told_at for n in self.queue.waiting}
         anybody = any(waited >= TELL_S for waited in since.values())
         due = [n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S]
-        order = self.queue.waiting_in_order(now) if due or moved else []
+        order = self.queue.waiting_in_order(now)
         near = self.queue.near_turn(order, now)
         due += [n for n in near if not self._clients[n].told_near and n not in due]
         for number in due:

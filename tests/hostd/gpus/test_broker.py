@@ -343,7 +343,9 @@ def note_after_import(locks: GpuLocks, file: Path, word: str) -> None:
         let_go(found)
 
 
-def test_who_comes_near_its_turn_hears_so_when_the_line_moves(locks):
+@pytest.mark.parametrize("leaves", [False, True])
+def test_who_comes_near_its_turn_hears_so_when_the_line_moves(locks, leaves):
+    """As the one before it has its turn, or leaves the line."""
     life = locks.try_lock(broker_module.NAME)
     assert life is not None
     broker = Broker(locks, life)
@@ -357,13 +359,14 @@ def test_who_comes_near_its_turn_hears_so_when_the_line_moves(locks):
     now = time.monotonic()
     broker._serve(now)
     heard = [json.loads(end.recv(4096)) for _, end in ours]
-    broker._heed(clients[1].end.fileno(), clients[1], {"op": "ready"})
-    broker._drop(clients[0].end.fileno())
+    if not leaves:
+        broker._heed(clients[1].end.fileno(), clients[1], {"op": "ready"})
+    broker._drop(clients[1 if leaves else 0].end.fileno())
     broker._serve(now + 0.01)
-    then = [json.loads(end.recv(4096, socket.MSG_DONTWAIT)) for _, end in ours[1:]]
 
     assert heard[0]["granted"] == [ONE] and [each["near"] for each in heard[1:]] == [True, False]
-    assert then[0]["granted"] == [ONE] and then[1]["near"], then
+    assert leaves or json.loads(ours[1][1].recv(4096, socket.MSG_DONTWAIT))["granted"] == [ONE]
+    assert json.loads(ours[2][1].recv(4096, socket.MSG_DONTWAIT))["near"]
     for end in (broker._door, *itertools.chain(*ours)):
         end.close()
     for fd in (broker._folder, life):
