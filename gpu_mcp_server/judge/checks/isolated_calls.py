@@ -107,7 +107,8 @@ class IsolatedCalls:
         self.samples_s += [each - gated.empty_s["candidate"] for each in taken]
 
     def _look(self, buffers: Buffers, between: Between) -> None:
-        between.seen.append(buffers.check_first(between.call))
+        with self.rounds.ledger.part("check"):  # within the candidate's: its time alone is free to the judge's budget
+            between.seen.append(buffers.check_first(between.call))
         if between.exchange is not None:
             between.exchange.show(between.exchange.calls)
 
