@@ -83,6 +83,8 @@ class RecordedProgram(BaseModel):
     forks: Count
     covered_us: Microseconds
     device_busy_us: Microseconds
+    device_events: Count
+    """Kernels and copies, of which only the names that took longest are listed; at most `MOST_EVENTS`."""
     events: Count
     events_left_out: bool
     operators: list[RecordedRow] = Field(max_length=300)
@@ -147,13 +149,13 @@ def read_second_run(
     alike = sum(min(part, other.get(name, 0.0)) for name, part in first.items())
     if alike < ALIKE:
         return None, f"the second run ran other kernels, whose time agrees by {alike:.0%} only"
-    calls = sum(row.calls for row in again.kernels)
-    if calls >= MOST_EVENTS:
+    if again.device_events >= MOST_EVENTS:
         return (
             None,
             f"the second run has more than {MOST_EVENTS:,} calls of kernels, and the others are lost: lower record_s",
         )
-    return SecondRun(wall_s=again.wall_s, kernels=calls, device_busy=again.device_busy, alike=min(1.0, alike)), None
+    kernels, busy = again.device_events, again.device_busy
+    return SecondRun(wall_s=again.wall_s, kernels=kernels, device_busy=busy, alike=min(1.0, alike)), None
 
 
 def whole_time_us(found: RecordedProgram, second: SecondRun | None) -> float:

@@ -273,6 +273,7 @@ def summarize(events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
         **{k: [r.to_json(n) for n, r in sorted(v.items(), key=by_time)[:MOST_ROWS]] for k, v in listed_rows.items()},
         "covered_us": union_us(covered),
         "device_busy_us": union_us(busy),
+        "device_events": len(on_device),
         "events": seen,
         "events_left_out": seen > MOST_EVENTS,
     }
