@@ -266,13 +266,12 @@ def summarize(events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
         else:
             rows[owner[0]].add_kernel(name, float(event["dur"]), owner[2], owner[1])
             add_to_modules(modules, owner[1], float(event["dur"]))
-    busy = [(float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in on_device]
     by_time: Callable[[Tuple[str, OperatorSums]], float] = lambda kv: -max(kv[1].self_us, kv[1].device_us)  # noqa: E731
     listed_rows = {"operators": rows, "modules": modules, "kernels": kernels}
     return {
         **{k: [r.to_json(n) for n, r in sorted(v.items(), key=by_time)[:MOST_ROWS]] for k, v in listed_rows.items()},
         "covered_us": union_us(covered),
-        "device_busy_us": union_us(busy),
+        "device_busy_us": union_us([(float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in on_device]),
         "device_events": len(on_device),
         "events": seen,
         "events_left_out": seen > MOST_EVENTS,

@@ -717,7 +717,7 @@ def test_work_that_begins_when_inputs_change_is_seen_by_probes_right_behind_them
 
 
 def test_work_behind_a_launch_makes_no_probe_behind_inputs_look_late_by_itself(court, turns):
-    """Who keeps the GPU busy where nothing changes has no more time for work ahead where inputs change."""
+    """A candidate that keeps the GPU busy where nothing changes has no more time where inputs change."""
     ahead = """
         static int (*watch)(const void *, void (*)(void *), void *);
         if (!watch) watch = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_watch");
