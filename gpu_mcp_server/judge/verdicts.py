@@ -69,7 +69,7 @@ def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
 
 
 def calls_text(count: int) -> str:
-    """Return a number of calls in words."""
+    """Return how many calls there are, such as "1 call"."""
     return "%d call%s" % (count, "s" * (count != 1))
 
 

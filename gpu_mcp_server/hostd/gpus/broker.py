@@ -326,7 +326,7 @@ class Broker:
         self._tell(now)
 
     def _tell(self, now: float) -> None:
-        """Tell who waits how it stands; at once who is near its turn since the line moved: it imports then."""
+        """Tell waiting jobs their place, and a job that has come near its turn at once, so that it imports."""
         since = {n: now - self._clients[n].told_at for n in self.queue.waiting}
         anybody = any(waited >= TELL_S for waited in since.values())
         due = [n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S]

@@ -143,7 +143,7 @@ class Lease:
                 return []
         want = self._spec.gpus
         if want.mode == "shared" and not want.count:
-            return []  # only the broker counts those who share it
+            return []  # only the broker counts the jobs that share the processor
         names = [n for n in turn.names if want.foreign == "warn" or want.mode == "shared" or not self._strangers(n)]
         # With NVLink the set matters, so it is fixed before any lock; otherwise any free ones will do.
         chosen = choose_gpus(names, turn.count, self._links()) if want.nvlink else names

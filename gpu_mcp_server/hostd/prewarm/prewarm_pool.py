@@ -103,7 +103,7 @@ class PrewarmPool:
             spec: The job.
             gpus: All that the host has, if the job wants any.
         """
-        # Who calls next would find none and wait for imports; for what runs in the background nobody waits.
+        # A background job leaves prewarmed processes to the next call: nobody waits for its own imports.
         foreground = spec.gpus.priority != "background"
         shape = template_for(spec, gpus) if self._able and foreground else None
         if shape is None:

@@ -81,15 +81,21 @@ async def lab(open_lab: Opener, state: Path) -> AsyncIterator[Laboratory]:
         os.kill(broker, signal.SIGKILL)
 
 
-async def test_a_job_whose_processes_still_import_holds_no_gpu(lab: Laboratory):
-    """Another has the GPU meanwhile, and ends."""
-    mark = f"pre{os.getpid()}"
+async def submit_while_importing(lab: Laboratory, mark: str) -> JobSpec:
+    """Submit a job whose prewarmed process still imports; return it when it says that it waits for that."""
     spec = job(lab, mark)
     await announced(lab, spec, [])
     assert eventually(lambda: bool(pid_of(mark)))
     await lab.submit(spec)
     while "own processes are not ready" not in (await lab.record(spec.id)).note:
         await asyncio.sleep(0.005)
+    return spec
+
+
+async def test_a_job_whose_processes_still_import_holds_no_gpu(lab: Laboratory):
+    """Another has the GPU meanwhile, and ends."""
+    mark = f"pre{os.getpid()}"
+    spec = await submit_while_importing(lab, mark)
     passed = await lab.run("true", gpus=ALONE)
     os.kill(pid_of(mark), signal.SIGUSR1)
     done = await lab.wait(spec.id)
@@ -102,12 +108,7 @@ async def test_a_job_whose_processes_still_import_holds_no_gpu(lab: Laboratory):
 
 async def test_a_job_that_still_imports_can_be_cancelled(lab: Laboratory):
     mark = f"can{os.getpid()}"
-    spec = job(lab, mark)
-    await announced(lab, spec, [])
-    assert eventually(lambda: bool(pid_of(mark)))
-    await lab.submit(spec)
-    while "own processes are not ready" not in (await lab.record(spec.id)).note:
-        await asyncio.sleep(0.005)
+    spec = await submit_while_importing(lab, mark)
     ours = pid_of(mark)
     await lab.link.call("cancel", job=spec.id)
     assert (await lab.wait(spec.id)).record.status == "cancelled"
@@ -121,7 +122,7 @@ async def test_a_job_whose_processes_have_imported_has_a_free_gpu_at_once(lab: L
     done = await ran(lab, spec, [])
     assert (done.record.status, done.text) == ("ok", "['prepared'] {'turn': True}\n"), done
     assert took_one(lab, spec.id)
-    assert broker_pid(GpuLocks(str(lab.state.parent / "locks"))) is None, "nobody waited"
+    assert broker_pid(GpuLocks(str(lab.state.parent / "locks"))) is None, "no job waited"
 
 
 async def test_prepared_processes_begin_while_their_job_is_in_line(lab: Laboratory):
