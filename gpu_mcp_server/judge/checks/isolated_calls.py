@@ -75,8 +75,7 @@ class IsolatedCalls:
         gated, calls = self.gated, self.calls
         reply = gated.launch(buffers, each=calls)
         gated.lay_inputs(buffers)
-        buffers.publish()
-        gated.look_ahead(buffers, "before the gate was opened")
+        gated.show_inputs(buffers, "before the gate was opened")
         call = 1 + self.well.word() % (calls - 1) if calls > 1 else 0
         between = Between(call, Exchange(buffers, self.well, call) if call and buffers.changes else None, [])
         if between.exchange is not None:

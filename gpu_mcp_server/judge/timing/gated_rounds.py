@@ -209,8 +209,7 @@ class GatedRounds:
         reply = self.launch(buffers)
         self.lay_inputs(buffers)
         reference_s = self._solve(buffers)
-        buffers.publish()
-        self.look_ahead(buffers, "before the gate was opened")
+        self.show_inputs(buffers, "before the gate was opened")
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.
         with self.rounds.ledger.part("state"):
             self.device.sweep_cache()
@@ -253,18 +252,22 @@ class GatedRounds:
         try:
             for _ in range(least + self.well.word() % (most - least + 1)):
                 self.rounds.draw(buffers)
-                buffers.publish()
-                self.look_ahead(buffers, "while inputs were laid out")
+                self.show_inputs(buffers, "while inputs were laid out")
         finally:
             buffers.decoys = False
         self.rounds.draw(buffers)
 
-    def look_ahead(self, buffers: Buffers, when: str) -> None:
-        """Look right behind new inputs for work on them: a wait before would hide it.
+    def show_inputs(self, buffers: Buffers, when: str) -> None:
+        """Copy new inputs to the candidate's and look right behind them for work on them: a wait before would hide it.
 
         Raises:
             Judged: If an output changed.
         """
+        with self.rounds.ledger.part("state"):
+            # Those that the problem's code makes come from the reference's process. The GPU is to change from there to
+            # this one before the copy, as in `time_old_inputs`: behind it that would look like work (59 us, H200).
+            self.device.probe_s()
+        buffers.publish()
         self.laid_s.append(self.probe(when))
         with self.rounds.ledger.part("state"):
             untouched = buffers.untouched()

@@ -116,3 +116,18 @@ def test_only_the_real_inputs_go_to_a_reference_on_the_processor(fails_at):
 
     assert drawn == ([True] * fails_at or [True] * 3 + [False])
     assert not buffers.decoys
+
+
+def test_the_gpu_comes_back_from_the_process_that_made_inputs_before_the_copy_that_shows_them():
+    """A change between processes behind the copy would look like work on new inputs."""
+    one, order, probes = gated("torch", 1e-3, 0.0), [], iter([80e-6, 20e-6])
+
+    def probe_s() -> float:
+        order.append("probe")
+        return next(probes)
+
+    one.laid_s, one.device.probe_s = [], probe_s
+    one.rounds = SimpleNamespace(ledger=time_accounting.Ledger())
+    one.show_inputs(SimpleNamespace(publish=lambda: order.append("copy"), untouched=lambda: True), "then")
+
+    assert (order, one.laid_s) == (["probe", "copy", "probe"], [20e-6])
