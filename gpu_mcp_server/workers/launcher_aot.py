@@ -216,10 +216,11 @@ def hook_warp(made: KernelCollection) -> None:
             return
         seen.add(kernel.key)
         major, minor = numbers_of(made.arch)
-        warp.compile_aot_module(kernel.module, arch=10 * major + minor, module_dir=folder, use_ptx=True)
-        for path in sorted(glob.glob(folder + "/*.ptx")):
-            with open(path, encoding="utf-8") as file:
-                made.add(title, kernel.key, b"", file.read())
+        for use_ptx in (True, False):  # its compiler is often newer than each ptxas here, which would refuse the PTX
+            warp.compile_aot_module(kernel.module, arch=10 * major + minor, module_dir=folder, use_ptx=use_ptx)
+        for path in sorted(glob.glob(folder + "/*.cubin")):
+            with open(path, "rb") as cubin, open(path[:-5] + "ptx", encoding="utf-8") as ptx:
+                made.add(title, kernel.key, cubin.read(), ptx.read())
 
     warp.launch = compile_only
     warp.stream_from_torch = lambda *_: None
@@ -356,8 +357,8 @@ def assemblers() -> List[str]:
     return [*found, *filter(None, [shutil.which("ptxas")])]
 
 
-def assemble(ptx: str, arch: str) -> bytes:
-    """Return the cubin of PTX by the first assembler that takes it; what that says of registers goes to stderr."""
+def assemble(ptx: str, arch: str) -> Tuple[bytes, str]:
+    """Return the cubin of PTX by the first assembler that takes it, and what that or the last one says."""
     with open(OWN + "/kernel.ptx", "w", encoding="utf-8") as file:
         file.write(ptx.rstrip("\0"))
     said = "ptxas: not found"
@@ -366,11 +367,9 @@ def assemble(ptx: str, arch: str) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True)
         said = (done.stderr + done.stdout)[-20000:]
         if not done.returncode:
-            sys.stderr.write(said)
             with open(OWN + "/kernel.cubin", "rb") as file:
-                return file.read()
-    sys.stderr.write(said.replace("fatal   :", "error   :") if len(said) < 2000 else said)
-    return b""
+                return file.read(), said
+    return b"", said.replace("fatal   :", "error   :") if len(said) < 2000 else said
 
 
 def main(arguments: List[str]) -> None:
@@ -385,13 +384,14 @@ def main(arguments: List[str]) -> None:
     launch(request, made)
     binaries: List[bytes] = []
     for _, cubin, ptx in made.kernels:
-        own = assemble(ptx, made.arch) if ptx else b""
+        own, said = assemble(ptx, made.arch) if ptx else (b"", "")
+        sys.stderr.write(said if own or not cubin else "")  # a ptxas older than the language refuses nothing
         binaries.append(cubin or own)
-    if not any(binaries):
+    first = next((number for number, binary in enumerate(binaries) if binary), -1)
+    if first < 0:
         if binaries:
             complain(request["file"], 1, "the language makes PTX alone, and no ptxas here takes it")
         raise SystemExit(1)
-    first = next(number for number, binary in enumerate(binaries) if binary)
     with open("kernel.cubin", "wb") as file:
         file.write(binaries[first])
     with open("kernel.ptx", "w", encoding="utf-8") as file:

@@ -2,8 +2,10 @@
 
 import ast
 import json
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,34 @@ def test_what_a_language_made_of_a_function_can_be_named_as_the_kernel():
     assert launcher_aot.arguments_of("matmul", matmul, request) == [64, 3]
     with pytest.raises(SystemExit, match="matmul takes block, stages; signature and constants lack stages"):
         launcher_aot.arguments_of("matmul", Made(), {"signature": {}, "constants": {"block": 64}})
+
+
+PTX = ".version {}\n.target sm_90\n.address_size 64\n.visible .entry k()\n{{\nret;\n}}\n"
+
+
+@pytest.mark.skipif(not shutil.which("ptxas"), reason="no ptxas here")
+@pytest.mark.parametrize("has_binary", [True, False])
+def test_a_language_newer_than_every_ptxas_has_compiled_where_its_own_binary_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, has_binary: bool
+):
+    cubin, said = launcher_aot.assemble(PTX.format("8.0"), "sm_90")
+    assert cubin.startswith(b"\x7fELF") and "registers" in said
+
+    def launch(_: object, made: launcher_aot.KernelCollection) -> None:
+        made.add("Language 1.0", "k", cubin if has_binary else b"", PTX.format("99.0"))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(launcher_aot, "launch", launch)
+    request = json.dumps({"file": "k.py", "arch": "sm_90"})
+    if has_binary:
+        launcher_aot.main([request])
+        assert (tmp_path / "kernel.cubin").read_bytes() == cubin
+        assert "Unsupported" not in capsys.readouterr().err
+    else:
+        with pytest.raises(SystemExit):
+            launcher_aot.main([request])
+        assert re.search("(?s)Unsupported .version 99.0.*no ptxas here takes it", capsys.readouterr().err)
 
 
 @pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
