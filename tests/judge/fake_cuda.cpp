@@ -131,11 +131,34 @@ static void await(volatile uint32_t *word, uint32_t value) {
 static int hold(std::function<void()> work) { return held.push_back(work), OK; }
 // CUDA_FAKE_TURNS names a file: then the owner's kernels, what is held and who watches take turns on it, as contexts do
 // on a GPU. What a process does itself takes none, as it may be stopped meanwhile.
+static int open_turns() { return getenv("CUDA_FAKE_TURNS") ? open(getenv("CUDA_FAKE_TURNS"), O_RDWR) : -1; }
 struct Turn {
-    int file = getenv("CUDA_FAKE_TURNS") ? open(getenv("CUDA_FAKE_TURNS"), O_RDWR) : -1;
+    int file = open_turns();
     Turn() { if (file >= 0) flock(file, LOCK_EX); }
     ~Turn() { if (file >= 0) close(file); }
 };
+// What all processes know of who watches, in that file: how many copies were made, and up to which one it has looked.
+struct Watch { uint32_t copies, looked; pid_t watcher; };
+static volatile Watch *open_watch() {
+    int file = open_turns();
+    if (file < 0 || ftruncate(file, 4096)) return nullptr;
+    void *at = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    return close(file), at == MAP_FAILED ? nullptr : (volatile Watch *)at;
+}
+static volatile Watch *watch() {
+    static volatile Watch *all = open_watch();
+    return all;
+}
+static void leave_watch(int) {
+    __sync_val_compare_and_swap(&watch()->watcher, getpid(), 0);
+    _exit(0);
+}
+// Who watches has seen a copy when that is done, and has its turn if there is something to do: no sleep ensures that.
+static void show_copy() {
+    if (!watch()) return;
+    uint32_t mine = __atomic_add_fetch(&watch()->copies, 1, __ATOMIC_SEQ_CST);
+    while (watch()->watcher && (int32_t)(watch()->looked - mine) < 0) usleep(20);
+}
 static void hand_over() {
     if (!begun++) done = (uint32_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child = fork();
@@ -154,18 +177,23 @@ static void hand_over() {
 int fake_watch(volatile uint32_t *word, Host function, void *data) {
     static uint32_t *latest = (uint32_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     uint32_t mine = ++*latest, seen = *word;
+    if (!watch()) return INVALID;
     pid_t child = fork();
     if (!child) {
         setsid();
-        if (fork()) _exit(0);
+        pid_t watcher = fork();
+        if (watcher) watch()->watcher = watcher, _exit(0);  // from now on copies wait for it
+        signal(SIGALRM, leave_watch);
         alarm(20);
-        while (*(volatile uint32_t *)latest == mine)
+        while (*(volatile uint32_t *)latest == mine) {
+            uint32_t copies = watch()->copies;
             if (seen != *word) {
                 Turn turn;
-                seen = *word, function(data);
+                seen = *word, watch()->looked = copies, function(data);
             } else
-                usleep(10);
-        _exit(0);
+                watch()->looked = copies, usleep(10);
+        }
+        leave_watch(0);
     }
     return waitpid(child, nullptr, 0), OK;
 }
@@ -275,8 +303,7 @@ int cuMemcpyHtoD_v2(Pointer to, const void *from, size_t size) { memcpy((void *)
 int cuMemcpyDtoH_v2(void *to, Pointer from, size_t size) { if (!current) return INVALID; memcpy(to, (void *)from, size); return OK; }
 int cuMemcpyDtoD_v2(Pointer to, Pointer from, size_t size) {
     memcpy((void *)to, (void *)from, size);
-    if (getenv("CUDA_FAKE_TURNS")) usleep(10000);  // who watches has seen it by the time that the copy is done
-    return OK;
+    return show_copy(), OK;
 }
 int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t size, void *stream) {
     behind = over;
