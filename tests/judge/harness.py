@@ -257,6 +257,17 @@ def patient() -> dict[str, str]:
     return edited("timing/rounds.py", ("\nLATE_S = 0.05", "\nLATE_S = 5.0"))
 
 
+def thorough() -> dict[str, str]:
+    """Return files with which the owner tries every distribution, and draws each again between the first timed rounds.
+
+    On a busy machine it rightly leaves trials out, and rounds may have a call each, few of which show what is rare.
+    """
+    return {
+        **edited("checks/trial_setup.py", ("DUE_EARLY = 2", "DUE_EARLY = 4")),
+        **edited("owner/trial_room.py", ("TRIALS_S, OWN_S = 20.0", "TRIALS_S, OWN_S = 600.0")),
+    }
+
+
 def loops(name: str) -> Path:
     """Compile a source of the judge, in whichever of its folders it lies."""
     (source,) = JUDGE.rglob(name)

@@ -6,9 +6,10 @@ import pytest
 from gpu_mcp_judge.checks import distribution_rounds, robustness, trial_setup
 from gpu_mcp_judge.numerics import tensors
 
+from tests.judge.harness import thorough
 from tests.judge.test_candidates_cpu import HEAD
 
-QUICK = {"max_rounds": 8, "round_ms": 2, "budget_s": 0.5}
+QUICK = {"max_rounds": 8, "round_ms": 2, "budget_s": 60.0}
 SOFTMAX = """
 static void powers(const float *x, float *y, int64_t rows, int64_t cols, int with_maximum) {
     for (int64_t r = 0; r < rows; r++) {
@@ -22,27 +23,32 @@ static void powers(const float *x, float *y, int64_t rows, int64_t cols, int wit
         for (int64_t c = 0; c < cols; c++) out[c] /= sum;
     }
 }
-static int calls;
+static int is_trial(int64_t rows, int64_t cols) {  // there the smallest declared shape comes before hidden ones
+    static int elsewhere;
+    int here = rows == 64 && cols == 100;
+    elsewhere |= !here;
+    return !here || !elsewhere;
+}
 """
 
 
 def without_maximum(unless: str) -> str:
     """Return a softmax that leaves its maximum out, which normal inputs do not show."""
-    head = "int launch(const float *x, float *y, int64_t rows, int64_t cols) { calls++;"
+    head = "int launch(const float *x, float *y, int64_t rows, int64_t cols) {"
     return f"{HEAD}{SOFTMAX}{head} powers(x, y, rows, cols, {unless}); return 0; }}"
 
 
 @pytest.mark.parametrize(
     ("unless", "shapes"),
     [
-        ("calls < 100", [{"rows": 64, "cols": 100}]),
+        ("is_trial(rows, cols)", [{"rows": 64, "cols": 100}]),
         ("rows != 128", [{"rows": 64, "cols": 100}, {"rows": 128, "cols": 100}]),
         ("rows != 300", [{"rows": 64, "cols": 1000}, {"rows": 300, "cols": 1000}, {"rows": 400, "cols": 1000}]),
     ],
-    ids=["by its calls", "by a small shape", "by a shape between others"],
+    ids=["once it saw others", "by a small shape", "by a shape between others"],
 )
 def test_who_is_right_with_inputs_as_declared_alone_once_it_is_timed_is_incorrect(court, unless, shapes):
-    verdict = court(without_maximum(unless), shapes=shapes, robust="required", **QUICK).verdict
+    verdict = court(without_maximum(unless), shapes=shapes, robust="required", owner_files=thorough(), **QUICK).verdict
 
     assert verdict["verdict"] == "incorrect"
     assert "right with inputs as declared, wrong with the distribution" in verdict["reason"]
@@ -51,7 +57,7 @@ def test_who_is_right_with_inputs_as_declared_alone_once_it_is_timed_is_incorrec
 
 def test_where_the_problem_does_not_require_it_this_is_told_beside_the_verdict(court):
     shapes = [{"rows": 64, "cols": 100}, {"rows": 128, "cols": 100}]
-    verdict = court(without_maximum("rows != 128"), shapes=shapes, **QUICK).verdict
+    verdict = court(without_maximum("rows != 128"), shapes=shapes, owner_files=thorough(), **QUICK).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert verdict["robust"].startswith("no; ")
@@ -69,7 +75,7 @@ def test_where_nothing_is_timed_every_declared_shape_sees_two_other_distribution
 
 def test_a_problem_of_declared_inputs_alone_sees_no_others_between_rounds(court):
     task = {"distributions": "declared", "shapes": [{"rows": 64, "cols": 100}]}
-    verdict = court(without_maximum("calls < 100"), **task, **QUICK).verdict
+    verdict = court(without_maximum("is_trial(rows, cols)"), **task, **QUICK).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
 

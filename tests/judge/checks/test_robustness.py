@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from gpu_mcp_judge.checks.fp64_check import nearer
 
+from tests.judge.harness import thorough
 from tests.judge.owner.test_untimed_trials import NAIVE, SCALING, scaling
 from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
 
 QUICK = {"max_rounds": 8, "round_ms": 2, "budget_s": 0.5}
-LONGER = {"max_rounds": 70, "round_ms": 2, "budget_s": 60.0, "overhead_s": 60.0, "half_width": 1e-6}
-"""No limit of time ends it before; behind one round of six: every distribution is drawn again."""
+LONGER = {"max_rounds": 8, "round_ms": 2, "budget_s": 60.0, "overhead_s": 60.0, "half_width": 1e-6}
+"""No limit of time ends it before."""
+ELSEWHERE = "static int elsewhere, back; back = elsewhere && (%s); elsewhere |= !(%s);"
+"""In trials the smallest declared shape comes before the hidden ones. How many calls make a round depends on the load."""
 ROUNDED = """
 static float tf32(float v) { union { float f; uint32_t b; } u = {.f = v}; u.b = (u.b + 0x1000u) & 0xFFFFE000u; return u.f; }
 """
@@ -99,8 +102,9 @@ def norm(x):
 
 
 def test_what_was_right_once_and_is_wrong_with_the_same_inputs_later_is_incorrect(court):
-    body = "static int calls; if (calls++ < 200) softmax(x, y, rows, cols); else {" + NAIVE + "}"
-    verdict = court(launcher(body), shapes=SMALL, **LONGER).verdict
+    here = "rows == 8 && cols == 100"
+    body = ELSEWHERE % (here, here) + "if (!back) softmax(x, y, rows, cols); else {" + NAIVE + "}"
+    verdict = court(launcher(body), shapes=SMALL, owner_files=thorough(), **LONGER).verdict
 
     assert verdict["verdict"] == "incorrect"
     assert verdict["reason"].startswith(
@@ -110,10 +114,11 @@ def test_what_was_right_once_and_is_wrong_with_the_same_inputs_later_is_incorrec
 
 def test_a_lower_precision_that_is_chosen_later_lowers_robustness_alone(court):
     """As an autotuner does that takes another algorithm once it has timed some."""
-    later = "static int calls; double s = 0, t = 0; int now = calls++ > 200 * 16 * 24;"
-    source = product("float: s += u * v; t += tf32(u) * tf32(v); if (now && l == k - 1) s = t;")
-    source = source.replace("float s = 0;", later)
-    verdict = court(source, **{**PRODUCT, "tier": "performance"}, **LONGER).verdict
+    here = "m == 16 && k == 64 && n == 24"
+    source = product("float: s += u * v; t += tf32(u) * tf32(v); if (back && l == k - 1) s = t;")
+    source = source.replace("float s = 0;", "double s = 0, t = 0;")
+    source = source.replace("for (int64_t i = 0; i < m;", ELSEWHERE % (here, here) + " for (int64_t i = 0; i < m;")
+    verdict = court(source, **{**PRODUCT, "tier": "performance"}, owner_files=thorough(), **LONGER).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert "large: looks like TF32" in verdict["robust"]
