@@ -390,12 +390,20 @@ def test_one_that_computes_in_some_calls_only_is_a_cheat(court, when):
 
 
 @pytest.mark.parametrize(("offset", "side"), [("rows * cols", "behind"), ("-1", "before")])
-def test_a_write_outside_the_outputs_is_seen(court, offset, side):
+def test_a_write_outside_the_outputs_is_a_mistake_where_nothing_is_timed(court, offset, side):
     verdict = court(launcher(f"softmax(x, y, rows, cols); y[{offset}] = 1;"), shapes=SMALL).verdict
 
-    assert verdict["verdict"] == "cheat"
+    assert verdict["verdict"] == "incorrect"
     assert "wrote outside its outputs" in verdict["reason"]
     assert f"bytes {side} output y in call 1" in verdict["reason"]
+
+
+def test_a_write_outside_the_outputs_in_timed_calls_alone_is_a_cheat(court):
+    body = "static int calls; softmax(x, y, rows, cols); if (calls++ > 2000) y[rows * cols] = 1;"
+    verdict = court(launcher(body), shapes=[{"rows": 3, "cols": 5}]).verdict
+
+    assert verdict["verdict"] == "cheat"
+    assert "wrote outside its outputs: 4 bytes behind output y" in verdict["reason"]
 
 
 def test_making_the_inputs_writable_is_refused_by_the_seal(court):

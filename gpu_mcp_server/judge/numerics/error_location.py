@@ -179,7 +179,9 @@ def misplaced(expected: Array, got: Array, mask: Array, tensor: Tensor) -> str:
             ideas.append((text, lambda pitch=pitch: row * pitch + column))
             ideas.append((text, lambda pitch=pitch: wrong // pitch * columns + wrong % pitch))
     for shift in (*SHIFTS, columns, -columns):
-        text = "they hold what belongs %d elements %s" % (abs(shift), "on" if shift > 0 else "before")
+        text = "they hold what belongs %d element%s %s" % (
+            abs(shift), "s" * (abs(shift) > 1), "further on" if shift > 0 else "before",
+        )  # fmt: skip
         ideas.append((text, lambda shift=shift: wrong + shift))
     with np.errstate(all="ignore"):
         return next((text for text, where in ideas if explains(where())), "")

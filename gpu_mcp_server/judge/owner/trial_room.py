@@ -18,9 +18,9 @@ KEPT_BYTES = 256 << 20
 TRIALS_S, OWN_S = 20.0, 60.0
 """After so long the remaining trials are left out, and that is said; what the candidate's own calls may take besides.
 One hidden shape and one other distribution are tried whatever that takes: a candidate could be slow on purpose."""
-HONEST = ("returned without computing", "wrote outside its outputs")
-"""What an ordinary bug does at a shape that the author did not think of."""
-HINT = "; if kernels need not take such sizes, add a constraint to the problem (cols %s)"
+EMPTY, OUTSIDE = "returned without computing", "wrote outside its outputs"
+"""What an ordinary bug does, too: the former at a shape that the author did not think of, the latter at any."""
+HINT = "; if kernels need not take such sizes, add a constraint to the problem (%s %s)"
 
 
 class TrialRoom:
@@ -88,7 +88,7 @@ class TrialRoom:
             self.entries.append(entry)
             return None
         except Judged as judged:
-            told = judged if strict else self.failure_at(judged, table, drawn)
+            told = self.failure_at(judged, table, drawn)
             self.entries.append(dict(entry, verdict=told.verdict, reason=told.reason[:300]))
             if drawn and self.robustness.takes(judged, rounds, buffers, drawn):
                 table.failed.append(drawn)
@@ -117,17 +117,21 @@ class TrialRoom:
     def failure_at(self, judged: Judged, table: Table, drawn: str) -> Judged:
         """Return a failure with where it was, and what had been right before."""
         verdict = judged.verdict
-        # An undeclared shape may hit a kernel's early exit, which looks like a cheat and is a bug.
-        if table.hidden and judged.reason.startswith(HONEST):
+        # Nothing is timed here, so that writing too far gains nothing: it is a mistake like others.
+        if judged.reason.startswith(OUTSIDE) or (table.hidden and judged.reason.startswith(EMPTY)):
             verdict = "incorrect"
-        if verdict == "cheat":
+        if verdict == "cheat" or not (table.hidden or drawn):
             return Judged(verdict, judged.reason + (" (at %s)" % self.place(table) if table.hidden else ""))
         several = len(self.task["shapes"]) > 1
         text = "right at %s, wrong" % ("the smallest declared shape" if several else "the declared shapes")
         if drawn:
             text = "right with inputs as declared, wrong with the distribution %s" % drawn
         at = " at " + self.place(table) if table.hidden or table.dims != self.smallest else ""
-        hint = HINT % ("<= 4096" if table.larger else "% 8 == 0") if table.hidden and not drawn else ""
+        hint = ""
+        if table.hidden and not drawn:
+            # Of a larger shape, the size that grew; else the last one, along which memory is contiguous.
+            name = max(table.dims, key=table.dims.__getitem__) if table.larger else list(table.dims)[-1]
+            hint = HINT % (name, "<= 4096" if table.larger else "% 8 == 0")
         return Judged(verdict, "%s%s: %s%s" % (text, at, judged.reason, hint))
 
     def place(self, table: Table) -> str:

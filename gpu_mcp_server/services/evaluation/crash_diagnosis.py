@@ -1,5 +1,6 @@
-"""Locate an illegal access of a candidate: run it again under compute-sanitizer, for the line."""
+"""Locate an illegal access of a candidate: run it again under compute-sanitizer, or say which check finds the line."""
 
+import json
 import re
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -15,7 +16,12 @@ BROKE = re.compile(
     r"|LAUNCH_FAILED|LaunchFailure|unspecified launch failure"
 )
 """How the driver, the runtime and torch say it. Source: driver_types.h and cuda.h, CUDA 13.0."""
-HIDDEN = re.compile(r"at ((?:\w+=\d+,? ?)+)\(hidden shape\)")
+SUSPECTS = (
+    (re.compile(r"wrote outside its outputs|crashed with SIG(?:SEGV|BUS|ABRT)"), "memcheck"),
+    (re.compile(r"as with a race|; one more, with other inputs, was right"), "racecheck"),
+)
+"""Reasons of which a line is to blame, and the check that names it."""
+HIDDEN = re.compile(r"at ((?:\w+=\d+,? ?)+)\(hidden shape\b")
 LEAST_S = 15.0
 """For a checker to start, and torch before it."""
 LIMIT_S = 60.0
@@ -44,7 +50,7 @@ class CrashDiagnosis:
         it says stands in the evidence under `memcheck`.
         """
         if evaluation.verdict != "incorrect" or not BROKE.search(evaluation.reason):
-            return evaluation
+            return with_check_advised(evaluation)
         facts = LANGUAGES.get(evaluation.language or "")
         if facts is None or not facts.called_alone:
             return with_memcheck(
@@ -64,6 +70,18 @@ class CrashDiagnosis:
             return with_memcheck(evaluation, summarize_check(await self._checker.check(what)))
         except GpuMcpError as error:
             return with_memcheck(evaluation, f"not run: {error}")
+
+
+def with_check_advised(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation with the call of check_memory that names the line of a fault of memory or of threads."""
+    tool = next((tool for words, tool in SUSPECTS if words.search(evaluation.reason)), "")
+    if not tool or evaluation.language not in ("c", "cpp", "cuda"):  # other languages have no checker that names lines
+        return evaluation
+    shape = shape_of(evaluation)
+    target = {"attempt_id": evaluation.attempt_id, **({"shape": shape} if shape else {})}
+    call = json.dumps({"target": target, "tool": tool})
+    said = f"check_memory {call} names the line, if the fault shows again"
+    return evaluation.model_copy(update={"advice": [*evaluation.advice, said]})
 
 
 def shape_of(evaluation: Evaluation) -> dict[str, int] | None:

@@ -377,7 +377,7 @@ def test_hidden_shapes_follow_from_the_seed_and_are_none_of_the_declared():
             "y[i] = 3 * x[i / cols * 128 + i % cols < n ? i / cols * 128 + i % cols : i];",
             "a row stride of 128 instead of 100",
         ),
-        ("y[i] = 3 * x[i + 1 < n ? i + 1 : i];", "they hold what belongs 1 elements on"),
+        ("y[i] = 3 * x[i + 1 < n ? i + 1 : i];", "they hold what belongs 1 element further on"),
     ],
     ids=["transposed", "stride", "shifted"],
 )

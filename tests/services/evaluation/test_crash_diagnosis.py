@@ -1,5 +1,6 @@
 """Runs under compute-sanitizer behind a verdict: for which one, at which shape, and how findings are told."""
 
+import json
 from typing import Any
 
 import pytest
@@ -90,3 +91,23 @@ async def test_a_model_is_called_under_the_checker_too():
 
 async def test_a_host_without_the_tool_leaves_the_verdict_as_it_is_and_says_why():
     assert "not run: compute-sanitizer is not" in (await explained(broken(), Checks())).evidence["memcheck"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "tool", "shape"),
+    [
+        ("n=1000: wrote outside its outputs: 4 bytes behind output y in call 1", "memcheck", {"n": 1000}),
+        ("wrong at n=65623 (hidden shape, larger than declared): crashed with SIGSEGV", "memcheck", {"n": 65623}),
+        ("right at first and wrong with the same inputs again, as with a race, at n=1000", "racecheck", {"n": 1000}),
+        ("3 of 8 elements are wrong (call 2 of 9; one more, with other inputs, was right)", "racecheck", {"n": 1000}),
+    ],
+)
+async def test_a_fault_of_memory_or_threads_comes_with_the_check_that_names_its_line(
+    reason: str, tool: str, shape: dict[str, int]
+):
+    found = await explained(broken(f"({reason})", language="c"), Checks())
+    call = json.dumps({"target": {"attempt_id": "a-1", "shape": shape}, "tool": tool})
+
+    assert f"advice: check_memory {call} names the line" in found.summary()
+    for language in ("python", "triton"):
+        assert not (await explained(broken(reason, language=language), Checks())).advice
