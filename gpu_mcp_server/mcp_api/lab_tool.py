@@ -47,12 +47,14 @@ class LabTool(Tool):
         return CallToolResult(content=[TextContent(text=text)], structured_content=data)
 
     def _accepted(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        known = list(self.parameters.get("properties", {}))
+        known: dict[str, Any] = self.parameters.get("properties", {})
         unknown = [name for name in arguments if name not in known]
         if unknown:
+            inside = [f" {name} is a key of {at}." for name in unknown for at in known if name in _keys_of(known[at])]
             raise ToolError(
                 f"{self.name} has no argument {', '.join(map(repr, unknown))}; "
                 + (f"it takes: {', '.join(known)}." if known else "it takes none.")
+                + "".join(inside)
             )
         given = self.fn_metadata.pre_parse_json(arguments)
         try:
@@ -75,6 +77,11 @@ class LabTool(Tool):
             f"{self.name} broke inside the server (incident {incident}); the fault is not in your arguments. "
             "Try once more; if it stays, tell the user the incident: its traceback is in the server's log (stderr)."
         )
+
+
+def _keys_of(schema: dict[str, Any]) -> dict[str, Any]:
+    keys: dict[str, Any] = schema.get("properties", {})
+    return keys
 
 
 def _reporting(context: Context[Any, Any]) -> Callable[[float, str], Awaitable[None]]:

@@ -56,6 +56,12 @@ async def test_an_unknown_argument_is_an_error_that_names_the_known_ones(client:
     assert said(result) == "cancel_job has no argument 'force'; it takes: job_id."
 
 
+async def test_an_argument_in_the_wrong_place_is_told_its_own(client: Client, said: Said):
+    result = await client.call_tool("check_memory", {"attempt_id": "a-1", "tool": "racecheck"})
+
+    assert said(result).endswith("it takes: target, tool. attempt_id is a key of target.")
+
+
 async def test_arguments_that_do_not_fit_are_named_without_noise(client: Client, said: Said):
     result = await client.call_tool("read_file", {"path": "a", "first_line": 0, "max_lines": "many"})
 

@@ -30,6 +30,12 @@ SLOW = (
     "calls; let the reference compute in a wider type, or widen the tolerance"
 )
 FARTHER = "the reference is farther from double precision than the candidate in %s: such differences do not count"
+NARROW = (
+    "the wrong elements are no farther off than rounding may put them, as where many terms are added one after the "
+    "other: add in parts or in a wider type; if no kernel can be so exact, widen the problem's tolerance"
+)
+CLOSE = 16.0
+"""Times the tolerance, up to which it is asked whether rounding explains a wrong answer; that takes seconds."""
 COARSEST = 1e30
 """Times the tolerance; float32 can hold what that makes."""
 
@@ -135,10 +141,19 @@ class InDouble:
             wrong[call] = self._wrong(buffers, call, rounding=False)
             self.left_s -= time.perf_counter() - begin
             if wrong[call].any():
+                if self._is_close(buffers, call) and not any(self._wrong(buffers, call, rounding=True)):
+                    self.notes[NARROW] = None
                 break
             if self.left_s < 0:
                 raise JudgeFailed(SLOW % MOST_S)
         return check._replace(wrong=wrong)
+
+    def _is_close(self, buffers: Buffers, call: int) -> bool:
+        """Say whether no element of a call is off by many times the tolerance."""
+        rtol, atol = (CLOSE * each for each in self.tolerances)
+        return not any(
+            buffers.wrong_places(call, number, (rtol, atol), 1.0, 1)[0] for number in range(len(buffers.outputs))
+        )
 
     def _wrong(self, buffers: Buffers, call: int, *, rounding: bool) -> List[int]:
         """Return how many elements of each output are wrong all the same."""

@@ -265,7 +265,10 @@ class Trials(TrialRoom):
     def summary(self) -> str:
         """Say in one line what was tried."""
         if not self.complete:
-            return "stopped at the first failure, after %d trials" % len(self.entries)
+            many = "s" * (len(self.entries) != 1)
+            return "; ".join(
+                ["stopped at the first failure, after %d trial%s" % (len(self.entries), many), *self.notes]
+            )
         if self.tier == "smoke":
             return "none: tier smoke is one call at the smallest shape"
         parts = [self.hidden_text()]

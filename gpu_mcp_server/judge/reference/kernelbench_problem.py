@@ -234,7 +234,8 @@ class ModuleProblem:
             what = dtype_of(value) if torch.is_tensor(value) else type(value).__name__
             raise ValueError("%s is %s, which the judge does not know" % (name, what))
         if answer and dtype_of(value) in INPUTS_ALONE:
-            raise ValueError("%s is %s, which the judge does not compare" % (name, dtype_of(value)))
+            pairs = ": return torch.view_as_real of it" if value.is_complex() else ""
+            raise ValueError("%s is %s, which the judge does not compare%s" % (name, dtype_of(value), pairs))
         if dtype_of(value) in CODES:
             distribution = distribution if distribution == "weights" else "made"
         if value.numel() < 1:

@@ -303,9 +303,13 @@ def _check_tensors(problem: Problem) -> None:
         raise BadRequest("An input is drawn as made or weights.", hint="Only a KernelBench problem makes its inputs.")
     if any(tensor.distribution == "full" and tensor.dtype.startswith(("float", "bfloat")) for tensor in problem.inputs):
         raise BadRequest("An input of floats is drawn as full.", hint="full is for whole numbers; large goes far.")
-    if any(tensor.dtype in FOREIGN for tensor in [*problem.inputs, *problem.outputs]):
+    foreign = next((tensor for tensor in [*problem.inputs, *problem.outputs] if tensor.dtype in FOREIGN), None)
+    if foreign is not None:
+        pairs = "Declare it as float32 with a last dimension of 2, real and imaginary parts"
+        own = "Only the own code of a suite's or KernelBench problem makes such inputs"
         raise BadRequest(
-            f"A tensor is one of {', '.join(FOREIGN)}.", hint="Only a suite's or KernelBench problem makes such inputs."
+            f"{foreign.name} is {foreign.dtype}, which the judge neither draws nor compares.",
+            hint=f"{pairs if foreign.dtype == 'complex64' else own}.",
         )
     names = [tensor.name for tensor in [*problem.inputs, *problem.outputs]] + problem.symbols()
     for name in names:

@@ -202,6 +202,18 @@ def test_a_reference_that_is_farther_from_double_precision_condemns_nobody(court
         assert any(said in note for note in found["shapes"][0]["notes"])
 
 
+@pytest.mark.parametrize(("factor", "told"), [("1", True), ("1.1f", False)])
+def test_a_tolerance_that_is_narrower_than_rounding_is_told_and_decides(court, factor, told):
+    source = FINE.replace("_Float16", "float").replace("FACTOR", factor)
+    both = {side: [{**SUMS[side][0], "dtype": "float32"}] for side in ("inputs", "outputs")}
+    pairwise = "def total(x):\n    return x.sum(axis=1)\n"
+    task = {**SUMS, **both, "reference": pairwise, "shapes": [{"rows": 4, "cols": 50000}], "rtol": 1e-6}
+    found = court(source, **task).verdict
+
+    assert found["verdict"] == "incorrect"
+    assert ("no farther off than rounding may put them" in str(found)) == told
+
+
 def test_which_element_is_nearer_to_double_precision():
     exact = np.array([1.0, 2.0, 3.0, 4.0])
     off = np.array([1.1, 2.1, 3.1, 4.1])

@@ -392,7 +392,10 @@ async def test_a_large_problem_is_described_without_its_data_and_refused_where_i
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("torch.relu(x)", "torch.fft.fft(x)"), "y is complex64, which the judge does not compare"),
+        (
+            ("torch.relu(x)", "torch.fft.fft(x)"),
+            "y is complex64, which the judge does not compare: return torch.view_as_real",
+        ),
         (("torch.relu(x)", "x.nope()"), "no attribute 'nope'"),
         (("torch.rand(64, 64)", "open('/nothing')"), "No such file"),
         (("torch.rand(64, 64)", "torch.rand(64, 64), float('inf')"), "an input is the constant inf; write it into"),

@@ -220,6 +220,10 @@ Y = TensorSpec(name="y", dtype="float32", shape=["n"])
             {"inputs": [TensorSpec(name="x", dtype="bfloat16", shape=["rows", "cols"], distribution="full")]},
             "floats is drawn as full",
         ),
+        (
+            {"inputs": [TensorSpec(name="x", dtype="complex64", shape=["rows", "cols"])]},
+            "x is complex64, .* float32 with a last dimension of 2",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_the_reason(changes: dict[str, Any], words: str):
