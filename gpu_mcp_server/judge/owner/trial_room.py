@@ -11,7 +11,7 @@ from ..checks.trial_setup import Table, named_dims
 from ..inputs.hidden_shapes import Dims, elements
 from ..timing.judging_setup import JudgingSetup
 from ..timing.rounds import Rounds
-from ..verdicts import Judged, ReferenceFailed
+from ..verdicts import Judged, ReferenceFailed, incorrect
 
 KEPT_BYTES = 256 << 20
 """Of a shape's buffers, at most, that players keep mapped until they open the next."""
@@ -92,6 +92,7 @@ class TrialRoom:
             self.entries.append(dict(entry, verdict=told.verdict, reason=told.reason[:300]))
             if drawn and self.robustness.takes(judged, rounds, buffers, drawn):
                 table.failed.append(drawn)
+                self._seek_race(table, judged, drawn)
                 return reference_s
             if table.larger and self.robustness.spares(judged, rounds, buffers, named_dims(table.dims), self.errors):
                 return reference_s
@@ -113,6 +114,23 @@ class TrialRoom:
                 table.rounds.answer(table.buffers, reference_s)
         finally:
             self.own_s += time.monotonic() - begin
+
+    def _seek_race(self, table: Table, judged: Judged, drawn: str) -> None:
+        """Have inputs that were answered wrongly answered again.
+
+        Raises:
+            Judged: If the answer is right now, though no lower precision made the first one wrong.
+        """
+        lossy = self.robustness.precision_loss(judged, table.rounds, table.buffers) is not None
+        if judged.answer is None or lossy:  # rounding that depends on the order of threads may be right at times
+            return
+        table.rounds.history.rounds.clear()
+        try:
+            self.answer(table, 0.0)
+        except Judged:
+            return
+        text = "wrong at first and right with the same inputs again, as with a race, with the distribution %s at %s: %s"
+        raise incorrect(text % (drawn, self.place(table), judged.reason))
 
     def failure_at(self, judged: Judged, table: Table, drawn: str) -> Judged:
         """Return a failure with where it was, and what had been right before."""

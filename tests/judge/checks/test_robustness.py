@@ -161,6 +161,19 @@ def test_an_error_at_other_inputs_is_told_and_a_crash_decides(court):
     assert crash["verdict"] == "incorrect" and "crashed with SIGABRT" in crash["reason"]
 
 
+def test_a_wrong_answer_to_other_inputs_that_is_right_the_next_time_is_a_race(court):
+    body = """
+    static int seldom; int big = 0;
+    for (int64_t i = 0; i < rows * cols; i++) big |= x[i] > 900;
+    softmax(x, y, rows, cols);
+    if (big && seldom++ == 0) y[1] = y[0] + 1;
+    """
+    found = court(launcher(body), shapes=SMALL, tier="correctness").verdict
+
+    assert found["verdict"] == "incorrect"
+    assert "wrong at first and right with the same inputs again, as with a race, with the dist" in found["reason"]
+
+
 SHORT = """
 import numpy as np
 def total(x):
