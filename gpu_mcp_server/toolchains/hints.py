@@ -32,8 +32,16 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"uses too much shared data",
      "Static shared memory ends at 48 KiB a block: make it `extern __shared__`, raise the limit with "
      "cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes); give the size at the launch."),
-    (r"Instruction '(?:wgmma|setmaxnreg|tcgen05)[^']*' not supported on \.target|'(?:wgmma|setmaxnreg)[^']*' requires",
-     "This instruction exists on the architecture with suffix a alone: compile with arch sm_90a or sm_100a."),
+    (r"Instruction 'wgmma[^']*' not supported on \.target|'wgmma[^']*' requires",
+     "wgmma exists on sm_90a alone: compile with that, or write tcgen05 for sm_100a, mma.sync for any other."),
+    (r"Instruction 'tcgen05[^']*' not supported on \.target",
+     "tcgen05 exists on sm_100a, sm_103a and sm_110a alone: compile with one, or write wgmma for sm_90a, mma.sync for "
+     "any other."),
+    (r"'(?:setmaxnreg|tensormap\.replace)[^']*' (?:not supported on \.target|requires)",
+     "This instruction exists on architectures with suffix a alone, from sm_90a on: compile with sm_90a, sm_100a, "
+     "sm_120a or what your GPU is."),
+    (r"'mma with block scale' not supported|Feature '\.(?:block_scale|scale_vec|kind::mxf)\S*' not supported",
+     "mma.sync with block scales exists on sm_120a and sm_121a alone: compile with one, or write tcgen05 for sm_100a."),
     (r"not supported on \.target|requires \.target|Feature '.*' requires|requires PTX ISA",
      "The instruction needs a newer architecture than the one compiled for."),
     (r"Unsupported gpu architecture|does not generate code for",
@@ -66,7 +74,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"(?:\"|')(?:FLT|DBL)_(?:MAX|MIN|EPSILON)(?:\"|')", "Add #include <cfloat> (<float.h> in C)."),
     (r"(?:\"|')(?:INFINITY|NAN|M_PI)(?:\"|')", "Add #include <cmath> (<math.h> in C)."),
     (r"no instance of overloaded function \"atomic\w+\" matches",
-     "This atomic does not take these types here: atomicAdd takes double from sm_60 on; cast the pointer."),
+     "This atomic does not take these types here: atomicAdd takes double from sm_60 on, __half from sm_70, "
+     "__nv_bfloat16 from sm_80, no 64-bit signed integer (cast the pointer to unsigned long long *)."),
     (r"more than one instance of overloaded function", "Cast the arguments, so that one overload fits exactly."),
     (r"static assertion failed|excessive recursion at instantiation",
      "Look at the instantiation below the message: the template's arguments come from there."),
@@ -100,6 +109,13 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"^kernel \w+ takes .*signature and constants lack",
      'Give the argument `triton`, such as {"signature": {"x": "*fp32", "n": "i32"}, "constants": {"BLOCK": 128}}: the '
      "kernel's constexprs go into constants."),
+    (r"arange's arguments must be of type tl\.constexpr",
+     "Make the size a parameter `SIZE: tl.constexpr`, or mark what the kernel computes of one: `size: tl.constexpr = "
+     "2 * SIZE`."),
+    (r"arange's range must be a power of 2",
+     "Round the size up in the launcher (triton.next_power_of_2), and mask loads and stores by the true size."),
+    (r"Loop-carried variable \w+ has initial type",
+     "Let it begin with the type and shape that the loop gives it, such as tl.zeros([BLOCK], tl.float32)."),
     (r"Block pointers have been removed",
      "Write tl.make_tensor_descriptor, or plain pointers with masks; a host with an older Triton takes it as it is."),
     (r"'(?:thrust|cub|hipcub|rocprim|rocthrust|rocwmma|hiprand|hipblas|rocblas|miopen|ck)/\S+' file not found",

@@ -208,10 +208,37 @@ def test_a_launcher_that_asks_for_its_gpu_compiles_without_one(tmp_path: Path):
         ("ModuleNotFoundError: No module named 'liger_kernel'", "a person installs it"),
         ("common.h: No such file or directory", "write_files both"),
         ("undefined reference to `cuTensorMapEncodeTiled'", "-lcuda"),
+        ("Instruction 'mma with block scale' not supported on .target 'sm_120'", "sm_120a"),
+        ("Feature '.kind::mxf4' not supported on .target 'sm_120'", "sm_120a"),
+        ("CompilationError: arange's arguments must be of type tl.constexpr", "SIZE: tl.constexpr"),
+        ('ValueError("arange\'s range must be a power of 2")', "next_power_of_2"),
+        ("Loop-carried variable acc has initial type int32 but is re-assigned to fp32", "tl.zeros"),
+        ('no instance of overloaded function "atomicAdd" matches the argument list', "__half from sm_70"),
     ],
 )
-def test_a_header_or_package_that_is_elsewhere_gets_the_hint_that_helps(message: str, words: str):
+def test_a_frequent_message_gets_the_hint_that_helps(message: str, words: str):
     assert words in (hint_for(message) or "")
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not here")
+@pytest.mark.parametrize(
+    ("instruction", "missing", "there"),
+    [
+        ("wgmma.fence.sync.aligned;", ("sm_90", "sm_100a", "sm_120"), "sm_90a"),
+        ("tcgen05.wait::ld.sync.aligned;", ("sm_90a", "sm_120a"), "sm_100a"),
+        ("setmaxnreg.inc.sync.aligned.u32 232;", ("sm_90", "sm_120"), "sm_120a"),
+    ],
+)
+def test_the_hint_for_an_instruction_names_an_architecture_that_has_it(instruction, missing, there, tmp_path: Path):
+    (tmp_path / "k.cu").write_text(f'__global__ void k() {{ asm volatile("{instruction}"); }}')
+
+    def said(arch: str) -> str:
+        command = ["nvcc", f"-arch={arch}", "-cubin", "-o", "/dev/null", "k.cu"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+
+    assert "error" not in said(there)
+    for arch in missing:
+        assert there in (hint_for(said(arch)) or ""), arch
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not here")

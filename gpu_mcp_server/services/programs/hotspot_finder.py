@@ -41,6 +41,7 @@ NO_NETWORK = re.compile(
     r"|Network is unreachable|couldn't connect to|Max retries exceeded"
 )
 """Source: messages of glibc's getaddrinfo, of errno ENETUNREACH, of huggingface_hub and of requests."""
+NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 NO_DRIVER = re.compile(r"\b0 active drivers\b")
 """Source: triton/runtime/driver.py of Triton 3."""
 NOT_THERE = re.compile(r"^(\S*python\S*): No such file or directory$", re.MULTILINE)
@@ -161,6 +162,8 @@ def split_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
         BadRequest: If it is no Python interpreter with a script, -m or -c.
     """
     hint = 'Give an interpreter and a script: ["python3", "train.py"]; profile_kernel times the kernels of others.'
+    if command and command[0].rpartition("/")[2] == "env":
+        hint = "Begin with the interpreter; set variables in the program, before it imports torch."
     if not command or not PYTHON.match(command[0].rpartition("/")[2]):
         raise BadRequest(
             "The command is no Python program: only programs that use torch can be profiled here.", hint=hint
@@ -249,7 +252,7 @@ def _notes(found: RecordedProgram, options: HotspotOptions, ended: FinishedToolJ
         )
     if not found.operators and not ended.about.get("code"):
         notes.append("no operator of torch ran in the recorded time: lower warm_s or raise record_s")
-    return notes + without_network(ended) + without_driver(ended.output)
+    return notes + without_module(ended) + without_network(ended) + without_driver(ended.output)
 
 
 def _not_recorded(found: MissingTorch | None, ended: FinishedToolJob, row: JobRow) -> dict[str, Any]:
@@ -301,6 +304,17 @@ def without_network(ended: FinishedToolJob) -> list[str]:
     return [
         "the program wanted the network, and a job has none: put the files that it loads into the workspace "
         "(write_files, gpu-mcp-server push) and have it read them there"
+    ]
+
+
+def without_module(ended: FinishedToolJob) -> list[str]:
+    """Return advice for a program that ended as it found no module; nothing for any other."""
+    missing = NO_MODULE.findall(ended.output) if ended.about.get("code") else []
+    if not missing:
+        return []
+    return [
+        f"{missing[-1]} is neither beside the script nor installed for this Python: install it there; if it lies at "
+        'the workspace\'s top, start the script as a module: ["python3", "-m", "folder.script"]'
     ]
 
 

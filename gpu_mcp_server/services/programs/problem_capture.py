@@ -38,6 +38,7 @@ from gpu_mcp_server.services.programs.hotspot_finder import (
     torch_python,
     without_driver,
     without_interpreter,
+    without_module,
     without_network,
     without_torch,
 )
@@ -291,7 +292,7 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
         notes.append(f"calls recorded into CUDA graphs: {found.graphs}; replays of these are not counted")
     if code := ended.about.get("code"):
         notes.append(f"the program ended with {code}; calls until then count. {last_words(ended)}")
-    return notes + without_network(ended) + without_driver(ended.output)
+    return notes + without_module(ended) + without_network(ended) + without_driver(ended.output)
 
 
 def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:

@@ -95,6 +95,8 @@ async def test_what_went_wrong_is_said_and_what_was_seen_is_kept(lab: Lab):
     loaded = await find(lab, loads + "urllib.request.urlopen('http://example.org')\n")
     assert loaded.steps == 8 and "2 child processes (workers that load data) were not recorded" in loaded.summary()
     assert "wanted the network, and a job has none" in loaded.summary()
+    absent = await find(lab, "import torch, plums\n")
+    assert "plums is neither beside the script nor installed" in absent.summary() and '"-m", ' in absent.summary()
     forged = "import os\nopen('.gpu-mcp/hotspots/recording.json', 'w').write('{\"operators\": 1}')\nos._exit(0)\n"
     assert (await find(lab, forged)).status == "failed"
 
@@ -105,6 +107,11 @@ async def test_without_torch_the_interpreter_is_named(lab: Lab):
     assert "judge_python" in found.summary() and (not PYTHON or f"begin the command with {PYTHON}" in found.summary())
     missing = await find(lab, TRAIN, command=["/no/such/python3", "program.py"])
     assert missing.status == "failed" and "there is no /no/such/python3 in the sandbox" in missing.summary()
+
+
+def test_a_program_behind_env_is_told_how_to_begin():
+    with pytest.raises(BadRequest, match="Begin with the interpreter; set variables in the program"):
+        split_command(["/usr/bin/env", "A=1", "python3", "a.py"])
 
 
 def test_only_python_programs_are_taken():
