@@ -28,6 +28,11 @@ BAD = {
         "incorrect",
         "launch is defined with 4 parameters and called with 3: int launch(const float* x, float* y, int64_t n)",
     ),
+    "one parameter too few": (
+        HEAD.replace("float *x, float *y", "float *x") + "((float *)x)[0] = 1; return 0; }",
+        "incorrect",
+        "launch is defined with 2 parameters and called with 3: int launch(const float* x, float* y, int64_t n); n=",
+    ),
     "hangs": (HEAD + "for (;;); }", "incorrect", "did not return from its calls within"),
     "sleeps": (HEAD + "for (;;) pause(); }", "incorrect", "did not return from its calls within"),
     "null pointer": (HEAD + "*(volatile int *)0 = 1; return 0; }", "incorrect", "crashed with SIGSEGV"),

@@ -19,7 +19,7 @@ from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.jobs.output_text import head_and_tail, safe_text
-from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
+from gpu_mcp_server.services.problems.launcher_signatures import OTHER_NUMBER, signature_mismatch
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.records.confirmations import Confirmations
@@ -173,7 +173,8 @@ class Verdicts:
             fallback = fallback_of(source, bool(row.context.get("unbuilt")), notes)
         if verdict["verdict"] != "correct" and source:
             why = signature_mismatch(problem, source, attempt.entry or "launch", row.context["language"])
-            reason = "; ".join(filter(None, [reason, why]))
+            # Parameters of another number are the cause of whatever else was seen; other differences may be none.
+            reason = "; ".join(filter(None, [why, reason] if OTHER_NUMBER in why else [reason, why]))
         printed = await self._printed(done, row) if verdict["verdict"] != "correct" else ""
         return Evaluation(
             status="judged",

@@ -50,6 +50,8 @@ LEAST_WORDS = 2
 EXTERN_C = 'extern "C" '
 NOT_INT = ("void", "float", "double", "bool")
 """What a launcher may have been said to return, which is then no status."""
+OTHER_NUMBER = "parameters and called with"
+"""In the words on a launcher that is defined with another number of them."""
 BYTES = {"float": 4, "double": 8, "int": 4, "int32_t": 4, "int64_t": 8, "__half": 2, "half": 2, "__nv_bfloat16": 2}
 """Of an element. Pointers to characters and vectors are taken for any type, and are not here."""
 FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -167,7 +169,7 @@ def signature_mismatch(problem: Problem, source: str, entry: str, language: str)
 def _difference(given: Sequence[str], wanted: Sequence[str]) -> str:
     """Return in what the parameters of a definition differ from those that it is called with."""
     if len(given) != len(wanted):
-        return f"is defined with {len(given)} parameters and called with {len(wanted)}"
+        return f"is defined with {len(given)} {OTHER_NUMBER} {len(wanted)}"
     names = [re.findall(r"\w+", each)[-1] for each in wanted]
     for mine, theirs, name in zip(given, wanted, names, strict=True):
         called = re.findall(r"\w+", mine)[-1]
