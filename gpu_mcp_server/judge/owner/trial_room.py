@@ -129,8 +129,9 @@ class TrialRoom:
             self.answer(table, 0.0)
         except Judged:
             return
-        text = "wrong at first and right with the same inputs again, as with a race, with the distribution %s at %s: %s"
-        raise incorrect(text % (drawn, self.place(table), judged.reason))
+        text = "wrong at first and right with the same inputs again, as with a race or unset memory, with the "
+        where = "distribution %s at %s: " % (drawn, self.place(table))
+        raise incorrect(text + where + judged.reason)
 
     def failure_at(self, judged: Judged, table: Table, drawn: str) -> Judged:
         """Return a failure with where it was, and what had been right before."""
@@ -149,7 +150,8 @@ class TrialRoom:
         if table.hidden and not drawn:
             # Of a larger shape, the size that grew; else the last one, along which memory is contiguous.
             name = max(table.dims, key=table.dims.__getitem__) if table.larger else list(table.dims)[-1]
-            hint = HINT % (name, "<= 4096" if table.larger else "% 8 == 0")
+            most = max(dims[name] for dims in self.task["shapes"])
+            hint = HINT % (name, "<= %d" % most if table.larger else "% 8 == 0")
         return Judged(verdict, "%s%s: %s%s" % (text, at, judged.reason, hint))
 
     def place(self, table: Table) -> str:

@@ -223,7 +223,7 @@ class Trials(TrialRoom):
             try:
                 self.answer(table, 0.0)
             except Judged as judged:
-                text = "right at first and wrong with the same inputs again, as with a race, at %s: %s"
+                text = "right at first and wrong with the same inputs again, as with a race or unset memory, at %s: %s"
                 if judged.verdict == "incorrect":
                     raise incorrect(text % (self.place(table), judged.reason)) from None
                 raise self.failure_at(judged, table, "") from None
