@@ -381,6 +381,16 @@ def test_one_that_adds_to_its_outputs_is_told_that_it_is_right_onto_zeros(court)
     assert "set each element before you add to it" in verdict["reason"]
 
 
+def test_whole_numbers_are_told_with_all_their_digits(court):
+    reference = "import numpy as np\ndef codes(x):\n    return np.full(x.shape, 2084272411, np.int32)\n"
+    source = "#include <stdint.h>\nint launch(const float *x, int32_t *y, int64_t rows, int64_t cols) {\n"
+    source += "for (int64_t i = 0; i < rows * cols; i++) y[i] = 2084272412;\nreturn 0; }\n"
+    outputs = [{"name": "y", "dtype": "int32", "shape": ["rows", "cols"]}]
+    verdict = court(source, reference=reference, entry="codes", outputs=outputs, rtol=0, atol=0, shapes=SMALL).verdict
+
+    assert "output y[0, 0] is 2084272412, expected 2084272411" in verdict["reason"]
+
+
 @pytest.mark.parametrize("when", ["calls++ % 2", "calls++ % 3 == 1"])
 def test_one_that_computes_in_some_calls_only_is_a_cheat(court, when):
     body = f"static int calls; if ({when}) softmax(x, y, rows, cols);"

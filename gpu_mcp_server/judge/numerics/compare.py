@@ -143,7 +143,7 @@ def compare(expected: Array, got: Array, dtype: str, rtol: float, atol: float) -
 
 def apart(have: Any, want: Any) -> Tuple[str, str]:
     """Return two numbers in words that differ where the numbers do: as many digits as that takes."""
-    texts = "%.9g" % have, "%.9g" % want
+    texts = ("%.9g" % have, "%.9g" % want) if isinstance(want, np.floating) else (str(have), str(want))
     return texts if texts[0] != texts[1] else (str(have.item()), str(want.item()))
 
 

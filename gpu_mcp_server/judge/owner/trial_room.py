@@ -20,7 +20,7 @@ TRIALS_S, OWN_S = 20.0, 60.0
 One hidden shape and one other distribution are tried whatever that takes: a candidate could be slow on purpose."""
 EMPTY, OUTSIDE = "returned without computing", "wrote outside its outputs"
 """What an ordinary bug does, too: the former at a shape that the author did not think of, the latter at any."""
-HINT = "; if kernels need not take such sizes, add a constraint to the problem (%s %s)"
+HINT = '; if kernels need not take such sizes, register the problem with trials: constraints = ["%s %s"]'
 
 
 class TrialRoom:

@@ -23,7 +23,7 @@ def test_an_index_of_16_bits_is_found_beyond_its_end(court, mask):
 
     assert verdict["verdict"] == "incorrect"
     assert "cols=" in verdict["reason"] and "(hidden shape, larger than declared)" in verdict["reason"]
-    assert "add a constraint to the problem (cols <= 100)" in verdict["reason"]
+    assert 'register the problem with trials: constraints = ["cols <= 100"]' in verdict["reason"]
 
 
 def test_a_correct_verdict_says_how_far_the_shapes_go(court):

@@ -101,9 +101,10 @@ async def problem(source: ProblemSource) -> Problem:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
+        inside = f" {where} is a key of [trials]." if where in TrialOptions.model_fields else ""
         raise BadRequest(
             f"{source.name or 'The problem'}: {where}: {first['msg']}.",
-            hint=f"It takes {', '.join(ProblemToml.model_fields)}.",
+            hint=f"It takes {', '.join(ProblemToml.model_fields)}.{inside}",
         ) from error
     if given.reference is not None and given.reference_path is not None:
         raise BadRequest("reference and reference_path are both given.", hint="Leave one of them out.")

@@ -62,6 +62,7 @@ async def test_library_and_function_of_our_own_file_are_read_from_its_reference_
         ("reference = 'x'\nreference_path = 'y'\n" + TOML, "both given"),
         (TOML.replace("rtol = 1e-5", ""), "rtol: Field required"),
         (TOML.replace("[trials]", "[trial]"), "trial: Extra inputs"),
+        ('constraints = ["n % 8 == 0"]\n' + TOML, r"constraints is a key of \[trials\]"),
         ("hello", "no problem file of a known format"),
         ("", "no problem file of a known format"),
         ("class Model: pass\ndef get_inputs(:", "it is not Python: line 2: invalid syntax"),
