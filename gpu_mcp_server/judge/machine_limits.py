@@ -30,9 +30,11 @@ TOOLS: Sequence[Tuple[str, Sequence[str]]] = (
     ("CUDA_HOME environment variable is not set", ("nvcc",)),
     ("Failed to find C compiler", ("cc", "gcc", "clang")),
     ("No working C++ compiler found", ("g++", "c++", "clang++")),
+    ("'tileiras' compiler not found", ("tileiras",)),
 )
-"""What torch and Triton say of a program that is not there, and which would do. Source: torch/utils/cpp_extension.py
-and torch/_inductor/cpp_builder.py 2.13, triton/runtime/build.py 3.9."""
+"""What torch, Triton and cuTile say of a program that is not there, and which would do. Source:
+torch/utils/cpp_extension.py and torch/_inductor/cpp_builder.py 2.13, triton/runtime/build.py 3.9, cuda/tile/_compile.py
+of cuda-tile 1.7."""
 PROGRAM = re.compile(
     r"(?:\bNo such file or directory: '|\bsh: (?:line )?\d+: |'which', ')(nvcc|ninja|gcc|cc|g\+\+|c\+\+)\b"
 )

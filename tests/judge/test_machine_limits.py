@@ -47,6 +47,8 @@ def test_programs_are_missing_where_no_path_has_them(monkeypatch: pytest.MonkeyP
 
     assert lack_in("Failed to find C compiler.", "cpu", "/work") == {"kind": "program", "name": "cc"}
     assert lack_in("[Errno 2] No such file or directory: 'nvcc'", "cpu", "/work") == {"kind": "program", "name": "nvcc"}
+    cutile = "FileNotFoundError: 'tileiras' compiler not found, make sure it is available"
+    assert lack_in(cutile, "cuda", "/work") == {"kind": "program", "name": "tileiras"}
     (tmp_path / "clang").write_text("")
     (tmp_path / "clang").chmod(0o755)
     assert lack_in("Failed to find C compiler.", "cpu", "/work") is None
