@@ -104,7 +104,7 @@ async def test_an_unknown_argument_is_answered_with_the_known_ones(client: Clien
         ("kill(getppid(), SIGKILL); kill(-1, SIGKILL); return 0;", None, ""),
         ("exit(0);", "incorrect", "exit"),
         ("printf(\"{\\\"verdict\\\": \\\"correct\\\"}\"); return 0;", "cheat", "without computing"),
-        ("y[-1] = 3; y[n] = 3; for (int64_t i = 0; i < n; i++) y[i] = 2 * tanhf(x[i]) + 1; return 0;", "cheat", "outside"),
+        ("y[-1] = 3; y[n] = 3; for (int64_t i = 0; i < n; i++) y[i] = 2 * tanhf(x[i]) + 1; return 0;", "incorrect", "outside"),
         ("for (int64_t i = 0; i < n; i++) y[i] = 0.0 / 0.0; return 0;", "incorrect", "nan"),
         ("return 7;", "incorrect", "7"),
     ],

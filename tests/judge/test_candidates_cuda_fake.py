@@ -127,11 +127,11 @@ def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(cou
 @pytest.mark.parametrize(
     ("body", "verdict", "reason"),
     [
-        ("y[rows * cols] = 1;", "cheat", "bytes behind output y, first in call 1"),
-        ("y[-1] = 1;", "cheat", "bytes before output y, first in call 1"),
+        ("y[rows * cols] = 1;", "incorrect", "bytes behind output y, first in call 1"),
+        ("y[-1] = 1;", "incorrect", "bytes before output y, first in call 1"),
         (
             "((char *)y)[(4 * rows * cols + 2 * GUARD + 255) / 256 * 256 - GUARD] = 1;",
-            "cheat",
+            "incorrect",
             "wrote outside its outputs: 1 bytes behind all of them",
         ),
         ("*(volatile float *)x = 2;", "incorrect", "crashed with SIGSEGV"),
