@@ -103,7 +103,7 @@ class PrewarmPool:
             spec: The job.
             gpus: All that the host has, if the job wants any.
         """
-        # A background job leaves prewarmed processes to the next call: nobody waits for its own imports.
+        # Nobody waits for a background job. It imports by itself, and leaves prewarmed processes to the next call.
         foreground = spec.gpus.priority != "background"
         shape = template_for(spec, gpus) if self._able and foreground else None
         if shape is None:

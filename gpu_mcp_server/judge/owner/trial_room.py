@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional
 
 from ..catch_log import CATCHES
 from ..checks.distribution_rounds import answered
-from ..checks.fp64_check import NARROW, InDouble
+from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness
 from ..checks.trial_setup import Table, named_dims
 from ..inputs.hidden_shapes import Dims, elements
@@ -119,11 +119,11 @@ class TrialRoom:
         """Have inputs that were answered wrongly answered again.
 
         Raises:
-            Judged: If the answer is right now, though neither lower precision nor rounding made the first one wrong.
+            Judged: If the answer is right now, though no lower precision made the first one wrong.
         """
-        # Rounding that depends on the order of threads may be right at times.
+        # Lower precision that depends on the order of threads may be right at times; rounding was forgiven before.
         lossy = self.robustness.precision_loss(judged, table.rounds, table.buffers) is not None
-        if judged.answer is None or lossy or NARROW in table.rounds.notes:
+        if judged.answer is None or lossy:
             return
         table.rounds.history.rounds.clear()
         try:

@@ -1,14 +1,10 @@
 """Trials besides the declared shapes and inputs, before anything is timed: real candidates in C."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge import verdicts
-from gpu_mcp_judge.checks import fp64_check
 from gpu_mcp_judge.correctness import rounding_bounds
 from gpu_mcp_judge.inputs import hidden_shapes
-from gpu_mcp_judge.owner import untimed_trials
 
 from tests.judge.harness import SOFTMAX, edited
 from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
@@ -444,20 +440,3 @@ def test_a_sum_in_order_is_forgiven_what_it_loses_next_to_a_large_term(court):
     ).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-
-
-def test_a_wrong_answer_that_rounding_explains_is_not_tried_again_as_a_race():
-    """Sums whose order depends on threads may be within the tolerance the next time."""
-    room = untimed_trials.Trials.__new__(untimed_trials.Trials)
-    room.robustness = SimpleNamespace(precision_loss=lambda *of: None)
-    judged, again = verdicts.Judged("incorrect", "wrong"), []
-    judged.answer = (0, 0)
-    room.answer = lambda *of: again.append(1)
-    room.place = lambda of: "n=3"
-    table = SimpleNamespace(buffers=None, rounds=SimpleNamespace(notes={fp64_check.NARROW: None}))
-    room._seek_race(table, judged, "cancelling")
-    table.rounds = SimpleNamespace(notes={}, history=SimpleNamespace(rounds=[]))
-    with pytest.raises(verdicts.Judged, match="right with the same inputs again"):
-        room._seek_race(table, judged, "cancelling")
-
-    assert again == [1]
