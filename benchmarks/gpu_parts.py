@@ -44,10 +44,10 @@ def _tests(name: str, seconds: int, *paths: str, gpus: int = 0) -> Step:
 
 
 CHANGED = (
-    "pooled_scratch_cuda two_streams_joined_cuda judge_patched_cuda first_gate_cuda batch_counted_cuda "
-    "batch_some_cuda busy_gpu_cuda plain_cuda"
+    "guard_overrun_cuda side_stream_cuda batch_ahead_cuda thread_after_cuda host_callback_cuda first_gate_cuda "
+    "busy_gpu_cuda plain_cuda own_stream_joined_cuda"
 )
-"""Candidates that were never judged on a GPU by a version that is right about them, and one that is plain."""
+"""A short list of `cheats`: one for each kind of check, and two honest ones."""
 JUDGE = "benchmarks/judge"
 PYTHON = "--judge-python {torch}"
 
