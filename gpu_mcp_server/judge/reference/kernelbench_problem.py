@@ -18,7 +18,7 @@ from ..numerics.tensors import ITEM_BYTES
 from .described_cases import EmptyTensor, joined_cases
 from .input_layouts import layouts_of, memory_of
 from .made_inputs import InputMaker
-from .tensor_recorder import Recorder, dtype_of
+from .tensor_recorder import MetaAddresses, Recorder, dtype_of
 
 torch: Any = importlib.import_module("torch")
 
@@ -196,7 +196,7 @@ class ModuleProblem:
         """Return the inputs, without data where torch's meta device allows it, and how those were drawn."""
         recorder = Recorder()
         try:
-            with torch.device("meta"), recorder:
+            with torch.device("meta"), MetaAddresses(), recorder:
                 return recorder, list(self.module.get_inputs())
         except Exception as error:
             notes.append("inputs are made by the problem's own code (%s)" % str(error).strip()[:100])
@@ -208,7 +208,7 @@ class ModuleProblem:
         """Return state and results, as meta tensors if that is possible."""
         initial = self._initial()
         try:
-            with torch.device("meta"), torch.no_grad():
+            with torch.device("meta"), MetaAddresses(), torch.no_grad():
                 model = self.module.Model(*initial)
                 blank = [v.to("meta") if torch.is_tensor(v) else v for v in given]
                 return dict(model.state_dict()), as_tuple(model(*blank))

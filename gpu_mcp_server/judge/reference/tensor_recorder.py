@@ -50,6 +50,22 @@ def tensors_in(*found: Any) -> List[Any]:
     return seen
 
 
+class MetaAddresses(modes.TorchFunctionMode):
+    """Refuses the address of a tensor without data: torch says 0, and a kernel launched there ends the GPU's context."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
+        """Call a function of torch.
+
+        Raises:
+            ValueError: If it asks for the address of a tensor without data, as a launch of a Triton kernel does.
+        """
+        if getattr(func, "__name__", "") == "data_ptr" and args[0].is_meta:
+            raise ValueError("a tensor without data has no address")
+        return func(*args, **(kwargs or {}))
+
+
 class Recorder(modes.TorchFunctionMode):
     """Makes every new tensor a meta tensor, and remembers from which distribution it was to be drawn."""
 

@@ -54,6 +54,22 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+BY_ADDRESS = """
+import ctypes
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        ctypes.memmove(y.data_ptr(), x.data_ptr(), x.numel() * 4)
+        return torch.sin(y)
+
+def get_inputs():
+    return [torch.randn(16, 32)]
+
+def get_init_inputs():
+    return []
+"""
 MASKED = """
 import torch
 import torch.nn as nn
@@ -292,6 +308,15 @@ async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(
 
     assert any(n.startswith("made by the problem's own code") and n.endswith("mask, picks") for n in info.notes)
     assert (right.verdict, wrong.verdict) == ("correct", "incorrect"), (right.reason, wrong.reason)
+
+
+@needs_torch
+async def test_a_model_that_works_by_addresses_is_described_by_a_real_call(lab: Lab):
+    info = await lab.evaluation.registry.import_file(ProblemSource("by_address.py", BY_ADDRESS))
+    same = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(BY_ADDRESS), timing=UNTIMED)
+
+    assert "shapes of the outputs come from a real call" in info.notes
+    assert same.verdict == "correct", same.reason
 
 
 @needs_torch
