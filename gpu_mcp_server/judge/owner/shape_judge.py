@@ -74,6 +74,8 @@ class Shape:
         self.times = ShapeTimes(setup, number, self.notes)
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
+        self.disturbs = True
+        """Whether rounds of other kinds come between those of the loop: behind gates, batched calls are wrong anyway."""
         self.where: Optional[Dict[str, Any]] = None
         """Places of wrong elements, if there are any."""
         self.last: Optional[Round] = None
@@ -218,6 +220,7 @@ class Shape:
         series = Series(goal, self.ledger, buffers.sets, self.rounds.passes)
         if last is not None and passes <= 1:
             series.played.append(last)
+        self.disturbs = not advisory
         self.interruption.begin(LEAST_ROUNDS)
         self.interruption.sharing = series.sharing
         self.elsewhere.begin(LEAST_ROUNDS)
@@ -227,10 +230,11 @@ class Shape:
         if self.strict.owed:
             self._play(buffers)
             self.strict.look(buffers, LEAST_ROUNDS)
-        # The drawn interruptions are among the first rounds; later ones must not be safe from them.
-        if len(series.played) > LEAST_ROUNDS:
-            self.interruption.play(buffers)
-        self.interruption.look(buffers)
+        if self.disturbs:
+            # The drawn interruptions are among the first rounds; later ones must not be safe from them.
+            if len(series.played) > LEAST_ROUNDS:
+                self.interruption.play(buffers)
+            self.interruption.look(buffers)
         self.elsewhere.play(buffers)
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
@@ -308,12 +312,13 @@ class Shape:
         return sum(item.nbytes for item in [*self.inputs, *self.outputs])
 
     def _next(self, buffers: Buffers, played: int) -> Round:
-        for _ in range(self.interruption.agenda.due(played)):
+        for _ in range(self.interruption.agenda.due(played) if self.disturbs else 0):
             self.interruption.play(buffers)
         round_ = self._play(buffers)
         self.strict.look(buffers, played)
         self.elsewhere.after(buffers, played)
-        self.separation.after(buffers, played)
+        if self.disturbs:
+            self.separation.after(buffers, played)
         return round_
 
     def _result(self, verdict: str, reason: str) -> Dict[str, Any]:
