@@ -58,6 +58,30 @@ PARAMETERS {
 """
 
 
+OWN_KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def shifted(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n) * 2 + 1, mask=at < n)
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        shifted[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
+        return y
+
+def get_inputs():
+    return [torch.randn(512, 1000)]
+
+def get_init_inputs():
+    return []
+"""
+
+
 @pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": sys.executable}}) as lab:
@@ -94,6 +118,16 @@ async def test_a_launcher_is_given_the_models_weights(lab: Lab):
     )
 
     assert found.verdict == "correct", found.summary()
+
+
+async def test_a_reference_may_launch_a_triton_kernel_of_its_own(lab: Lab):
+    info = await lab.evaluation.registry.import_file(ProblemSource("own_kernel.py", OWN_KERNEL))
+    text = OWN_KERNEL.split("def get_inputs")[0].replace("class Model", "class ModelNew")
+    found = await lab.evaluation.evaluator.evaluate(
+        info.problem_id, CandidateSource(text, "python", "k.py"), device="cuda"
+    )
+
+    assert found.verdict == "correct" and found.speedup, found.summary()
 
 
 def test_a_gpu_is_busy_for_as_long_as_it_is_told():
