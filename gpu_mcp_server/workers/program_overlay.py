@@ -100,10 +100,17 @@ class Overlay:
             self.passed_on += 1
             return original(*args, **kwargs)
         targets = [named[name] for name in self.plan["written"]]
-        in_place = all(name in self.plan["pure"] and named[name].is_contiguous() for name in self.plan["written"])
+        given = {t.untyped_storage().data_ptr() for t in tensors}
+        # What the kernel reads it cannot write to in place: it was judged with inputs and outputs apart.
+        into = [
+            t
+            if name in self.plan["pure"] and t.is_contiguous() and t.untyped_storage().data_ptr() not in given
+            else None
+            for name, t in zip(self.plan["written"], targets)
+        ]
         RUNNING.busy = True
         try:
-            found = self._run(case, leaves, tensors, None, targets if in_place else None)
+            found = self._run(case, leaves, tensors, None, into)
         finally:
             RUNNING.busy = False
         with self.torch.no_grad():
@@ -163,7 +170,7 @@ class Overlay:
     def _run(
         self, case: Dict[str, Any], leaves: List[Any], given: List[Any], module: Any, into: Any = None
     ) -> List[Any]:
-        """Return the kernel's answers, in the tensors `into` where it can write there; no gradients go through."""
+        """Return the kernel's answers, in the tensors of `into` where it can write there; no gradients go through."""
         if not self.torch.is_grad_enabled():
             return self._answers(case, leaves, given, module, into)
         with self.torch.no_grad():
@@ -175,8 +182,9 @@ class Overlay:
             passed = [leaves[at] for at in self.plan["passed"]]
             count = len(given) - len(self.plan["state"])
             return list(self.records.tensors_in(self._model(module, given[count:])(*given[:count], *passed)))
-        outputs = into or [
-            torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self._device) for o in case["outputs"]
+        outputs = [
+            torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self._device) if there is None else there
+            for o, there in zip(case["outputs"], into or [None] * len(case["outputs"]))
         ]
         if self.plan["form"] == "launcher":
             if self._by is None:

@@ -75,7 +75,7 @@ class Shape:
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
         self.disturbs = True
-        """Whether rounds of other kinds come between those of the loop: behind gates, batched calls are wrong anyway."""
+        """Whether rounds of other kinds come between the loop's: behind gates, batched calls are wrong anyway."""
         self.where: Optional[Dict[str, Any]] = None
         """Places of wrong elements, if there are any."""
         self.last: Optional[Round] = None

@@ -51,7 +51,7 @@ def tensors_in(*found: Any) -> List[Any]:
 
 
 class MetaAddresses(modes.TorchFunctionMode):
-    """Refuses the address of a tensor without data: torch says 0, and a kernel launched there ends the GPU's context."""
+    """Refuses the address of a tensor without data: torch says 0, and a kernel that reads there ends the context."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None

@@ -286,6 +286,12 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
         notes.append(f"{found.differing} calls of another overload, or of modules of a fifth build, are left out")
     if found.compiled:
         notes.append("torch.compile was off in this run, so that calls could be recorded: compare with its own kernels")
+    if updated := set(found.written) - set(found.pure):
+        said = "argument of the kernel is" if len(updated) == 1 else "arguments of the kernel are"
+        notes.append(
+            f"{len(updated)} {said} read and written: the problem's reference launches on a copy, which is part of its "
+            "time; a kernel in its place pays for a copy, too"
+        )
     if found.forks:
         notes.append(f"calls in {found.forks} child processes (workers that load data) were not recorded")
     if found.graphs:

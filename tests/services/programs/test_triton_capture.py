@@ -50,6 +50,7 @@ def main():
     total = torch.zeros(100)
     for _ in range(3):
         x, bias, y = torch.randn(100), torch.ones(100) + torch.rand(100), torch.empty(100)
+        y = x if "IN_PLACE" in os.environ else y
         scale_add[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](x, bias, total, y, 100, BLOCK=64)
     print("sums", float(total.sum()), float(y.sum()))
 
@@ -60,8 +61,9 @@ if __name__ == "__main__":
 KERNEL = """
 #include <stdint.h>
 int launch(const float *x, const float *bias, const float *before, float *total, float *y) {
+    for (int i = 0; i < 100; i++) y[i] = bias[i];
     for (int i = 0; i < 100; i++) {
-        y[i] = x[i] * 0.5f + bias[i];
+        y[i] += x[i] * 0.5f;
         total[i] = before[i] + y[i];
     }
     return 0;
@@ -83,6 +85,7 @@ async def test_launches_of_a_triton_kernel_are_a_problem_and_another_kernel_answ
     assert [(one.calls, one.inputs) for one in found.sets] == [
         (3, ["x float32[100]", "bias float32[100]", "total float32[100]"])
     ]
+    assert "1 argument of the kernel is read and written" in found.summary()
     assert found.problem.launcher_c.count("float*") == 5, found.problem.launcher_c
     verdicts = [
         await lab.evaluation.evaluator.evaluate(
@@ -105,9 +108,12 @@ async def test_launches_of_a_triton_kernel_are_a_problem_and_another_kernel_answ
         overlay = {"PYTHONPATH": str(folder / "speedup_overlay"), "GPU_MCP_OVERLAY_COUNTS": str(folder / "counts")}
         with_it = await asyncio.to_thread(run, **overlay)
         told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
+        # the kernel writes y before it has read all of x, and was judged with both apart
+        in_place = [await asyncio.to_thread(run, IN_PLACE="1", **more) for more in (overlay, {})]
     assert told == [[{"calls": 3, "passed_on": 0}]]
-    ours, theirs = ([float(word) for word in text.split()[1:]] for text in (with_it, plain))
-    assert ours == pytest.approx(theirs, rel=1e-5)
+    for texts in ((with_it, plain), in_place):
+        ours, theirs = ([float(word) for word in text.split()[1:]] for text in texts)
+        assert ours == pytest.approx(theirs, rel=1e-5)
 
 
 @needs_torch
