@@ -126,19 +126,19 @@ def tree_of(root: int) -> List[int]:
     return sorted(seen)
 
 
-def states_of(pid: int) -> Set[str]:
-    """Return the one-letter states of all threads of a process, none when it is gone.
+def stands_still(pid: int) -> bool:
+    """Say whether no thread of a process may run; one that is gone has none.
 
     Its first thread alone would not do: that one may have ended, or stand still already while others run on.
     """
-    found: Set[str] = set()
     try:
         for task in os.listdir("/proc/%d/task" % pid):
             with open("/proc/%d/task/%s/stat" % (pid, task), "rb") as text:
-                found.add(text.read().rpartition(b")")[2].split()[0].decode("ascii"))
+                if text.read().rpartition(b")")[2].split()[0].decode("ascii") not in STILL:
+                    return False  # of a process with many threads the others need not be read
     except (OSError, IndexError):
         pass
-    return found
+    return True
 
 
 def stop(root: int) -> bool:
@@ -151,7 +151,7 @@ def stop(root: int) -> bool:
     quiet, before = 0, [root]
     while quiet < 2:
         found = tree_of(root)
-        running = [p for p in found if not states_of(p) <= STILL]
+        running = [p for p in found if not stands_still(p)]
         quiet = 0 if running or found != before else quiet + 1
         before = found
         for pid in running:
@@ -206,7 +206,7 @@ def has_run_since(root: int, before: Dict[str, Tuple[int, int]]) -> Tuple[bool, 
         Whether it surely has, and whether something has run at all: a thread that was put aside on its way to its stop
         may have, seldom; or one that left a child, which may have run for long and is gone by now.
     """
-    if any(not states_of(pid) <= STILL for pid in tree_of(root)):
+    if not all(map(stands_still, tree_of(root))):
         return True, True
     more = [(ns - before.get(task, (0, 0))[0], runs - before.get(task, (0, 0))[1])
             for task, (ns, runs) in runs_of(root).items()]  # fmt: skip
