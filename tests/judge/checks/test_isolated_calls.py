@@ -3,6 +3,7 @@
 import time
 from types import SimpleNamespace
 
+import pytest
 from gpu_mcp_judge.checks import isolated_calls
 from gpu_mcp_judge.timing import time_accounting
 
@@ -15,3 +16,19 @@ def test_what_the_owner_compares_between_two_gates_is_no_time_of_the_candidate_s
         one._look(SimpleNamespace(check_first=lambda calls: time.sleep(0.02)), seen)
 
     assert seen.seen and ledger.seconds["check"] >= 0.02
+
+
+@pytest.mark.parametrize(
+    ("calls", "later_us", "doubted"),
+    [
+        pytest.param(9, 45, False, id="as of an honest kernel on an H200"),
+        pytest.param(9, 70, True, id="more than a gate each"),
+        pytest.param(1, 29, False, id="a slow kernel"),
+        pytest.param(1, 35, True, id="work of one call behind its word"),
+    ],
+)
+def test_work_behind_the_last_word_makes_the_time_unconfirmable(calls, later_us, doubted):
+    one = isolated_calls.IsolatedCalls.__new__(isolated_calls.IsolatedCalls)
+    one.calls, one.why, one.later_s = calls, "", [later_us / 1e6] * 3
+
+    assert one.doubt(device_s=12e-6).startswith("the GPU answered") is doubted
