@@ -146,8 +146,9 @@ def role_program(role: str, problem: Problem, device: str, candidate: BuiltCandi
 
 
 def _modules(role: str, problem: Problem, device: str, candidate: BuiltCandidate | None) -> list[str]:
-    """Return the modules that a role will need."""
+    """Return the modules that a role will need, in the order in which it imports them."""
     on_gpu = device == "cuda"
+    single = ["single_blas_thread"] if on_gpu else []
     driver = ["devices.cuda_driver"] if on_gpu else []
     if role == "owner":
         modules = [*driver, "devices.nvml", "devices.cuda"] if on_gpu else ["devices.memory_cpu", "devices.cpu"]
@@ -158,6 +159,7 @@ def _modules(role: str, problem: Problem, device: str, candidate: BuiltCandidate
     if role == "reference":
         module = ["reference.kernelbench_problem"] if problem.kind == "module" else []
         return [
+            *single,
             "main",
             "reference.reference_process",
             *driver,
@@ -172,6 +174,7 @@ def _modules(role: str, problem: Problem, device: str, candidate: BuiltCandidate
     # the candidate's process decides later.
     triton = ["triton"] if on_gpu else []
     return [
+        *single,
         "main",
         "candidate.candidate_process",
         *memory,

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -159,6 +160,19 @@ def test_a_process_made_ahead_has_its_modules_and_the_driver_and_does_not_look_f
         *imported_ahead, driver_there, torch_too, numpy_too = done.stdout.split()
         assert (imported_ahead, torch_too, numpy_too) == (["True"] * 3, "False", "False")
         assert driver_there == "True" or folder != tmp_path
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_only_a_process_that_multiplies_with_numpy_has_threads_for_it(tmp_path: Path, framework):
+    program = role_program("reference", Problem.model_construct(framework=framework, kind="function"), "cuda", None)
+    imports = [name for name in ast.literal_eval(program.partition("\n")[0].partition("= ")[2]) if "torch" not in name]
+    text = program.replace(program.partition("\n")[0], f"IMPORTS = {[*imports, 'numpy.ma']}", 1)
+    counted = "import os; print('numpy' in sys.modules, len(os.listdir('/proc/self/task')))"
+    done = ran(f"{text}\nprepare()\n{counted}", laid(tmp_path / "tree", judge_files()), tmp_path / "work")
+    there, count = done.stdout.split()
+
+    # NumPy's wheels bring OpenBLAS, which starts a thread for each further core at once
+    assert there == "True" and (count == "1") is (framework == "torch" or len(os.sched_getaffinity(0)) == 1)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
