@@ -30,6 +30,18 @@ def test_every_cheat_names_its_rows_of_the_catalogue_and_what_it_does():
     assert all(c.does in c.path.read_text(encoding="utf-8").splitlines()[0] for c in KNOWN)
 
 
+@pytest.mark.parametrize(
+    "module", ["checks/isolated_calls.py", "timing/gated_rounds.py", "checks/interrupted_rounds.py"]
+)
+def test_every_catch_of_a_check_names_the_part_that_made_it(module):
+    """As an H200's table did not: its column said "cheat" and, of what gates had caught, "stopped in the middle"."""
+    found = re.findall(r"cheat\(\s*((?:\"[^\"]*\"\s*)+)", (JUDGE / module).read_text())
+    parts = {cheat_suite.part_that_gave("".join(re.findall(r'"([^"]*)"', text))) for text in found}
+
+    assert found and "" not in parts
+    assert ("stopped in the middle of a round" in parts) is module.startswith("checks/interrupted")
+
+
 def test_cheats_that_reach_for_modules_of_the_judge_name_some_that_there_are():
     """One that names a module which has moved fails at once, and shows nothing."""
     named = {
