@@ -19,6 +19,8 @@ Tier = Literal["smoke", "correctness", "performance"]
 
 STOPPED = {"rounds": "rounds used up", "time": "time used up"}
 """What ended the rounds before the interval was as narrow as wished."""
+LAUNCH_BOUND = "launch-bound: "
+"""Begin of the judge's note where the GPU is busy for less than two thirds of a call in a loop."""
 HASHES = ("seed_commitment", "harness_sha256")
 """Evidence for others, of which no next step follows; the data has it."""
 _VARIES = re.compile(r"[-+]?\d[\d.,e+-]*")
@@ -73,19 +75,22 @@ class TimingOptions(Model):
     autotuners run then."""
 
 
-class LoopTimes(Model):
-    """Times of calls in a loop of the host's: with what launching takes."""
+class ClockTimes(Model):
+    """Times by the clock that is not the verdict's basis."""
 
     candidate: Timing
-    reference: Timing
-    speedup: float
-    speedup_low: float
-    speedup_high: float
+    reference: Timing | None = None
+    """Absent where the reference could not be timed so."""
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
 
     def text(self) -> str:
         """Say the time and the speed-up."""
-        speed = f"{self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
-        return f"in a loop {self.candidate.text()}, speed-up {speed}"
+        said = self.candidate.text()
+        if self.speedup:
+            said += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
+        return said
 
 
 class ShapeVerdict(Model):
@@ -117,8 +122,10 @@ class ShapeVerdict(Model):
     basis: Literal["device", "call"] = "call"
     """What the times are. device: on the GPU alone, all calls of a round launched behind a gate that the judge opens
     while the host stands still. call: in a loop of the host's, with what launching takes."""
-    in_loop: LoopTimes | None = None
+    in_loop: ClockTimes | None = None
     """The loop's times where the others are on the GPU alone."""
+    on_gpu: ClockTimes | None = None
+    """Times on the GPU alone where the others are the loop's."""
     isolated_us: float | None = None
     """On the GPU alone with a gate behind each call, so that no two overlap."""
     floor_us: float | None = None
@@ -157,13 +164,25 @@ class ShapeVerdict(Model):
         if self.warm:
             text += f", warm {self.warm.text()}"
             text += f" at {self.warm_speedup:.3g} times the reference's speed" if self.warm_speedup else ""
-        if self.in_loop:
-            text += f", {self.in_loop.text()}"
+        text += f", in a loop {self.in_loop.text()}" if self.in_loop else ""
+        text += f", on the GPU alone {self.on_gpu.text()}" if self.on_gpu else ""
         if self.cache:
             text += f", {self.cache}"
         if self.roof:
             text += f", {self.roof}"
         return "; ".join([text, *(each for each in self.remarks() if but_numbers(each) not in said)])
+
+    def loop_speedup(self) -> float | None:
+        """Return the speed-up of calls in a loop, whatever the basis; None if there is none."""
+        return self.speedup if self.basis == "call" else self.in_loop and self.in_loop.speedup
+
+    def gpu_speedup(self) -> float | None:
+        """Return the speed-up on the GPU alone, whatever the basis; None if there is none."""
+        return self.speedup if self.basis == "device" else self.on_gpu and self.on_gpu.speedup
+
+    def launch_bound(self) -> str:
+        """Return the judge's note that a call waits for its launch; empty if it does not."""
+        return next((note for note in self.notes if note.startswith(LAUNCH_BOUND)), "")
 
     def remarks(self) -> list[str]:
         """Return what is said behind the numbers: why it failed, how the machine was, notes."""
@@ -290,6 +309,7 @@ class Evaluation(ResultModel):
         lines[0] += f" ({self.degenerate})" if self.degenerate else ""
         lines[0] += "".join(f" - {said}" for said in (self.fallback, "" if diagnosed else self.reason) if said)
         lines[0] += f"; robust: {self.robust}" if self.robust else ""
+        lines[0] += f"; {both}" if (both := self._both_ratios()) else ""
         lines += [f"declared shapes: {self.declared}"] if self.declared else []
         lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:
@@ -333,10 +353,21 @@ class Evaluation(ResultModel):
             lines.append(f"note: {self.note}")
         return join_lines(lines)
 
+    def _both_ratios(self) -> str:
+        """Say a launch-bound candidate's speed-ups by both clocks; empty for any other, or where one is not known."""
+        bound = [shape.launch_bound() for shape in self.shapes if shape.launch_bound()]
+        on_gpu = [ratio for shape in self.shapes if (ratio := shape.gpu_speedup())]
+        in_loop = [ratio for shape in self.shapes if (ratio := shape.loop_speedup())]
+        if not bound or self.speedup is None or not len(on_gpu) == len(in_loop) == len(self.shapes):
+            return ""
+        alone, loop = (overall_speedup(self.shapes, ratios) for ratios in (on_gpu, in_loop))
+        where = bound[0] if len(self.shapes) == 1 else f"launch-bound at {len(bound)} of {len(self.shapes)} shapes"
+        return f"{alone:.3g} times on the GPU alone, {loop:.3g} in a loop: {where}"
+
     def _shape_lines(self) -> list[str]:
         """Say each shape; what the first line has already, or a shape before it, is not said again."""
         lines: list[str] = []
-        said: set[str] = set()
+        said = {but_numbers(note) for shape in self.shapes if (note := shape.launch_bound()) in self._both_ratios()}
         for shape in self.shapes:
             first = shape.reason if shape.reason and shape.reason in self.reason else ""
             line = shape.line_text({*said, but_numbers(first)} if first else said)

@@ -16,6 +16,8 @@ DType = Literal[
     "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
 ]  # fmt: skip
 """By torch's names; of float4 an element is a byte of two codes. complex64 and the last three are inputs' alone."""
+Basis = Literal["device", "call"]
+"""What a GPU's times are: on the GPU alone, or of calls in a loop of the host's, with what launching takes."""
 Symbol = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
 
@@ -48,6 +50,8 @@ class ImportOverrides(Model):
     """required: what is wrong with inputs of another distribution than declared is incorrect."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """Whether a candidate may leave the work to torch's own kernels."""
+    basis: Basis = "device"
+    """Which time ranks: as `Problem.basis`."""
     tolerance: Literal["by type", "first release"] = "by type"
     """Of a KernelBench problem, where atol and rtol do not say it: by type, as KernelBench has it since 2025 (1e-4 for
     float32, 1e-2 for float16 and bfloat16), or 1e-2 for all types, as in its first release; each absolute and relative.
@@ -87,6 +91,8 @@ class TrialOptions(Model):
     """Operations that no right answer can do without, over the symbols: `2 * m * n * k`; a faster clock is void."""
     bytes: str | None = None
     """Bytes that every right answer must move, likewise; else the outputs' own count."""
+    basis: Basis = "device"
+    """Which time ranks: as `Problem.basis`."""
 
 
 class RegistrationOptions(TrialOptions):
@@ -178,6 +184,9 @@ class Problem(Model):
     """Operations that no right answer can do without, over the symbols; a multiply-add is two."""
     bytes: str | None = None
     """Bytes that every right answer must move; without it the outputs' own."""
+    basis: Basis = "device"
+    """Which time of a call ranks on a GPU. device: on the GPU alone, where it can be had. call: in a loop of the
+    host's, with what launching takes. On a processor both are the same; a program's time is that of its process."""
 
     degenerate: Literal["", "constant", "copy"] = ""
     """Which answer without work is right, where the problem was accepted although one is."""

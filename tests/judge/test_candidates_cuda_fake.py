@@ -502,6 +502,32 @@ def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
     assert shape["gated_samples"]["ungated"] == "the reference runs on the processor"
 
 
+def test_a_problem_may_have_the_times_of_a_loop_though_gates_can_be_had(court):
+    """The loop is interrupted then, as where there are no gates: its times are the shape's."""
+    unshared = edited("owner/shape_times.py", ("SHARING = 1.5", "SHARING = 1e9"))  # this driver's gates take their time
+    files = {**believing(), **DEAR_GATES, **unshared}
+    shape = court(on_stream(), **{**GATED, "owner_files": files, "basis": "call"}).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["basis"] == "call" and shape["candidate"] and "in_loop" not in shape, shape["notes"]
+    assert shape["candidate"]["rounds"] >= 6
+    assert shape["samples"]["separated_us"] and shape["samples"]["one_by_one_us"]
+    assert set(shape["on_gpu"]) == {"candidate"}, "the reference computes on the processor"
+    assert shape["on_gpu"]["candidate"]["rounds"] >= 7
+
+
+def test_a_loop_has_no_time_that_is_far_below_what_the_gpu_needs_behind_gates(court):
+    source = on_gates_alone("run(work);").replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
+    source = source.replace("push(stream, run, work)", "push(stream, run_slowly, work)")
+    slowly = "static void run_slowly(void *p) { usleep(20000), run(p); }\n    int launch("
+    task = {**GATED, "owner_files": {**believing(), **DEAR_GATES}, "basis": "call"}
+    verdict = court(source.replace("int launch(", slowly, 1), **task).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert verdict["shapes"][0]["candidate"] is None and verdict["speedup"] is None
+    assert "no time in a loop: calls share work there" in verdict["note"], verdict["note"]
+
+
 def test_slow_calls_are_played_seldom_where_they_are_no_times(court):
     """Else a call of seconds ends with its job's time."""
     source = on_stream().replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
@@ -568,7 +594,7 @@ def test_loops_are_doubted_where_gates_do_not_time_the_reference(court):
         if (!work_ns) work_ns = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
         run(work), work_ns(5000000, 1);
     """)
-    basis = edited("owner/gated_series.py", DEAR_GATE, (' or framework == "numpy"', ""))
+    basis = edited("owner/gated_series.py", DEAR_GATE, (' or task["framework"] == "numpy"', ""))
     files = {**believing(but="timing/serial_calls.py"), **DEAR_GATES, **basis}
     got = court(source, **{**GATED, "owner_files": files, "round_ms": 10}).verdict
 

@@ -94,24 +94,22 @@ async def register_problem(
     name: Annotated[str, Field(description="Short name, for lists.", max_length=80)],
     inputs: Annotated[
         Inputs,
-        Field(description="Tensors in the reference's order; shape has symbols or sizes.", examples=EXAMPLE_TENSORS),
+        Field(description="In the reference's order; shape has symbols or sizes.", examples=EXAMPLE_TENSORS),
     ],
     outputs: Annotated[
         Outputs,
         Field(
-            description="Tensors that the reference returns, likewise.",
+            description="What the reference returns, likewise.",
             examples=[[{"name": "y", "dtype": "float32", "shape": ["rows"]}]],
         ),
     ],
     shapes: Annotated[
         list[dict[str, int]],
-        Field(
-            description="A size for each symbol, a shape each.", examples=[[{"rows": 512, "cols": 1000}]], min_length=1
-        ),
+        Field(description="Each gives every symbol a size.", examples=[[{"rows": 512, "cols": 1000}]], min_length=1),
     ],
     rtol: Annotated[float, Field(description="Relative tolerance, such as 1e-4.", ge=0)],
     atol: Annotated[float, Field(description="Absolute tolerance, such as 1e-6.", ge=0)],
-    reference: Annotated[str | None, Field(description="Python text, NumPy or torch: def reference(x).")] = None,
+    reference: Annotated[str | None, Field(description="Python, NumPy or torch: def reference(x).")] = None,
     reference_path: Annotated[str | None, Field(description="Or its file on this machine.")] = None,
     trials: Annotated[
         Trials,
@@ -122,9 +120,9 @@ async def register_problem(
     ] = None,
     host: Host = None,
 ) -> ProblemInfo:
-    """Register a problem: a Python reference, tensors, shapes, tolerance.
+    """Register a reference with tensors, shapes, tolerance.
 
-    Refused if the reference fails, or trivial answers (zeros, copy, mean) pass. Returns problem_id and launcher.
+    Refused if it fails, or trivial answers (zeros, copy, mean) pass. Returns problem_id, launcher.
     """
     text = await sources.reference(reference, reference_path)
     return await registry.register(

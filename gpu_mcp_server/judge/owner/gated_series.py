@@ -159,10 +159,12 @@ class GatedSeries:
         text += "stream of your own into the given one"
         return text % (median(self.isolated.samples_s) * 1e6, device_us)
 
-    def is_basis(self, framework: str) -> bool:
+    def is_basis(self, task: Dict[str, Any]) -> bool:
         """Say whether these are the shape's times: a reference of the same GPU must be timed so too."""
+        if self.series is None or task.get("basis") == "call":
+            return False
         # A ratio needs both sides on one clock; a processor's reference never had a GPU clock to share.
-        return self.series is not None and (not self.gated.ungated or framework == "numpy")
+        return not self.gated.ungated or task["framework"] == "numpy"
 
     def doubt(self) -> str:
         """Say why the time is not confirmed; empty if it is."""

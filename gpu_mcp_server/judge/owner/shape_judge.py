@@ -305,7 +305,7 @@ class Shape:
 
     def _is_gated(self) -> bool:
         """Say whether the shape's times are those on the GPU alone."""
-        return self.gated is not None and self.gated.is_basis(self.task["framework"])
+        return self.gated is not None and self.gated.is_basis(self.task)
 
     def _touched(self) -> int:
         """Return bytes of one call's inputs and outputs."""

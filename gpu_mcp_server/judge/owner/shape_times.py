@@ -7,7 +7,7 @@ from ..numerics.stats import half_width, median_interval, speedup, timing, wide
 from ..timing.judging_setup import JudgingSetup
 from ..timing.machine_state import summary
 from ..timing.rounds import Round
-from ..timing.series import Series
+from ..timing.series import ALLOWED, Series
 from ..timing.time_floor import floor_of, hold_against_floor
 from ..verdicts import duration, megabytes
 from .gated_series import GatedSeries
@@ -38,6 +38,15 @@ def short_round(played: Round, calls: int, wanted_s: float, spread_s: float, mad
     return text % (played.candidate_s * 1e3, wanted_s * 1e3, why, 100 * spread_s / played.candidate_s)
 
 
+def _doubt_loop(loop: Dict[str, Any], alone: Dict[str, Any]) -> str:
+    """Say that a loop is quicker than the GPU alone, by more than two clocks may differ; empty if it is not."""
+    if not alone or alone["candidate"]["median_us"] <= (1 + ALLOWED) * loop["candidate"]["median_us"]:
+        return ""
+    text = "a call takes %.4g us in a loop and %.4g us on the GPU alone: calls may share work in the loop, or find "
+    text += "their data in the cache"
+    return text % (loop["candidate"]["median_us"], alone["candidate"]["median_us"])
+
+
 class ShapeTimes:
     """Adds the times of series to a shape's result, and to its notes what makes them less sure."""
 
@@ -54,7 +63,8 @@ class ShapeTimes:
         """Add the times of cold rounds, and the speed-up where they are times of a call's.
 
         Those on the GPU alone are the shape's where they were to be had; those of calls in a loop of the host's stand
-        beside them. Where the reference's calls could not be launched behind gates, the loop's are the shape's.
+        beside them. It is the other way round where the problem's basis is `call`, or the reference's calls could not
+        be launched behind gates.
         """
         candidate, reference = series.samples_us()
         states = [played.state for played in series.played]
@@ -74,10 +84,10 @@ class ShapeTimes:
         alone = gated.result() if gated is not None else {}
         if gated is not None:
             result["gated_samples"] = gated.samples()
-        if gated is not None and gated.is_basis(self.task["framework"]):
+        if gated is not None and gated.is_basis(self.task):
             self._add_gated(series, result, loop, alone)
         else:
-            self._add_loop(series, result, loop, gated)
+            self._add_loop(series, result, loop, gated, alone)
 
     def _add_gated(self, series: Series, result: Dict[str, Any], loop: Dict[str, Any], alone: Dict[str, Any]) -> None:
         """Take the times on the GPU alone; say so where the launch and not the GPU takes most of a call."""
@@ -87,32 +97,44 @@ class ShapeTimes:
         self.notes.update(dict.fromkeys(filter(None, [wide(result["half_width"])])))
         if self.is_too_short(series):
             return
+        if self._is_loops_own(loop, alone):
+            result["in_loop"] = loop
+
+    def _is_loops_own(self, loop: Dict[str, Any], alone: Dict[str, Any]) -> bool:
+        """Say whether the loop's mean can be a call's time, by that on the GPU alone; note what both say together."""
         device_us, call_us = (times["candidate"]["median_us"] for times in (alone, loop))
         if device_us > SHARING * call_us:
             # Work that one call did for others: the loop's mean is no call's time, and is not shown as one.
             text = "no time in a loop: calls share work there (%.4g us each, on the GPU alone %.4g us)"
             self.notes[text % (call_us, device_us)] = None
-            return
-        result["in_loop"] = loop
+            return False
         # A faster kernel would not help such a call; the note points at launch overhead instead.
         if call_us > LAUNCH_BOUND * device_us:
             self.notes["launch-bound: the GPU is busy %.3g of %.3g us a call" % (device_us, call_us)] = None
+        return True
 
     def _add_loop(
-        self, series: Series, result: Dict[str, Any], loop: Dict[str, Any], gated: Optional[GatedSeries]
+        self,
+        series: Series,
+        result: Dict[str, Any],
+        loop: Dict[str, Any],
+        gated: Optional[GatedSeries],
+        alone: Dict[str, Any],
     ) -> None:
         """Take the times of calls in a loop of the host's."""
         result.update(candidate=loop["candidate"], reference=loop["reference"], basis="call")
         result["half_width"] = half_width(series.samples_us()[0])
         result["stopped_by"] = series.stopped_by
-        if self.has_no_time(series):
+        if self.has_no_time(series) or (alone and not self._is_loops_own(loop, alone)):
             result["candidate"] = None
             return
         result["unconfirmable"] = series.unconfirmable()
+        if alone:
+            result["on_gpu"] = {name: alone[name] for name in ("candidate", "reference", *SPEEDUP) if name in alone}
         if gated is not None:
-            result["unconfirmable"] = gated.doubt() or result["unconfirmable"]
-            if gated.series is not None:
-                self.notes["not timed on the GPU alone: %s" % gated.gated.ungated] = None
+            result["unconfirmable"] = gated.doubt() or _doubt_loop(loop, alone) or result["unconfirmable"]
+            if alone and gated.gated.ungated and self.task["framework"] != "numpy":
+                self.notes["the reference was not timed on the GPU alone: %s" % gated.gated.ungated] = None
         result.update({name: loop[name] for name in SPEEDUP})
         self._doubt(result, series.exposed_s)
         clock_us = self.costs["candidate"].low_s * 1e6

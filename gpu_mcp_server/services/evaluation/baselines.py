@@ -260,9 +260,8 @@ def speedups_of_one_basis(one: ShapeVerdict, other: ShapeVerdict) -> tuple[float
     """Return both speed-ups as they are where both are on the GPU alone or both in a loop, else both in a loop."""
     if one.basis == other.basis:
         return one.speedup, other.speedup
-    first, second = (each.in_loop.speedup if each.in_loop else each.speedup for each in (one, other))
-    known = all(each.in_loop or each.basis == "call" for each in (one, other))
-    return (first, second) if known else (None, None)
+    first, second = one.loop_speedup(), other.loop_speedup()
+    return (first, second) if first and second else (None, None)
 
 
 def _key(problem: Problem, probe: HostProbe, device: str) -> str:

@@ -299,6 +299,7 @@ def _task(
         "seed": secrets.token_hex(32),
         "cache": timing.cache,
         "gated": device == "cuda",
+        "basis": problem.basis,
         "half_width": timing.half_width or effort.half_width,
         "budget_s": effort.budget_s,
         "overhead_s": effort.overhead_s,

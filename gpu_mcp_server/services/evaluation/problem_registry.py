@@ -87,6 +87,7 @@ class Registry:
         backward: bool = False,
         flops: str | None = None,
         bytes: str | None = None,
+        basis: str = "device",
         accept_degenerate: bool = False,
         host: str | None = None,
         progress: Progress | None = None,
@@ -104,7 +105,7 @@ class Registry:
         problem = Problems.make_problem(
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
             fixed_shapes, distributions, precision, libraries, backward, flops, bytes,
-            robust=robust,
+            robust=robust, basis=basis,
         )  # fmt: skip
         return await self.keep(problem, accept_degenerate=accept_degenerate, host=host, progress=progress)
 

@@ -24,6 +24,7 @@ LATER = (
     "backward",
     "flops",
     "bytes",
+    "basis",
     "degenerate",
     "state",
     "constants",

@@ -142,6 +142,7 @@ class Problems:
         bytes: str | None = None,
         implementations: Mapping[str, Implementation] | None = None,
         robust: str = "reported",
+        basis: str = "device",
     ) -> Problem:
         """Check what was given and name it by its content; nothing is run.
 
@@ -172,6 +173,7 @@ class Problems:
             "backward": forward if backward else 0,
             "flops": flops,
             "bytes": bytes,
+            "basis": basis,
             "implementations": dict(implementations or {}),
         }
         draft = _drafted(content)
@@ -268,6 +270,7 @@ def _conditions(problem: Problem) -> list[str]:
     said += ["no fall-back to libraries"] if problem.libraries == "forbidden" else []
     said += ["right with every distribution, not the declared one alone"] if problem.robust == "required" else []
     said += ["strict precision"] if problem.precision == "strict" else []
+    said += ["a GPU's time is that of a call in a loop, with launching"] if problem.basis == "call" else []
     said += [f"at least {problem.flops} operations"] if problem.flops else []
     return [*said, f"at least {problem.bytes} bytes moved"] if problem.bytes else said
 

@@ -249,7 +249,7 @@ def test_long_calls_are_played_no_more_often_than_it_takes(stalls_s, played):
 def test_beside_gates_the_loop_has_as_few_calls_as_its_clock_can_tell():
     """Its times stand beside others, and a round of 10 ms took gigabytes; that it is short is no note then."""
     shape = Calls(0.01 * MILLISECOND, 0.4 * MILLISECOND, 1000, 4000)
-    shape.task["framework"], shape.gated = "torch", SimpleNamespace(is_basis=lambda framework: True)
+    shape.task["framework"], shape.gated = "torch", SimpleNamespace(is_basis=lambda task: True)
     shape._shorten_rounds()
 
     assert shape.sets() == 256  # of 2.56 ms; asked are 1.5 times the 1.6 ms that can be told

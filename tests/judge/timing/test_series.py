@@ -56,18 +56,35 @@ def test_one_round_that_takes_much_longer_than_all_may_is_enough():
 class Alone:
     """Times behind gates, of as many microseconds a call as a test says."""
 
-    def __init__(self, call_us: float) -> None:
-        self.call_us = call_us
+    def __init__(self, call_us: float, doubted: str = "") -> None:
+        self.call_us, self.doubted, self.gated = call_us, doubted, SimpleNamespace(ungated="")
 
-    def is_basis(self, framework: str) -> bool:
-        return framework == "torch"
+    def is_basis(self, task: dict[str, Any]) -> bool:
+        return "basis" not in task
+
+    def doubt(self) -> str:
+        return self.doubted
 
     def samples(self) -> dict[str, Any]:
         return {"candidate_us": [self.call_us] * 5, "empty_us": {"candidate": 5.0}, "calls_per_round": 10}
 
     def result(self) -> dict[str, Any]:
         times = {"candidate": {"median_us": self.call_us}, "reference": {"median_us": 2 * self.call_us}}
-        return {**times, "half_width": 0.001, "unconfirmable": "", "stopped_by": "rounds"}
+        return {**times, "half_width": 0.001, "unconfirmable": "", "stopped_by": "rounds", "speedup": 2.0}
+
+
+def times_beside(alone: Alone, **task: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return the result of calls of 100 us in a loop beside those behind gates, and the notes on both."""
+    notes: dict[str, None] = {}
+    result: dict[str, Any] = {}
+    one = device.Device()
+    one.label = "a GPU without a data sheet"
+    setup = SimpleNamespace(
+        task={"framework": "torch", **task}, device=one, costs={"candidate": clock_overhead.NO_COST}
+    )
+    times = ShapeTimes(cast("Any", setup), 0, notes)
+    times.add(played(lambda count: 1e-3), result, {}, cast("Any", alone))
+    return result, [each for each in notes if "loop" in each or "launch" in each]
 
 
 @pytest.mark.parametrize(
@@ -79,17 +96,38 @@ class Alone:
     ],
 )
 def test_calls_that_are_faster_in_a_loop_than_the_gpu_can_be_have_no_time_in_a_loop(alone_us, note):
-    notes: dict[str, None] = {}
-    result: dict[str, Any] = {}
-    one = device.Device()
-    one.label = "a GPU without a data sheet"
-    setup = SimpleNamespace(task={"framework": "torch"}, device=one, costs={"candidate": clock_overhead.NO_COST})
-    times = ShapeTimes(cast("Any", setup), 0, notes)
+    result, notes = times_beside(Alone(alone_us))
 
-    times.add(played(lambda count: 1e-3), result, {}, cast("Any", Alone(alone_us)))
     assert result["candidate"]["median_us"] == alone_us
     assert ("in_loop" in result) is (alone_us < 1000)
-    assert [each for each in notes if "loop" in each or "launch" in each] == [note] * bool(note)
+    assert notes == [note] * bool(note)
+
+
+@pytest.mark.parametrize(
+    ("alone_us", "note", "doubt"),
+    [
+        (94.0, "", ""),
+        (109.0, "", ""),
+        (30.0, "launch-bound: the GPU is busy 30 of 100 us a call", ""),
+        (120.0, "", "a call takes 100 us in a loop and 120 us on the GPU alone: "),
+    ],
+)
+def test_a_loop_whose_time_ranks_has_the_gpu_s_beside_it_and_is_doubted_where_it_is_less(alone_us, note, doubt):
+    result, notes = times_beside(Alone(alone_us), basis="call")
+
+    assert (result["basis"], result["candidate"]["median_us"], result["speedup"]) == ("call", 100, 1)
+    assert (result["on_gpu"]["candidate"]["median_us"], result["on_gpu"]["speedup"]) == (alone_us, 2)
+    assert notes == [note] * bool(note) and "in_loop" not in result
+    assert result["unconfirmable"].startswith(doubt) and bool(result["unconfirmable"]) == bool(doubt)
+
+
+def test_a_loop_whose_time_ranks_is_doubted_as_gates_are_and_has_none_far_below_the_gpu_s():
+    result, _ = times_beside(Alone(94.0, "calls share work"), basis="call")
+    assert result["candidate"]["median_us"] == 100 and result["unconfirmable"] == "calls share work"
+
+    result, notes = times_beside(Alone(160.0), basis="call")
+    assert result["candidate"] is None and "speedup" not in result
+    assert notes == ["no time in a loop: calls share work there (100 us each, on the GPU alone 160 us)"]
 
 
 class Slow(device.Device):

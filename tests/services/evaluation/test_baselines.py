@@ -7,8 +7,8 @@ import pytest
 
 from gpu_mcp_server.models.evaluation import (
     Baseline,
+    ClockTimes,
     Evaluation,
-    LoopTimes,
     ShapeVerdict,
     Timing,
     TimingOptions,
@@ -194,7 +194,7 @@ def test_without_a_time_at_every_shape_there_is_no_overall_speedup_and_a_failure
 def test_times_on_the_gpu_alone_are_not_compared_with_those_of_a_loop():
     """torch.compile's calls may wait for the GPU, so that they are timed in a loop while the candidate's are not."""
     timing = Timing(median_us=10, low_us=9, high_us=11, rounds=7, calls_per_round=40)
-    loop = LoopTimes(candidate=timing, reference=timing, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+    loop = ClockTimes(candidate=timing, reference=timing, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
     compiled = ShapeVerdict(dims={"n": 1}, verdict="correct", candidate=timing, speedup=4.0)
     alone = compiled.model_copy(update={"basis": "device", "speedup": 6.0, "in_loop": loop})
 

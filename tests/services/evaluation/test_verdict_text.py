@@ -1,12 +1,14 @@
 """A verdict in words: the decisive lines first, each thing once, little enough to read every round."""
 
 import re
-from typing import Any
+from typing import Any, Literal
+
+import pytest
 
 from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.attempt import Attempt, AttemptList
 from gpu_mcp_server.models.build import Diagnostic
-from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Timing
+from gpu_mcp_server.models.evaluation import ClockTimes, Evaluation, ShapeVerdict, Timing
 from gpu_mcp_server.models.profile import ProfileResult
 from gpu_mcp_server.services.evaluation.judge_results import _queue
 
@@ -32,6 +34,41 @@ def test_the_first_line_says_what_correct_covers_and_whether_it_is_robust():
     text = Evaluation(status="judged", verdict="correct", covers=covers, robust=robust, **OF).summary()
 
     assert text.splitlines()[0] == f"verdict: correct for {covers}; robust: {robust}"
+
+
+def two_clocks(basis: Literal["device", "call"], note: str, rows: int = 8) -> ShapeVerdict:
+    """Return a shape with a speed-up of 1.3 on the GPU alone and of 0.74 in a loop."""
+    shape = timed(rows, 1).model_copy(update={"basis": basis, "notes": [note] if note else []})
+    times: Any = {"candidate": shape.candidate, "reference": shape.reference, "speedup_low": 0.7, "speedup_high": 1.4}
+    if basis == "device":
+        return shape.model_copy(update={"speedup": 1.3, "in_loop": ClockTimes(speedup=0.74, **times)})
+    return shape.model_copy(update={"speedup": 0.74, "on_gpu": ClockTimes(speedup=1.3, **times)})
+
+
+@pytest.mark.parametrize(("basis", "speedup"), [("device", 1.3), ("call", 0.74)])
+def test_the_first_line_has_both_ratios_of_a_candidate_that_waits_for_its_launches(basis, speedup):
+    note = "launch-bound: the GPU is busy 7 of 14.3 us a call"
+    found = Evaluation(status="judged", verdict="correct", speedup=speedup, shapes=[two_clocks(basis, note)], **OF)
+    text = found.summary()
+
+    assert text.splitlines()[0] == f"verdict: correct; 1.3 times on the GPU alone, 0.74 in a loop: {note}"
+    assert text.count("launch-bound") == 1
+    assert ("in a loop 2.91 ms" if basis == "device" else "on the GPU alone 2.91 ms") in text
+    both = [two_clocks(basis, note), two_clocks(basis, "", 16)]
+    text = found.model_copy(update={"shapes": both}).summary()
+    assert text.splitlines()[0].endswith("0.74 in a loop: launch-bound at 1 of 2 shapes") and text.count(note) == 1
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(two_clocks("device", ""), id="busy"),
+        pytest.param(two_clocks("call", "launch-bound: it is").model_copy(update={"on_gpu": None}), id="one ratio"),
+    ],
+)
+def test_the_first_line_has_no_ratios_where_launches_are_no_matter_or_one_is_not_known(shape):
+    found = Evaluation(status="judged", verdict="correct", speedup=1.3, shapes=[shape], **OF)
+    assert found.summary().splitlines()[0] == "verdict: correct"
 
 
 def test_the_second_line_says_which_declared_shapes_pass_and_which_fail():

@@ -278,6 +278,7 @@ LATER: list[dict[str, Any]] = [
     {"fixed_shapes": True},
     {"distributions": "declared"},
     {"precision": "strict"},
+    {"basis": "call"},
 ]
 
 
@@ -302,6 +303,13 @@ def test_a_constraint_that_is_none_or_is_broken_is_refused(constraint: str, says
 def test_constraints_are_said_with_the_problem():
     problem = softmax(constraints=["cols  <=  4096", "rows<=cols", "rows != 7"], fixed_shapes=True)
     assert "conditions: cols <= 4096; rows<=cols; rows != 7; no hidden shapes" in Problems.info(problem).summary()
+
+
+def test_the_time_that_ranks_is_said_with_the_problem_where_it_is_not_the_usual_one():
+    said = "conditions: a GPU's time is that of a call in a loop, with launching"
+    assert said in Problems.info(softmax(basis="call")).summary() and said not in Problems.info(softmax()).summary()
+    with pytest.raises(BadRequest, match="basis: Input should be 'device' or 'call'"):
+        softmax(basis="kernelbench")
 
 
 def test_a_problem_with_gradients_has_cotangents_and_gradients_and_its_function_takes_neither():

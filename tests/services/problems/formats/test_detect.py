@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
+from gpu_mcp_server.models.problem import ImportOverrides
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
+from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
 from gpu_mcp_server.services.problems.problem_table import Problems
 from tests.laboratory import PROBLEM, client_of
 
@@ -46,6 +48,17 @@ async def test_the_same_problem_has_the_same_hash_by_file_and_by_arguments():
     given = problem.model_dump(include={*inspect.signature(Problems.make_problem).parameters})
 
     assert Problems.make_problem(**given).problem_id == problem.problem_id
+
+
+async def test_which_time_ranks_is_wished_of_a_suite_s_problem_and_said_in_a_file_of_our_own():
+    file = f"reference = '''{REFERENCE}'''\n{TOML}basis = 'call'\n"
+    model = "class Model: ...\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n"
+    wish = ImportOverrides(basis="call")
+
+    assert (await read_problem(ProblemSource("", file))).basis == "call"
+    assert (await read_problem(ProblemSource("m.py", model, wish=wish))).basis == "call"
+    assert (await read_problem(ProblemSource("m.py", model))).basis == "device"
+    assert torch_problem("torch.sin", [[8]], "float32", wish).basis == "call"
 
 
 async def test_library_and_function_of_our_own_file_are_read_from_its_reference_as_by_arguments():
