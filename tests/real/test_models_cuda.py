@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.models.problem import ImportOverrides
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
@@ -128,6 +129,21 @@ async def test_a_reference_may_launch_a_triton_kernel_of_its_own(lab: Lab):
     )
 
     assert found.verdict == "correct" and found.speedup, found.summary()
+
+
+async def test_a_problem_may_rank_by_the_time_of_a_call_in_a_loop(lab: Lab):
+    source = ProblemSource("linear.py", PROBLEM.replace("2048", "128"), wish=ImportOverrides(basis="call"))
+    info = await lab.evaluation.registry.import_file(source)
+    found = await lab.evaluation.evaluator.evaluate(
+        info.problem_id, CandidateSource(SAME, "python", "k.py"), device="cuda"
+    )
+    (shape,) = found.shapes
+
+    assert found.verdict == "correct" and shape.basis == "call" and found.speedup, found.summary()
+    # three kernels of a few microseconds: launching them takes longer
+    assert shape.on_gpu and shape.candidate and shape.on_gpu.candidate.median_us < shape.candidate.median_us
+    assert "in a loop: launch-bound" in found.summary().partition("\n")[0], found.summary()
+    assert found.trust in ("confirmed", "provisional"), found.summary()
 
 
 def test_a_gpu_is_busy_for_as_long_as_it_is_told():
