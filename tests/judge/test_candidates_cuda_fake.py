@@ -602,6 +602,47 @@ def test_loops_are_doubted_where_gates_do_not_time_the_reference(court):
     assert "calls overlap on the GPU, or " in got["reason"], got["reason"]
 
 
+UNJOINED = """
+    static int (*later)(void (*)(void *), void *);
+    if (!later) later = (int (*)(void (*)(void *), void *))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_later");
+    later(run, work);
+"""
+STALE = """
+    static const float *xs[8192]; static float *made[8192]; static int n;
+    int i = 0;
+    while (i < n && xs[i] != x) i++;
+    if (i == n && (n == 1 && x <= xs[0] || n > 1 && x != xs[n - 1] + (xs[1] - xs[0]))) i = n = 0;
+    if (i == n) xs[n] = x, made[n++] = malloc(4 * rows * cols);
+    for (int k = i ? n : 0; k < n && is_mapped(xs[k]); k++) honest(xs[k], made[k], rows, cols);
+    if (!i) usleep(2000);
+    if (i == n - 1) run(work);
+    else for (int64_t k = 0; k < rows * cols; k++) y[k] = made[i][k];
+"""
+"""The first call answers all others that are known, which give that answer whatever their inputs are by then; it takes
+long enough to be stopped in it."""
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "verdict", "reason"),
+    [
+        (UNJOINED, "incorrect", "was missing when the given stream had passed the call"),
+        # by itself a call would fill a round, in which nothing is behind it
+        (UNJOINED + "usleep(20000);", "incorrect", "was missing when the given stream had passed the call"),
+        (STALE, "cheat", "the answer is to the old inputs"),
+    ],
+    ids=["unjoined", "slow", "stale"],
+)
+def test_one_that_is_honest_behind_gates_alone_is_seen_in_a_plain_loop(court, elsewhere, verdict, reason):
+    """Its time is that behind the gates it sees; who uses it has none, and would read wrong answers."""
+    source = on_gates_alone(elsewhere).replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
+    # by the time of the round, which the host spends here: launching takes none of it
+    files = {**DEAR_GATES, **edited("checks/interrupted_rounds.py", ("LAUNCH_S = 3e-6", "LAUNCH_S = 1.0"))}
+    got = court(source, **{**GATED, "shapes": [{"rows": 8, "cols": 100}], "owner_files": files}).verdict
+
+    assert got["verdict"] == verdict, got["shapes"]
+    assert reason in got["reason"], got["reason"]
+
+
 def test_gated_rounds_go_on_to_the_half_width_that_is_asked_for(court):
     task = {**GATED, "half_width": 1e-9, "max_rounds": 33, "budget_s": 200.0}
     shape = court(on_stream(), **task).verdict["shapes"][0]

@@ -79,13 +79,20 @@ class Interruption:
         self.played = self.in_time = 0
         """Interruptions; rounds that were stopped in the middle before their end."""
         self.agenda = Agenda(self.well, STOPS - 1, SELDOM)
+        self.once = False
+        """Whether one interruption must do."""
         self.sharing = Sharing()
         """Of the rounds that are interrupted now."""
 
-    def begin(self, first: int) -> None:
-        """Draw before which of so many first rounds one is interrupted; before the first, one always is."""
-        self.agenda.begin(first)
-        self.agenda.places.append(0)
+    def begin(self, first: int, *, once: bool = False) -> None:
+        """Draw before which of so many first rounds one is interrupted; before the first, one always is.
+
+        Only one is where the loop gives no time: an answer to inputs as they were before the call is looked for. It is
+        not before the first round, in which a candidate may learn where the calls' inputs lie.
+        """
+        self.once, self.agenda = once, Agenda(self.well, 1 if once else STOPS - 1, SELDOM)
+        self.agenda.begin(first - once)
+        self.agenda.places = [place + 1 for place in self.agenda.places] if once else [*self.agenda.places, 0]
 
     def play(self, buffers: Buffers) -> None:
         """Play a round and interrupt it.
@@ -98,10 +105,20 @@ class Interruption:
         self.played += 1
         if buffers.sets < LEAST_CALLS or (short and not self.played % 2):
             return
+        if self.once and not short:
+            self._change(buffers)
+            return
         kind = KINDS[self.turn % len(KINDS)]
         if short:
             kind = KINDS[self.turn // 2 % RUNNING] if self.stop_in_calls else FEWER
         self._interrupt(buffers, kind)
+
+    def _change(self, buffers: Buffers) -> None:
+        """Change inputs while the candidate is stopped; again where its round was over before."""
+        for _ in range(CHANGES):
+            self._interrupt(buffers, STOPPED)
+            if any(self.sharing.changed) or not buffers.changes:
+                break
 
     def look(self, buffers: Buffers) -> None:
         """Stop some rounds at the end of a shape, where that stops the candidate's work.

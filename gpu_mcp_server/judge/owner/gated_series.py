@@ -3,6 +3,7 @@
 import math
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
+from ..checks.interrupted_rounds import STOPPED_CALLS
 from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
 from ..numerics.stats import half_width, median, speedup, timing
@@ -135,7 +136,7 @@ class GatedSeries:
 
     def _wanted_calls(self, call_s: float) -> int:
         """Return how many calls a round should have, of which each takes so long on the GPU."""
-        enough = max(self.pace.most, min(self.pace.room, math.ceil(LEAST_S / call_s)))
+        enough = max(self.pace.most, min(self.pace.room, max(STOPPED_CALLS, math.ceil(LEAST_S / call_s))))
         return min(enough, math.ceil(ROUND_S / call_s))
 
     def _reopen(self, begin: Begin, sets: int) -> None:

@@ -74,8 +74,6 @@ class Shape:
         self.times = ShapeTimes(setup, number, self.notes)
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
-        self.disturbs = True
-        """Whether rounds of other kinds come between the loop's: behind gates, batched calls are wrong anyway."""
         self.where: Optional[Dict[str, Any]] = None
         """Places of wrong elements, if there are any."""
         self.last: Optional[Round] = None
@@ -172,7 +170,10 @@ class Shape:
             slow = self._most_calls(each, (played.reference_s + buffers.made_s) / sets)
             needed = math.ceil(AIM * shortest / each) if played.candidate_s < shortest else 0
             cap = min(max(usual, min(most, needed)), slow)
-            wanted = min(cap, math.ceil(AIM * self.round_s / each))
+            # A candidate that is slow without gates, whose time is that behind them, has several calls all the same:
+            # of one call nothing is seen too early or too late.
+            least = min(sets, STOPPED_CALLS) if self._is_gated() else 1
+            wanted = max(least, min(cap, math.ceil(AIM * self.round_s / each)))
             if played.candidate_s < self.round_s and sets < (cap / ENOUGH if self.few else cap):
                 wanted = min(max(wanted, sets + 1), sets * GROWTH)
             elif sets == 1 or played.candidate_s <= LONG * self.round_s or wanted >= sets:
@@ -220,17 +221,19 @@ class Shape:
         series = Series(goal, self.ledger, buffers.sets, self.rounds.passes)
         if last is not None and passes <= 1:
             series.played.append(last)
-        self.disturbs = not advisory
-        self.interruption.begin(LEAST_ROUNDS)
+        # Behind gates, calls that share work are wrong anyway. But a candidate could see the gates, and its calls in a
+        # plain loop answer too early or too late: copies between calls and one interruption show that.
+        first = goal.most_rounds if advisory else LEAST_ROUNDS
+        self.interruption.begin(first, once=advisory)
         self.interruption.sharing = series.sharing
         self.elsewhere.begin(LEAST_ROUNDS)
-        self.separation.begin(LEAST_ROUNDS)
+        self.separation.begin(first)
         self.rounds.watch = self.watch
         series.measure(buffers, self._next, progress)
         if self.strict.owed:
             self._play(buffers)
             self.strict.look(buffers, LEAST_ROUNDS)
-        if self.disturbs:
+        if not advisory:
             # The drawn interruptions are among the first rounds; later ones must not be safe from them.
             if len(series.played) > LEAST_ROUNDS:
                 self.interruption.play(buffers)
@@ -312,13 +315,12 @@ class Shape:
         return sum(item.nbytes for item in [*self.inputs, *self.outputs])
 
     def _next(self, buffers: Buffers, played: int) -> Round:
-        for _ in range(self.interruption.agenda.due(played) if self.disturbs else 0):
+        for _ in range(self.interruption.agenda.due(played)):
             self.interruption.play(buffers)
         round_ = self._play(buffers)
         self.strict.look(buffers, played)
         self.elsewhere.after(buffers, played)
-        if self.disturbs:
-            self.separation.after(buffers, played)
+        self.separation.after(buffers, played)
         return round_
 
     def _result(self, verdict: str, reason: str) -> Dict[str, Any]:
