@@ -7,7 +7,10 @@ from ..numerics.tensors import FLOATS
 
 torch: Any = importlib.import_module("torch")
 modes: Any = importlib.import_module("torch.overrides")
+dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
 
+REFUSE_ADDRESS: Any = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
+"""Has a tensor's memory refuse its address, as that of torch's own fake tensors does; None in an older torch."""
 DRAWN = {"rand": "uniform", "randn": "normal", "zeros": "zeros"}
 """Functions whose tensors the owner draws itself, and from which distribution."""
 ONLY_TYPE = ("to", "half", "bfloat16", "float", "double", "cuda", "cpu", "contiguous", "requires_grad_")
@@ -50,20 +53,24 @@ def tensors_in(*found: Any) -> List[Any]:
     return seen
 
 
-class MetaAddresses(modes.TorchFunctionMode):
-    """Refuses the address of a tensor without data: torch says 0, and a kernel that reads there ends the context."""
+class MetaAddresses(dispatch.TorchDispatchMode):
+    """Has torch refuse the address of a tensor without data, which is 0: a kernel that reads there ends the context.
 
-    def __torch_function__(
+    The tensor's memory knows that, whoever asks: a launch of a Triton kernel, in an operator of the problem's own, in a
+    backward pass or on another thread, where no mode of this one is seen.
+    """
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(
         self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
     ) -> Any:
-        """Call a function of torch.
-
-        Raises:
-            ValueError: If it asks for the address of a tensor without data, as a launch of a Triton kernel does.
-        """
-        if getattr(func, "__name__", "") == "data_ptr" and args[0].is_meta:
-            raise ValueError("a tensor without data has no address")
-        return func(*args, **(kwargs or {}))
+        """Call an operator of torch."""
+        result = func(*args, **(kwargs or {}))
+        for each in tensors_in(*args, result):
+            if each.is_meta and REFUSE_ADDRESS is not None:
+                REFUSE_ADDRESS(each)
+        return result
 
 
 class Recorder(modes.TorchFunctionMode):

@@ -58,17 +58,50 @@ BY_ADDRESS = """
 import ctypes
 import torch
 
+def copied(x):
+    y = torch.empty_like(x)
+    ctypes.memmove(y.data_ptr(), x.data_ptr(), x.numel() * 4)
+    return y
+
+HOW
+
 class Model(torch.nn.Module):
     def forward(self, x):
-        y = torch.empty_like(x)
-        ctypes.memmove(y.data_ptr(), x.data_ptr(), x.numel() * 4)
-        return torch.sin(y)
+        return torch.sin(run(x))
 
 def get_inputs():
     return [torch.randn(16, 32)]
 
 def get_init_inputs():
     return []
+"""
+AS_IT_IS = "run = copied"
+OF_ITS_MEMORY = """
+def run(x):
+    y = torch.empty_like(x)
+    ctypes.memmove(y.untyped_storage().data_ptr(), x.untyped_storage().data_ptr(), x.numel() * 4)
+    return y
+"""
+AS_OPERATOR = """
+library = torch.library.Library("by_address", "FRAGMENT")
+if not hasattr(torch.ops.by_address, "copied"):
+    library.define("copied(Tensor x) -> Tensor")
+    library.impl("copied", copied, "CompositeExplicitAutograd")
+run = torch.ops.by_address.copied
+"""
+IN_A_BACKWARD_PASS = """
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+    @staticmethod
+    def backward(ctx, gradient):
+        return copied(2 * gradient)
+
+def run(x):
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        return x * torch.autograd.grad(Doubled.apply(leaf).sum(), leaf)[0]
 """
 MASKED = """
 import torch
@@ -311,9 +344,11 @@ async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(
 
 
 @needs_torch
-async def test_a_model_that_works_by_addresses_is_described_by_a_real_call(lab: Lab):
-    info = await lab.evaluation.registry.import_file(ProblemSource("by_address.py", BY_ADDRESS))
-    same = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(BY_ADDRESS), timing=UNTIMED)
+@pytest.mark.parametrize("how", [AS_IT_IS, OF_ITS_MEMORY, AS_OPERATOR, IN_A_BACKWARD_PASS])
+async def test_a_model_that_works_by_addresses_is_described_by_a_real_call(lab: Lab, how: str):
+    source = BY_ADDRESS.replace("HOW", how)
+    info = await lab.evaluation.registry.import_file(ProblemSource("by_address.py", source))
+    same = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(source), timing=UNTIMED)
 
     assert "shapes of the outputs come from a real call" in info.notes
     assert same.verdict == "correct", same.reason
