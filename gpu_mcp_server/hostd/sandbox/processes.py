@@ -136,6 +136,8 @@ def stands_still(pid: int) -> bool:
             with open("/proc/%d/task/%s/stat" % (pid, task), "rb") as text:
                 if text.read().rpartition(b")")[2].split()[0].decode("ascii") not in STILL:
                     return False  # of a process with many threads the others need not be read
+    except (FileNotFoundError, ProcessLookupError):
+        return not os.path.exists("/proc/%d" % pid)  # a thread that ended meanwhile has run, and so may others
     except (OSError, IndexError):
         pass
     return True

@@ -130,6 +130,13 @@ def test_a_process_that_is_gone_stands_still():
     assert processes.stop(2**22 - 1)
 
 
+def test_a_process_does_not_stand_still_whose_thread_ended_before_it_was_looked_at(monkeypatch):
+    """Its first thread may have ended, and each further one end as it starts the next."""
+    ended = str(2**22 - 1)
+    monkeypatch.setattr(os, "listdir", lambda _: [ended])
+    assert not processes.stands_still(os.getpid())
+
+
 @pytest.mark.parametrize("state", ["R", "S", "D"])
 def test_a_thread_that_may_run_is_not_still(state):
     assert state not in processes.STILL
