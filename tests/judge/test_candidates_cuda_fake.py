@@ -481,9 +481,10 @@ def on_stream(whole_batch: bool = False) -> str:
 
 
 DEAR_GATE = ("SHARED, GATE_S = 0.1, 6e-6", "SHARED, GATE_S = 0.1, 6e-3")
+DEAR_SERIES = DEAR_GATE, ("BUDGET_S = 1.5", "BUDGET_S = 60.0"), ("ROUNDS = 30", "ROUNDS = 9")
 DEAR_GATES = {  # as each is a process of this driver's
     **edited("timing/gated_rounds.py", ("EMPTY_S = 10e-6", "EMPTY_S = 10e-3")),
-    **edited("owner/gated_series.py", DEAR_GATE, ("BUDGET_S = 1.5", "BUDGET_S = 60.0"), ("ROUNDS = 30", "ROUNDS = 9")),
+    **edited("owner/gated_series.py", *DEAR_SERIES),
 }
 GATED = {"shapes": SHAPES[:1], "round_ms": 5, "gated": True, "fixed_shapes": True, "overhead_s": 60}
 GATED["owner_files"] = DEAR_GATES
@@ -636,7 +637,10 @@ def test_one_that_is_honest_behind_gates_alone_is_seen_in_a_plain_loop(court, el
     """Its time is that behind the gates it sees; who uses it has none, and would read wrong answers."""
     source = on_gates_alone(elsewhere).replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
     # by the time of the round, which the host spends here: launching takes none of it
-    files = {**DEAR_GATES, **edited("checks/interrupted_rounds.py", ("LAUNCH_S = 3e-6", "LAUNCH_S = 1.0"))}
+    launched = edited("checks/interrupted_rounds.py", ("LAUNCH_S = 3e-6", "LAUNCH_S = 1.0"))
+    # on a busy host a call of this driver's takes longer than the gated rounds of a GPU last
+    several = edited("owner/gated_series.py", *DEAR_SERIES, ("ROUND_S, LEAST_S = 2e-3", "ROUND_S, LEAST_S = 0.5"))
+    files = {**DEAR_GATES, **launched, **several}
     got = court(source, **{**GATED, "shapes": [{"rows": 8, "cols": 100}], "owner_files": files}).verdict
 
     assert got["verdict"] == verdict, got["shapes"]
