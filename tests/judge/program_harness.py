@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.compiled import compiled
@@ -96,9 +97,10 @@ def judge_program(
     *,
     sandboxes: int = 7,
     timeout_s: float = 100,
+    code: Mapping[str, str] = MappingProxyType({}),
     **task: Any,
 ) -> Outcome:
-    """Judge a program (or register, without one) and return what the owner wrote."""
+    """Judge a program (or register, without one), by files of the judge that are others; return what the owner wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     roles = {"reference": reference}
     names = [f"candidate_{n}" for n in range(sandboxes)] if candidate is not None else []
@@ -108,7 +110,7 @@ def judge_program(
     owner_link, supervisor_link = pair()
     owner_links: dict[str, socket.socket] = {"supervisor": owner_link}
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    tree = judge_tree()
+    tree = judge_tree(code)
     with (folder / "noise.txt").open("wb") as noise:
         for role, files in roles.items():
             if id(files) not in built:

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from tests.judge.harness import edited
 from tests.judge.program_harness import PROGRAM, judge_program
 
 OUT = 'FILE *out = fopen("out.bin", "wb");'
@@ -58,7 +59,8 @@ def sit(tmp_path):
 
 def test_words_on_which_a_pattern_goes_wrong_hold_nobody_up(sit):
     body = 'work(n, s, "out.bin"); for (int i = 0; i < 4000; i++) putchar(97); puts("!"); return 0;'
-    verdict = sit(program(body), said={"verdict": r"(\w+\s?)+PASS"}, tier="smoke", sandboxes=1)
+    code = edited("programs/output_parsers.py", ("READ_S = 10.0", "READ_S = 2.0"))  # it is waited out
+    verdict = sit(program(body), said={"verdict": r"(\w+\s?)+PASS"}, tier="smoke", sandboxes=1, code=code)
 
     assert (verdict["verdict"], verdict["said"]) == ("correct", [])
 
