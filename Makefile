@@ -13,15 +13,20 @@ PACKAGES := bubblewrap gcc g++ libc6-dev make python3 python3-venv procps openmp
 OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgtest-dev iproute2 chromium gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 DAEMONS := slurm-wlm slurmdbd munge mariadb-server-core $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
+# in CI: .venv waits for the first of them, tests for both
+BASE := $(if $(AS_CI),system-base)
+SYSTEM := $(if $(AS_CI),system)
 
-.PHONY: help demo test test-torch test-slow test-all test-slurm test-real lint lint-format lint-types lint-layers system setup bench docs release-check clean need-python
+.PHONY: help demo test test-torch test-slow test-all test-slurm test-real lint lint-format lint-types lint-layers system system-base setup bench docs release-check clean need-python
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-system: ## install the system packages (root, Debian or Ubuntu)
+system-base: # without which there is no .venv
 	@[ "$$(id -u)" = 0 ] || { echo "make system needs root: sudo make system"; exit 1; }
 	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'install ok' || echo $$p; done); \
 	[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; }
+
+system: system-base ## install the system packages (root, Debian or Ubuntu)
 	@more=$$(for p in $(OPTIONAL); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'install ok' || ! apt-cache show $$p >/dev/null 2>&1 || echo $$p; done); \
 	[ -z "$$more" ] || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$more >/dev/null
 	@# what tests start by themselves: installed with a policy that keeps the packages from starting anything
@@ -30,15 +35,15 @@ system: ## install the system packages (root, Debian or Ubuntu)
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$more >/dev/null; done=$$?; \
 	[ -z "$$ours" ] || rm -f /usr/sbin/policy-rc.d; exit $$done; }
 
-setup: $(if $(AS_CI),system) need-python .venv/.installed ## make .venv with the server and its development tools
+setup: $(BASE) need-python .venv/.installed ## make .venv with the server and its development tools
 
-need-python:
+need-python: | $(BASE)
 	@for p in bwrap gcc g++; do command -v $$p >/dev/null || case $$p in \
 	bwrap) echo "note: bubblewrap is missing (apt-get install bubblewrap): jobs are confined less, and refused by default";; \
 	*) echo "note: $$p is missing (apt-get install $$p): C candidates cannot be compiled";; esac; done
 
 # what the server itself needs: enough for the demonstration, in a fifth of the time
-.venv/.runtime: pyproject.toml
+.venv/.runtime: pyproject.toml | $(BASE)
 	@[ -n "$(PYTHON)" ] || [ -x $(BIN)/python ] || { echo "Python 3.11 or newer with venv is needed: apt-get install python3 python3-venv"; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) gpu_mcp_server/dev/install_packages.py "making .venv with $(PYTHON)" venv .venv
 	@$(INSTALL) "installing the server into .venv" install -e .
@@ -72,30 +77,30 @@ lint-layers: setup
 # Tests of the judge stay together in their files (tests/conftest.py): two of them would time beside each other.
 PYTEST := $(BIN)/python -m pytest --dist loadgroup --ignore=tests/real
 
-test: setup .venv/.toolchains ## the main job in three minutes: what tests/quick.txt lists
+test: $(SYSTEM) setup .venv/.toolchains ## the main job in three minutes: what tests/quick.txt lists
 	@# named, so that two workers do not import the files of all the others first
 	$(PYTEST) -n 2 -m "not slow and not slurm" $$(grep -v '^\#' tests/quick.txt)
 
-test-slow: setup .venv/.toolchains ## the others
+test-slow: $(SYSTEM) setup .venv/.toolchains ## the others
 	tests/run_slow.sh $(BIN)/python
 
 test-all: test test-slow ## everything but tests/real and what needs Slurm
 
-test-slurm: setup ## every way to run that needs a Slurm cluster, which the tests start
+test-slurm: $(SYSTEM) setup ## every way to run that needs a Slurm cluster, which the tests start
 	$(BIN)/python -m pytest tests/backends -m slurm
 
 # in a Python of its own: the server needs none of it
 TORCH_TESTS = $$(grep -rlE 'torch_python|TEST_TORCH_PYTHON' tests --include='test_*.py')
 
-test-torch: setup .venv/.toolchains ## what needs torch and Triton, which the others skip: 20 minutes
+test-torch: $(SYSTEM) setup .venv/.toolchains ## what needs torch and Triton, which the others skip: 20 minutes
 	@[ -x .torch/bin/python ] || { echo "making .torch with torch, Triton, NumPy and tvm-ffi ..."; $(PYTHON) -m venv .torch; }
 	@.torch/bin/python -c 'import torch, triton, tvm_ffi' 2>/dev/null || .torch/bin/python -m pip install --quiet torch triton numpy apache-tvm-ffi
 	TEST_TORCH_PYTHON=$(CURDIR)/.torch/bin/python $(PYTEST) -n 2 $(TORCH_TESTS)
 
-test-real: setup .venv/.toolchains ## what needs npm or a GPU
+test-real: $(SYSTEM) setup .venv/.toolchains ## what needs npm or a GPU
 	$(BIN)/python -m pytest tests/real -n 2 --dist loadgroup
 
-release-check: setup .venv/.toolchains ## wheel, sdist and bill of materials, installed and tried in empty environments
+release-check: $(SYSTEM) setup .venv/.toolchains ## wheel, sdist and bill of materials, installed and tried in empty environments
 	@$(PIP) install --group release 2>&1 | grep -v '^WARNING: Location' || true
 	@$(BIN)/python -m gpu_mcp_server.dev check-release
 
