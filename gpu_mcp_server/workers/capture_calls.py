@@ -88,7 +88,7 @@ class CallRecorder:
 
     def _new_set(self, tree: Any, skeleton: Any, names: List[str]) -> Dict[str, Any]:
         one: Dict[str, Any] = {"skeleton": tree, "leaves": skeleton.leaves, "calls": 1, "tensors": [], "why": ""}
-        one["names"] = tensor_names(tree, names)
+        one["names"] = self.records.tensor_names(tree, names)
         number = len(self.sets)
         for place, tensor in enumerate(skeleton.tensors):
             if tensor.device.type != "cpu":
@@ -114,18 +114,34 @@ class CallRecorder:
 
         return counted
 
-    def watch(self, function: Any, args: Arguments, kwargs: Named, names: List[str], build: int = 0) -> Any:
-        """Make a call and see whether it writes to its inputs."""
+    def watch(
+        self, function: Any, args: Arguments, kwargs: Named, names: List[str], build: int = 0, module: Any = None
+    ) -> Any:
+        """Make a call and see whether it writes to its inputs, or changes the buffers of a module that it calls."""
         one = self.take(args, kwargs, names, build)
         if one is None:
             return function(*args, **kwargs)
         given = self.records.tensors_in([list(args), kwargs])
         before = [t._version for t in given if not t.is_inference()]
+        kept = {name: buffer.clone() for name, buffer in buffers_of(module).items()}
         found = function(*args, **kwargs)
         if before != [t._version for t in given if not t.is_inference()]:
             one["why"] = "it writes to its inputs"
+        now = buffers_of(module)  # batch norm's statistics change, their version does not
+        changed = [name for name in kept if not self._are_equal(kept[name], now.get(name))]
+        if changed:
+            one["why"] = (
+                "it changes its buffers (%s), which a kernel in its place would leave as they are: capture it in "
+                "evaluation mode, or an operator or function inside of it" % ", ".join(changed[:4])
+            )
         self.note_answers(one, found)
         return found
+
+    def _are_equal(self, one: Any, other: Any) -> bool:
+        if other is None or one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        first, second = (each.contiguous().reshape(-1).view(self.torch.uint8) for each in (one, other))
+        return bool(self.torch.equal(first, second))  # by bytes: NaN that stays is no change
 
     def note_answers(self, one: Dict[str, Any], found: Any) -> None:
         """Note of what size the values of a set's answers usually are."""
@@ -174,26 +190,9 @@ class CallRecorder:
             json.dump(found, out)
 
 
-def tensor_names(tree: Any, names: List[str]) -> List[str]:
-    """Return a name for each tensor of a call: its parameter's, with its place where it is in a list."""
-    found: Dict[int, str] = {}
-
-    def walk(node: Any, name: str) -> None:
-        ((kind, inner),) = node.items()
-        if kind == "tensor":
-            found[inner] = name
-        elif kind in ("list", "tuple"):
-            for place, each in enumerate(inner):
-                walk(each, "%s_%d" % (name, place))
-        elif kind == "dict":
-            for key, each in inner.items():
-                walk(each, key)
-
-    args, kwargs = tree["tuple"]
-    for place, each in enumerate(args["tuple"]):
-        walk(each, names[place] if place < len(names) else "x%d" % place)
-    walk(kwargs, "")
-    return [found[number] for number in sorted(found)]
+def buffers_of(module: Any) -> Named:
+    """Return the buffers of a module and of those inside it; none where there is no module."""
+    return {} if module is None else dict(module.named_buffers())
 
 
 def parameters_of(function: Any) -> List[str]:
@@ -330,7 +329,8 @@ def record_module(recorder: CallRecorder) -> None:
         build = find_build(recorder, self)
         if build is None:
             return call(self, *args, **kwargs)
-        return recorder.watch(functools.partial(call, self), args, kwargs, parameters_of(self.forward), build)
+        names = parameters_of(self.forward)
+        return recorder.watch(functools.partial(call, self), args, kwargs, names, build, self)
 
     kind.__call__ = counted
 

@@ -4,9 +4,10 @@ Stands alone: the same file lies, with workers/parts/call_writer.py, which write
 recorded, and in an overlay that replaces them.
 """
 
+import dataclasses
 import importlib
 import json
-from typing import Any, Dict, List
+from typing import Any, Dict, List, cast
 
 torch: Any = importlib.import_module("torch")
 
@@ -34,14 +35,46 @@ def fill(skeleton: Any, tensors: List[Any], leaves: List[Any]) -> Any:
         return next((t.device for t in tensors if torch.is_tensor(t)), torch.device(inner))
     if kind == "dict":
         return {key: fill(each, tensors, leaves) for key, each in inner.items()}
+    if kind == "name":
+        return import_name(inner)
+    if kind == "made":
+        return made_of(import_name(inner["class"]), fill(inner["parts"], tensors, leaves))
     listed = [fill(each, tensors, leaves) for each in inner]
     return listed if kind == "list" else tuple(listed)
 
 
+def parts_of(value: Any) -> Any:
+    """Return what a named tuple, a dictionary of its own class or a dataclass is made of; None for other values."""
+    kind: Any = type(cast("object", value))
+    given = value
+    if isinstance(value, tuple) and (hasattr(kind, "_fields") or hasattr(kind, "n_fields")):  # torch's answers of max
+        return tuple(given)
+    if isinstance(value, dict) and kind is not dict:
+        return dict(given)
+    if dataclasses.is_dataclass(kind):
+        names = [*(field.name for field in dataclasses.fields(kind)), *getattr(given, "__dict__", {})]
+        return {name: getattr(given, name) for name in names if hasattr(given, name)}
+    return None
+
+
+def made_of(kind: Any, parts: Any) -> Any:
+    """Return a value of a class from its parts."""
+    if isinstance(parts, tuple):
+        return kind(*cast("Any", parts)) if hasattr(kind, "_fields") else kind(parts)
+    if issubclass(kind, dict):
+        return cast("Any", kind(**parts))
+    made: Any = kind.__new__(kind)
+    for name, part in parts.items():
+        object.__setattr__(made, name, part)
+    return made
+
+
 def tensors_in(found: Any, depth: int = 0) -> List[Any]:
-    """Return the tensors of an answer in order, out of its tuples, lists and dictionaries."""
+    """Return the tensors of an answer in order, out of its tuples, lists, dictionaries and dataclasses."""
     if torch.is_tensor(found):
         return [found]
+    parts = parts_of(found)
+    found = found if parts is None else parts
     if depth > DEEPEST or not isinstance(found, (tuple, list, dict)):
         return []
     return [tensor for each in items_of(found) for tensor in tensors_in(each, depth + 1)]
@@ -49,7 +82,7 @@ def tensors_in(found: Any, depth: int = 0) -> List[Any]:
 
 def items_of(value: Any) -> List[Any]:
     """Return what a tuple or list holds, or a dictionary's values."""
-    return [*(value.values() if hasattr(value, "values") else value)]
+    return [*(value.values() if isinstance(value, dict) else value)]
 
 
 def read_samples(content: bytes) -> Dict[str, Any]:

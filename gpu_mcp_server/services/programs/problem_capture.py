@@ -282,6 +282,8 @@ def _notes(found: CallRecording, ended: FinishedToolJob) -> list[str]:
     notes: list[str] = []
     if found.others:
         notes.append(f"{found.others} calls with further shapes or values were not recorded")
+    if found.wrong and found.sets:
+        notes.append(f"other calls were not recorded: {found.wrong}")
     if found.differing:
         notes.append(f"{found.differing} calls of another overload, or of modules of a fifth build, are left out")
     if found.compiled:

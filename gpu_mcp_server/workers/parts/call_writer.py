@@ -4,9 +4,11 @@ Laid beside a program whose calls are recorded, and into an overlay that replace
 """
 
 import ctypes
+import enum
 import importlib
 import json
 import math
+import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 torch: Any = importlib.import_module("torch")
@@ -61,6 +63,7 @@ class Skeleton:
         if depth > DEEPEST:
             raise NotRecordable("a value that is nested more than %d deep" % DEEPEST)
         if torch.is_tensor(value):
+            check_memory(value)
             self.tensors.append(value)
             return {"tensor": len(self.tensors) - 1}
         if is_plain(value):
@@ -68,6 +71,11 @@ class Skeleton:
             return {"leaf": len(self.leaves) - 1}
         if is_float(value):
             return {"float": repr(value)}
+        if isinstance(value, enum.Enum):
+            return {"name": name_of_member(value)}
+        parts = records.parts_of(value)
+        if parts is not None:
+            return {"made": {"class": name_of_made(value, parts), "parts": self.take(parts, depth + 1)}}
         if isinstance(value, (tuple, list)):
             kind = "list" if isinstance(value, list) else "tuple"
             return {kind: [self.take(each, depth + 1) for each in records.items_of(value)]}
@@ -81,8 +89,50 @@ class Skeleton:
         raise NotRecordable("an argument of type %s" % kind_of_value(value))
 
 
+def tensor_names(tree: Any, names: List[str]) -> List[str]:
+    """Return a name for each tensor of a call: its parameter's, with its place where it is in a list."""
+    found: Dict[int, str] = {}
+
+    def walk(node: Any, name: str) -> None:
+        ((kind, inner),) = node.items()
+        if kind == "tensor":
+            found[inner] = name
+        elif kind in ("list", "tuple"):
+            for place, each in enumerate(inner):
+                walk(each, "%s_%d" % (name, place))
+        elif kind == "dict":
+            for key, each in inner.items():
+                walk(each, key)
+        elif kind == "made":
+            walk(inner["parts"], name)
+
+    args, kwargs = tree["tuple"]
+    for place, each in enumerate(args["tuple"]):
+        walk(each, names[place] if place < len(names) else "x%d" % place)
+    walk(kwargs, "")
+    return [found[number] for number in sorted(found)]
+
+
+def check_memory(tensor: Any) -> None:
+    """Raise `NotRecordable` for a tensor that has no steps or no memory: sparse, nested, or inside of torch.func."""
+    if tensor.is_nested:
+        raise NotRecordable("a nested tensor")
+    if tensor.layout is not torch.strided:
+        raise NotRecordable("a tensor of layout %s" % str(tensor.layout).replace("torch.", ""))
+    if type(tensor).__name__ != "FakeTensor":  # those of a trace of torch.compile are passed over, without a word
+        try:
+            tensor.data_ptr()
+        except RuntimeError:
+            raise NotRecordable("a tensor without memory, as torch.func (vmap, grad) passes it") from None
+
+
 def about_tensor(value: Any) -> Dict[str, Any]:
-    """Return type, sizes and steps of a tensor, by which calls are told apart."""
+    """Return type, sizes and steps of a tensor, by which calls are told apart.
+
+    Raises:
+        NotRecordable: If it has none.
+    """
+    check_memory(value)
     return {
         "dtype": str(value.dtype).replace("torch.", ""),
         "shape": [int(size) for size in value.shape],
@@ -200,6 +250,8 @@ def plain_value(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (tuple, list)):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [plain_value(each, depth + 1) for each in records.items_of(value)]}
+    if isinstance(value, enum.Enum):
+        return {"name": name_of_member(value)}
     if kind_of_value(value) == "dict" and all(isinstance(key, str) for key in value):
         return {"dict": {key: plain_value(each, depth + 1) for key, each in value.items()}}
     for kind in TORCH:
@@ -217,10 +269,30 @@ def plain_value(value: Any, depth: int = 0) -> Any:
 
 def name_of(value: Any) -> str:
     """Return `module:name` of a class or function; raise `NotRecordable` if it cannot be found again by it."""
-    name, inside = str(value.__qualname__), str(getattr(value, "__module__", None) or "builtins")
-    if "<" in name:
-        raise NotRecordable("%s, which has no name in its module" % name)
-    return "%s:%s" % (MAIN if inside == "__main__" else inside, name)
+    inside = str(getattr(value, "__module__", None) or "builtins")
+    for name in (str(value.__qualname__), str(value.__name__)):  # torch.tanh calls itself _VariableFunctionsClass.tanh
+        found = sys.modules.get(inside)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not None and "<" not in name:
+            return "%s:%s" % (MAIN if inside == "__main__" else inside, name)
+    raise NotRecordable("%s, which has no name in its module" % value.__qualname__)
+
+
+def name_of_member(value: enum.Enum) -> str:
+    """Return `module:name` of an enumeration's member; raise `NotRecordable` where it is none by a name."""
+    if value.name not in type(value).__members__:
+        raise NotRecordable("%s, which is no member of its enumeration" % value)
+    return "%s.%s" % (name_of(type(value)), value.name)
+
+
+def name_of_made(value: Any, parts: Any) -> str:
+    """Return `module:name` of a value's class; raise `NotRecordable` where it cannot be made of its parts."""
+    try:
+        records.made_of(type(value), parts)
+    except Exception as error:
+        raise NotRecordable("a %s, which cannot be made of its parts (%s)" % (type(value).__name__, error)) from None
+    return name_of(type(value))
 
 
 def key_of(tensors: List[Any], leaves: List[Any]) -> Tuple[Any, ...]:

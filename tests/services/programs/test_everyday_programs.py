@@ -1,0 +1,153 @@
+"""Programs as strangers write them: values of their own classes, statistics, drawn weights; captured and put back."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
+from gpu_mcp_server.services.lab import Lab
+from tests.laboratory import laboratory
+from tests.services.programs.test_problem_capture import PYTHON, capture, needs_torch
+
+pytestmark = [pytest.mark.timeout(1500), needs_torch]
+VALUES = """
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+
+
+class Mode(Enum):
+    HALF = "half"
+    DOUBLE = "double"
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+@dataclass
+class Config:
+    scale: float = 2.0
+    mode: Mode = Mode.DOUBLE
+
+
+@dataclass
+class Output:
+    best: torch.Tensor
+    parts: OrderedDict
+
+
+def mixed(pair, config):
+    assert config.mode is Mode.DOUBLE
+    sums = pair.left + config.scale * pair.right
+    return Output(sums.max(dim=-1), OrderedDict(sums=sums))
+
+
+torch.manual_seed(0)
+found = mixed(Pair(torch.randn(4, 8), torch.randn(4, 8)), Config())
+print(found.best.values.sum().item(), found.best.indices.sum().item(), found.parts["sums"].sum().item())
+"""
+MIXED = """
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, left, right):
+        sums = left + 2 * right
+        return (*sums.max(dim=-1), sums)
+"""
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory(hosts={"local": {"judge_python": PYTHON or None}}) as lab:
+        yield lab
+
+
+async def test_values_of_a_program_s_own_classes_are_recorded_judged_and_put_back(lab: Lab):
+    found = await capture(lab, VALUES, "__main__:mixed")
+    assert found.problem, found.summary()
+    assert found.sets[0].inputs == ["pair_0 float32[4, 8]", "pair_1 float32[4, 8]"]
+    source = CandidateSource(MIXED, "python", NAMES["python"])
+    verdict = await lab.evaluation.evaluator.evaluate(
+        found.problem.problem_id, source, timing=TimingOptions(tier="correctness"), wait_s=1200
+    )
+    assert verdict.verdict == "correct", verdict.summary()
+    workspace = (await lab.store.workspaces.write(None, {"program.py": VALUES})).workspace_id
+    applied = await lab.programs.overlays.apply(verdict.attempt_id, workspace)
+    async with lab.store.workspaces.laid_out(applied.workspace_id) as folder:
+
+        def output(**more: str) -> str:
+            env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
+            command = [PYTHON, "program.py"]
+            return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
+
+        plain = await asyncio.to_thread(output)
+        overlay = {"PYTHONPATH": str(folder / "speedup_overlay"), "GPU_MCP_OVERLAY_COUNTS": str(folder / "counts")}
+        assert await asyncio.to_thread(output, **overlay) == plain
+        told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
+    assert told == [[{"calls": 1, "passed_on": 0}]]
+
+
+MODULES = """
+import torch
+
+
+class Act(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = torch.tanh
+
+    def forward(self, x):
+        return self.act(x)
+
+
+net = torch.nn.Sequential(Act(), torch.nn.BatchNorm1d(8), torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(8, 8)))
+net(torch.randn(4, 8))
+"""
+
+
+async def test_modules_that_a_kernel_cannot_stand_for_are_explained(lab: Lab):
+    acted = await capture(lab, MODULES, "Sequential.0")
+    assert acted.problem, acted.summary()
+    trained = await capture(lab, MODULES, "Sequential.1")
+    said = "it changes its buffers (running_mean, running_var, num_batches_tracked), which a kernel in its place would"
+    assert trained.problem is None and said in trained.summary()
+    evaluated = await capture(lab, MODULES.replace("net(torch", "net.eval()(torch"), "Sequential.1")
+    assert evaluated.problem, evaluated.summary()
+    normed = await capture(lab, MODULES, "Sequential.2")
+    assert normed.problem is None and "ParametrizedLinear, which has no name in its module" in normed.summary()
+
+
+WITHOUT_MEMORY = """
+import torch
+
+
+def doubled(x):
+    return x + x
+
+
+x = torch.eye(4)
+torch.vmap(doubled)(x)
+doubled(x.to_sparse())
+print("went on")
+"""
+
+
+async def test_tensors_without_memory_end_no_program(lab: Lab):
+    found = await capture(lab, WITHOUT_MEMORY, "__main__:doubled")
+    assert "cannot be captured: a tensor of layout sparse_coo" in found.summary() and "went on" in found.summary()
+    vmapped = await capture(lab, WITHOUT_MEMORY.replace("doubled(x.to_sparse())", ""), "__main__:doubled")
+    assert "cannot be captured: a tensor without memory, as torch.func (vmap, grad) passes it" in vmapped.summary()
+    once = await capture(lab, WITHOUT_MEMORY.replace("x.to_sparse()", "x"), "__main__:doubled")
+    assert once.problem and [s.calls for s in once.sets] == [1], once.summary()
+    assert "other calls were not recorded: a tensor without memory" in once.summary()
