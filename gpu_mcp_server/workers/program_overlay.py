@@ -207,9 +207,11 @@ class Overlay:
         known = self._models
         owner = self if module is None else module
         if owner not in known:
-            model = self._file.ModelNew()
-            if hasattr(model, "to"):
-                model = model.to(self.plan["device"])
+            devices = [self.torch.cuda.current_device()] if self.plan["device"] == "cuda" else []
+            with self.torch.random.fork_rng(devices):  # first weights are drawn: the program's random numbers stay
+                model = self._file.ModelNew()
+                if hasattr(model, "to"):
+                    model = model.to(self.plan["device"])
             known[owner] = model
         model = known[owner]
         for name, value in zip(self.plan["state"], weights):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import laboratory
+from tests.services.programs.test_overlay_calls import run
 from tests.services.programs.test_problem_capture import PYTHON, capture, needs_torch
 
 pytestmark = [pytest.mark.timeout(1500), needs_torch]
@@ -151,3 +153,23 @@ async def test_tensors_without_memory_end_no_program(lab: Lab):
     once = await capture(lab, WITHOUT_MEMORY.replace("x.to_sparse()", "x"), "__main__:doubled")
     assert once.problem and [s.calls for s in once.sets] == [1], once.summary()
     assert "other calls were not recorded: a tensor without memory" in once.summary()
+
+
+def test_a_kernel_s_first_weights_take_no_random_numbers_of_the_program(tmp_path: Path):
+    checks = """
+import types
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return torch.full_like(x, 7)
+
+overlay.plan["form"], overlay._file = "model", types.SimpleNamespace(ModelNew=ModelNew)
+torch.manual_seed(1)
+without = torch.rand(3)
+torch.manual_seed(1)
+assert by_kernel(x) and torch.equal(torch.rand(3), without)
+"""
+    run(tmp_path, "()", checks)
