@@ -105,14 +105,15 @@ class CallRecorder:
         """Return a function that counts its calls, and sees whether one writes to its inputs."""
         if isinstance(function, type):
             self.wrong = "it is a class: name its modules by their path, as find_hotspots shows them"
+            if issubclass(function, self.torch.autograd.Function):
+                self.wrong = "it is an autograd.Function: name a function that its forward calls, or that applies it"
             return function
         names = parameters_of(function)
 
-        @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
             return self.watch(function, args, kwargs, names)
 
-        return counted
+        return importlib.import_module("program_hooks").stand_in(function, counted)
 
     def watch(
         self, function: Any, args: Arguments, kwargs: Named, names: List[str], build: int = 0, module: Any = None
@@ -181,8 +182,8 @@ class CallRecorder:
             "kind": self.plan["kind"], "sets": list(self.sets.values()), "seen": self.seen, "modules": self.modules,
             "others": self.others, "graphs": self.graphs, "compiled": self.compiled, "differing": self.differing,
             "wrong": self.wrong, "overload": self.overload, "device": self.device, "loaded": loaded,
-            "written": self.written, "pure": self.pure, "forks": self.forks, "cut": cut,
-            "torch": str(self.torch.__version__), "python": sys.executable,
+            "written": self.written, "pure": self.pure, "forks": self.forks, "cut": cut, "python": sys.executable,
+            "torch": str(self.torch.__version__), "interpreted": os.environ.get("TRITON_INTERPRET") == "1",
         }  # fmt: skip
         with open(os.path.join(self.folder, "inputs.safetensors"), "wb") as file:
             file.write(self.writer.content())

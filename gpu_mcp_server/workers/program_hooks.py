@@ -4,6 +4,7 @@ Laid beside a program whose calls are recorded, and into an overlay. Python 3.7,
 """
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import io
@@ -69,6 +70,16 @@ def replace_function(module: Any, name: str, wrap: Wrap) -> bool:
             if value is function:
                 setattr(other, known, instead)
     return True
+
+
+def stand_in(function: Any, call: Wrap) -> Any:
+    """Return `call` with the name and public attributes of what it stands for: `cache_clear`, `register_fake`."""
+    functools.update_wrapper(call, function)
+    for name in dir(function):
+        if not name.startswith("_") and not hasattr(call, name):
+            with contextlib.suppress(Exception):  # of a property that has no value
+                setattr(call, name, getattr(function, name))
+    return call
 
 
 def source_lines(text: str) -> List[str]:

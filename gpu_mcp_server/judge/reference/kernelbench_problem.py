@@ -232,7 +232,8 @@ class ModuleProblem:
     def _spec(self, name: str, value: Any, distribution: str, *, answer: bool = False) -> Dict[str, Any]:
         if not torch.is_tensor(value) or dtype_of(value) not in ITEM_BYTES:
             what = dtype_of(value) if torch.is_tensor(value) else type(value).__name__
-            raise ValueError("%s is %s, which the judge does not know" % (name, what))
+            advice = ": return a tensor or a tuple of tensors" if answer and not torch.is_tensor(value) else ""
+            raise ValueError("%s is %s, which the judge does not know%s" % (name, what, advice))
         if answer and dtype_of(value) in INPUTS_ALONE:
             pairs = ": return torch.view_as_real of it" if value.is_complex() else ""
             raise ValueError("%s is %s, which the judge does not compare%s" % (name, dtype_of(value), pairs))

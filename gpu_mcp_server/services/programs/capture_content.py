@@ -115,6 +115,8 @@ class CallRecording(BaseModel):
     """Of these, arguments whose values before the launch do not count."""
     loaded: dict[Text, Text] = Field(max_length=20_000)
     torch: Text
+    interpreted: bool = False
+    """Whether the program has Triton interpret its kernels."""
 
     @model_validator(mode="after")
     def _has_its_modules(self) -> "CallRecording":
@@ -261,13 +263,13 @@ def reference_text(target: str, kind: Target, found: CallRecording, build: int =
         )
     called = target.removesuffix(GRID).replace("__main__:", f"{MAIN}:")
     name = str(found.modules[build].get("class")) if kind == "module" else called
-    if kind == "launch" and found.device == "cpu":
-        return (
-            f'"""{target} of a program; its own code lies beside this file, and Triton interprets it."""\n\n'
-            f'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\n\n{import_text(name)}'
-        )
-    imported = UNCOMPILED.format(import_text(name)) if found.compiled else import_text(name)
-    return f'"""{target} of a program; its own code lies beside this file."""\n\n{imported}'
+    is_compiled = found.compiled and kind != "launch"
+    imported = UNCOMPILED.format(import_text(name)) if is_compiled else import_text(name)
+    said = f"{target} of a program; its own code lies beside this file"
+    if found.device == "cpu" and (kind == "launch" or found.interpreted):
+        said += ", and Triton interprets it"
+        imported = f'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\n\n{imported}'
+    return f'''"""{said}."""\n\n{imported}'''
 
 
 def differing_leaves(sets: Sequence[RecordedSet]) -> list[int]:

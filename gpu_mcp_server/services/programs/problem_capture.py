@@ -11,7 +11,7 @@ from gpu_mcp_server.models.problem import ProblemInfo
 from gpu_mcp_server.models.program_speed import CaptureOptions, CaptureReport
 from gpu_mcp_server.package_files import CALL_FILES, WORKERS
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.evaluation.problem_registry import Registry
+from gpu_mcp_server.services.evaluation.problem_registry import MEND, Registry
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.problems.suite_problems import MAX_FILES_BYTES
@@ -59,6 +59,8 @@ FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LAUNCH = re.compile(FUNCTION.pattern + re.escape(GRID))
 MODULE = re.compile(r"[A-Za-z_]\w*(?:\.(?:\w+|\*))*")
 TEXT_BYTES = 1 << 20
+NO_OPERATOR = "'_OpNamespace' "
+"""Word of torch's error where an operator is not registered."""
 UNSTEADY = "answers the same inputs differently"
 """Words by which the judge refuses a reference that draws random numbers."""
 
@@ -240,13 +242,22 @@ class ProblemCapture:
 
 def refusal_notes(error: GpuMcpError) -> list[str]:
     """Return why no problem was made, with advice where the captured code is the cause."""
-    notes = [f"no problem: {error}"]
-    if name := UNDEFINED.search(str(error)):
+    said = str(error)
+    if isinstance(error, ProblemRefused) and (error.degenerate or error.hint == MEND):  # no wish goes with a capture
+        around = "Capture a larger part of the program around it." if error.degenerate else ""
+        said = " ".join(filter(None, (str(GpuMcpError(str(error.args[0]))), around)))
+    notes = [f"no problem: {said}"]
+    if name := UNDEFINED.search(said):
         notes.append(
             f"{name[1]} may be a value that the script computes when it runs, which the reference leaves out: compute "
             "it in the function, pass it in, or move it into a module that the script imports"
         )
-    if UNSTEADY in str(error):
+    if NO_OPERATOR in said:
+        notes.append(
+            "the operator is defined by the program or a package, which the reference of an operator does not import: "
+            "capture the Python function that is it or calls it, as package.module:function"
+        )
+    if UNSTEADY in said:
         notes.append(
             "the captured code draws random numbers, as dropout does in training, or sums in another order each time: "
             "run the program without dropout, or capture a part that has none"

@@ -86,7 +86,8 @@ class Skeleton:
                 return {"torch": str(value).replace("torch.", "")}
         if isinstance(value, torch.device):
             return {"device": str(value)}
-        raise NotRecordable("an argument of type %s" % kind_of_value(value))
+        text = "an argument of type %s: capture a function inside of it that takes tensors and plain values"
+        raise NotRecordable(text % kind_of_value(value))
 
 
 def tensor_names(tree: Any, names: List[str]) -> List[str]:
@@ -218,7 +219,8 @@ def describe_module(module: Any, writer: Optional[SampleWriter], prefix: str = "
         try:
             own[name] = plain_value(value)
         except NotRecordable as error:
-            raise NotRecordable("%s, the attribute %s of %s" % (error, name, type(module).__name__)) from None
+            text = "%s, the attribute %s of %s: capture a module, function or operator inside of it"
+            raise NotRecordable(text % (error, name, type(module).__name__)) from None
     found: Dict[str, Any] = {"class": name_of(type(module)), "own": own}
     for kind, most in (("parameters", WEIGHT_BYTES), ("buffers", None)):
         found[kind] = {

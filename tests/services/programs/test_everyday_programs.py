@@ -155,6 +155,79 @@ async def test_tensors_without_memory_end_no_program(lab: Lab):
     assert "other calls were not recorded: a tensor without memory" in once.summary()
 
 
+OPERATORS = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+
+@torch.library.custom_op("strangers::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    double[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64)
+    return y
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return doubled(x)
+"""
+USES = """
+import functools
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+import operators
+
+
+@functools.lru_cache(None)
+def tripled(x):
+    return 3 * x
+
+
+@torch.library.custom_op("strangers::quadrupled", mutates_args=())
+def quadrupled(x: torch.Tensor) -> torch.Tensor:
+    return 4 * x
+
+
+@quadrupled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+if __name__ == "__main__":
+    x = torch.randn(4, 8)
+    tripled(operators.Doubled.apply(quadrupled(x)))
+    tripled.cache_clear()
+"""
+
+
+async def test_operators_of_a_program_are_captured_as_functions_and_cached_ones_stay_cached(lab: Lab):
+    files = {"program.py": USES, "operators.py": OPERATORS}
+    workspace = (await lab.store.workspaces.write(None, files)).workspace_id
+    found = {
+        target: await lab.programs.capture.capture([PYTHON, "program.py"], target, workspace)
+        for target in (
+            "operators:doubled", "__main__:quadrupled", "__main__:tripled", "strangers::doubled", "operators:Doubled",
+            "operators:Doubled.apply",
+        )
+    }  # fmt: skip
+    said = {target: each.summary() for target, each in found.items()}
+    captured = [target for target, each in found.items() if each.problem]
+    assert captured == ["operators:doubled", "__main__:quadrupled", "operators:Doubled.apply"], said
+    assert not any("the program ended" in each for each in said.values()), said
+    assert "capture the Python function that is it or calls it" in said["strangers::doubled"]
+    assert "register it again" not in said["strangers::doubled"]
+    assert "it is an autograd.Function: name a function that its forward calls" in said["operators:Doubled"]
+
+
 def test_a_kernel_s_first_weights_take_no_random_numbers_of_the_program(tmp_path: Path):
     checks = """
 import types

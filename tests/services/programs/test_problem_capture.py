@@ -232,3 +232,7 @@ def test_a_refusal_says_its_advice_once_and_what_random_numbers_need():
     assert UNSTEADY in registration, "the judge's words"
     unsteady = refusal_notes(ProblemRefused(f"at case=1: the reference {UNSTEADY} in y"))
     assert len(unsteady) == 2 and "without dropout" in unsteady[1]
+    wish = ProblemRefused("Refused: copy of x passes as y", hint="Register it again with: a wish", degenerate=True)
+    assert refusal_notes(wish) == [
+        "no problem: Refused: copy of x passes as y. Capture a larger part of the program around it."
+    ]
