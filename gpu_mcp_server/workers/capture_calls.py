@@ -103,17 +103,16 @@ class CallRecorder:
 
     def hook_function(self, function: Any) -> Any:
         """Return a function that counts its calls, and sees whether one writes to its inputs."""
-        if isinstance(function, type):
-            self.wrong = "it is a class: name its modules by their path, as find_hotspots shows them"
-            if issubclass(function, self.torch.autograd.Function):
-                self.wrong = "it is an autograd.Function: name a function that its forward calls, or that applies it"
+        hooks: Any = importlib.import_module("program_hooks")
+        self.wrong = hooks.why_no_function(function, self.plan["target"])
+        if self.wrong:
             return function
         names = parameters_of(function)
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             return self.watch(function, args, kwargs, names)
 
-        return importlib.import_module("program_hooks").stand_in(function, counted)
+        return hooks.stand_in(function, counted)
 
     def watch(
         self, function: Any, args: Arguments, kwargs: Named, names: List[str], build: int = 0, module: Any = None

@@ -61,7 +61,7 @@ def replace_function(module: Any, name: str, wrap: Wrap) -> bool:
     for part in before:
         owner = getattr(owner, part, None)
     function = getattr(owner, last, None)
-    if not callable(function):
+    if not callable(function) and not is_kernel(function):
         return False
     instead = wrap(function)
     setattr(owner, last, instead)
@@ -70,6 +70,22 @@ def replace_function(module: Any, name: str, wrap: Wrap) -> bool:
             if value is function:
                 setattr(other, known, instead)
     return True
+
+
+def is_kernel(value: Any) -> bool:
+    """Say whether a value is a Triton kernel; one behind triton.heuristics or triton.autotune cannot be called."""
+    return hasattr(value, "arg_names") and hasattr(value.__class__, "__getitem__")
+
+
+def why_no_function(value: Any, target: str) -> str:
+    """Say why nothing can stand in a function's place; empty if something can."""
+    if is_kernel(value):
+        return "it is a Triton kernel: %s[grid] names its launches" % target
+    if not isinstance(value, type):
+        return ""
+    if any(base.__module__ == "torch.autograd.function" for base in value.__mro__):
+        return "it is an autograd.Function: name a function that its forward calls, or that applies it"
+    return "it is a class: name its modules by their path, as find_hotspots shows them"
 
 
 def stand_in(function: Any, call: Wrap) -> Any:

@@ -86,6 +86,8 @@ class Skeleton:
                 return {"torch": str(value).replace("torch.", "")}
         if isinstance(value, torch.device):
             return {"device": str(value)}
+        if type(value).__module__.startswith("triton.language"):  # tl.float16, as kernels take it
+            return {"name": name_of_constant(value, "triton.language")}
         text = "an argument of type %s: capture a function inside of it that takes tensors and plain values"
         raise NotRecordable(text % kind_of_value(value))
 
@@ -286,6 +288,14 @@ def name_of_member(value: enum.Enum) -> str:
     if value.name not in type(value).__members__:
         raise NotRecordable("%s, which is no member of its enumeration" % value)
     return "%s.%s" % (name_of(type(value)), value.name)
+
+
+def name_of_constant(value: Any, module: str) -> str:
+    """Return `module:name` of what a module holds; raise `NotRecordable` if it does not."""
+    for name, each in vars(sys.modules[module]).items():
+        if each is value:
+            return "%s:%s" % (module, name)
+    raise NotRecordable("an argument of type %s, which %s does not hold" % (kind_of_value(value), module))
 
 
 def name_of_made(value: Any, parts: Any) -> str:

@@ -45,6 +45,12 @@ def tuned(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + at, tl.load(x + at, mask=at < n), mask=at < n)
 
 
+@triton.jit
+def halves(x, y, n, TYPE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, (tl.load(x + at, mask=at < n) * 0.5).to(TYPE), mask=at < n)
+
+
 def main():
     torch.manual_seed(0)
     total = torch.zeros(100)
@@ -52,6 +58,7 @@ def main():
         x, bias, y = torch.randn(100), torch.ones(100) + torch.rand(100), torch.empty(100)
         y = x if "IN_PLACE" in os.environ else y
         scale_add[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](x, bias, total, y, 100, BLOCK=64)
+    halves[(2,)](x, torch.empty(100, dtype=torch.float16), 100, tl.float16, BLOCK=64)
     print("sums", float(total.sum()), float(y.sum()))
 
 
@@ -122,9 +129,20 @@ async def test_launches_of_a_triton_kernel_are_a_problem_and_another_kernel_answ
     [
         ("__main__:tuned[grid]", "the kernel is autotuned: capture the Python function that launches it"),
         ("__main__:main[grid]", "it is no Triton kernel"),
+        ("__main__:scale_add", "it is a Triton kernel: __main__:scale_add[grid] names its launches"),
         ("__main__:halved[grid]", "defines no halved at its top level, or never calls it"),
     ],
 )
 async def test_kernels_whose_launches_make_no_problem_are_explained(lab: Lab, target: str, said: str):
     found = await capture(lab, PROGRAM, target)
     assert found.problem is None and said in found.summary()
+
+
+@needs_torch
+async def test_types_of_triton_are_arguments_and_kernels_of_modules_are_found(lab: Lab):
+    typed = await capture(lab, PROGRAM, "__main__:halves[grid]")
+    assert typed.problem and typed.sets[0].inputs == ["x float32[100]"], typed.summary()
+    files = {"program.py": "import kernels\n\nkernels.main()\n", "kernels.py": PROGRAM}
+    workspace = (await lab.store.workspaces.write(None, files)).workspace_id
+    tuned = await lab.programs.capture.capture([PYTHON, "program.py"], "kernels:tuned[grid]", workspace)
+    assert "the kernel is autotuned: capture the Python function that launches it" in tuned.summary()
