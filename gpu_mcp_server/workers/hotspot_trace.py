@@ -378,10 +378,9 @@ def main(arguments: List[str]) -> None:
     plan, output, rest = json.loads(arguments[0]), os.path.abspath(arguments[1]), arguments[2:]
     if "beside" in plan and not is_slowed(plan["beside"]):
         return
-    play: Any = importlib.import_module("python_profile").play  # it lies beside this file
+    beside: Any = importlib.import_module("python_profile")  # it lies beside this file
     try:
-        torch: Any = importlib.import_module("torch")
-        importlib.import_module("torch.profiler")
+        torch: Any = beside.import_profiler()
     except ImportError as error:
         with open(output, "w", encoding="utf-8") as out:
             json.dump({"missing": str(error), "python": sys.executable}, out)
@@ -389,7 +388,7 @@ def main(arguments: List[str]) -> None:
     recording = ProgramRecorder(torch, plan, output)
     recording.prepare()
     try:
-        play(rest)
+        beside.play(rest)
     finally:
         sys.stdout.flush()
         recording.end()

@@ -26,6 +26,28 @@ def with_proton(output: str) -> Optional[Callable[[], None]]:
     return None
 
 
+def import_profiler() -> Any:
+    """Import torch and its profiler, and return torch.
+
+    On a processor Triton is imported too, as its interpreter wants it: torch's profiler imports it before the program
+    can ask for that by TRITON_INTERPRET, and then the interpreter would not take Triton's own functions, as tl.sum.
+
+    Raises:
+        ImportError: If there is no torch.
+    """
+    torch: Any = importlib.import_module("torch")
+    importlib.import_module("torch.profiler")
+    if not torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ:
+        os.environ["TRITON_INTERPRET"] = "1"
+        try:
+            importlib.import_module("triton")
+        except Exception:  # it is not there, or broken: only a program that uses it need know
+            pass
+        finally:
+            del os.environ["TRITON_INTERPRET"]
+    return torch
+
+
 def with_torch(output: str) -> Optional[Callable[[], None]]:
     """Start torch's profiler; return how it ends, None where there is none."""
     try:

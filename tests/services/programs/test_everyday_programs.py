@@ -228,6 +228,32 @@ async def test_operators_of_a_program_are_captured_as_functions_and_cached_ones_
     assert "it is an autograd.Function: name a function that its forward calls" in said["operators:Doubled"]
 
 
+SUMS = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def total(x, y, BLOCK: tl.constexpr):
+    tl.store(y, tl.sum(tl.load(x + tl.arange(0, BLOCK))))
+
+
+y = torch.zeros(1)
+for _ in range(2):
+    total[(1,)](torch.ones(64), y, BLOCK=64)
+print("sum", y.item())
+"""
+
+
+async def test_hot_spots_of_a_program_that_interprets_triton_are_found(lab: Lab):
+    workspace = (await lab.store.workspaces.write(None, {"program.py": SUMS})).workspace_id
+    found = await lab.programs.hotspots.find([PYTHON, "program.py"], workspace)
+    assert found.status == "ok" and "the program ended with" not in found.summary(), found.summary()
+
+
 def test_a_kernel_s_first_weights_take_no_random_numbers_of_the_program(tmp_path: Path):
     checks = """
 import types
