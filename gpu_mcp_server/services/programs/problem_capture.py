@@ -61,6 +61,8 @@ MODULE = re.compile(r"[A-Za-z_]\w*(?:\.(?:\w+|\*))*")
 TEXT_BYTES = 1 << 20
 NO_OPERATOR = "'_OpNamespace' "
 """Word of torch's error where an operator is not registered."""
+SAME_INPUTS = "the inputs are the same for every seed"
+"""Words by which the judge refuses a problem of indices and masks alone, which come as they were recorded."""
 UNSTEADY = "answers the same inputs differently"
 """Words by which the judge refuses a reference that draws random numbers."""
 
@@ -244,8 +246,10 @@ def refusal_notes(error: GpuMcpError) -> list[str]:
     """Return why no problem was made, with advice where the captured code is the cause."""
     said = str(error)
     if isinstance(error, ProblemRefused) and (error.degenerate or error.hint == MEND):  # no wish goes with a capture
-        around = "Capture a larger part of the program around it." if error.degenerate else ""
-        said = " ".join(filter(None, (str(GpuMcpError(str(error.args[0]))), around)))
+        other = (
+            "a larger part of the program around it" if SAME_INPUTS not in said else "a part of it that takes floats"
+        )
+        said = str(GpuMcpError(str(error.args[0]), hint=f"Capture {other}" if error.degenerate else ""))
     notes = [f"no problem: {said}"]
     if name := UNDEFINED.search(said):
         notes.append(

@@ -13,7 +13,7 @@ from gpu_mcp_server.package_files import JUDGE, content_path
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.evaluation.judge_results import with_replay_doubt
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.programs.problem_capture import UNSTEADY, kind_of, refusal_notes
+from gpu_mcp_server.services.programs.problem_capture import SAME_INPUTS, UNSTEADY, kind_of, refusal_notes
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
@@ -229,10 +229,12 @@ def test_a_refusal_says_its_advice_once_and_what_random_numbers_need():
     plain = refusal_notes(BadRequest("It is broken.", hint="Mend it."))
     assert plain == ["no problem: It is broken. Mend it."]
     registration = (JUDGE / "owner" / "registration.py").read_text()
-    assert UNSTEADY in registration, "the judge's words"
+    assert UNSTEADY in registration and SAME_INPUTS in registration, "the judge's words"
     unsteady = refusal_notes(ProblemRefused(f"at case=1: the reference {UNSTEADY} in y"))
     assert len(unsteady) == 2 and "without dropout" in unsteady[1]
     wish = ProblemRefused("Refused: copy of x passes as y", hint="Register it again with: a wish", degenerate=True)
     assert refusal_notes(wish) == [
         "no problem: Refused: copy of x passes as y. Capture a larger part of the program around it."
     ]
+    tokens = ProblemRefused(f"Refused: {SAME_INPUTS}", hint="Register it again with: a wish", degenerate=True)
+    assert refusal_notes(tokens)[0].endswith(f"{SAME_INPUTS}. Capture a part of it that takes floats.")
