@@ -64,7 +64,8 @@ def replace_function(module: Any, name: str, wrap: Wrap) -> bool:
     if not callable(function) and not is_kernel(function):
         return False
     instead = wrap(function)
-    setattr(owner, last, instead)
+    is_bound = isinstance(owner, type) and isinstance(owner.__dict__.get(last), (staticmethod, classmethod))
+    setattr(owner, last, staticmethod(instead) if is_bound else instead)  # an object that is asked does not go along
     for other in list(sys.modules.values()):
         for known, value in list(getattr(other, "__dict__", {}).items()):
             if value is function:

@@ -332,7 +332,8 @@ def _why_nothing(target: str, kind: Target, found: CallRecording) -> list[str]:
     where = target.partition(":")[0]
     by_name = kind in ("function", "launch")
     if by_name and target in found.seen:
-        return [f"{target} was never called while the program ran"]
+        how = "launched by [grid]" if kind == "launch" else "called"
+        return [f"{target} was never {how} after {where} was imported"]
     if by_name and where in found.seen:
         return [f"{where} has no function {target.partition(':')[2]}"]
     if by_name and where != "__main__":

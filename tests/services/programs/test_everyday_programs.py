@@ -4,7 +4,8 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator
+import types
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.workers.program_hooks import replace_function
 from tests.laboratory import laboratory
 from tests.services.programs.test_overlay_calls import run
 from tests.services.programs.test_problem_capture import PYTHON, capture, needs_torch
@@ -252,6 +254,34 @@ async def test_hot_spots_of_a_program_that_interprets_triton_are_found(lab: Lab)
     workspace = (await lab.store.workspaces.write(None, {"program.py": SUMS})).workspace_id
     found = await lab.programs.hotspots.find([PYTHON, "program.py"], workspace)
     assert found.status == "ok" and "the program ended with" not in found.summary(), found.summary()
+
+
+def test_a_method_without_an_object_stays_one_where_it_is_replaced():
+    class Scale:
+        @staticmethod
+        def twice(x: int) -> int:
+            return 2 * x
+
+        @classmethod
+        def thrice(cls, x: int) -> int:
+            return 3 * x
+
+    module = types.ModuleType("scales")
+    module.__dict__["Scale"] = Scale
+    for name in ("twice", "thrice"):
+
+        def wrap(function: Callable[[int], int]) -> Callable[[int], int]:
+            return lambda x: 10 * function(x)
+
+        assert replace_function(module, f"Scale.{name}", wrap)
+    assert (Scale.twice(1), Scale().twice(1), Scale.thrice(1), Scale().thrice(1)) == (20, 20, 30, 30)
+
+
+async def test_calls_before_a_hook_is_there_are_not_denied(lab: Lab):
+    files = {"program.py": "import part\n", "part.py": "import torch\ndef f(x):\n    return 2 * x\nf(torch.ones(3))\n"}
+    workspace = (await lab.store.workspaces.write(None, files)).workspace_id
+    found = await lab.programs.capture.capture([PYTHON, "program.py"], "part:f", workspace)
+    assert "part:f was never called after part was imported" in found.summary()
 
 
 def test_a_kernel_s_first_weights_take_no_random_numbers_of_the_program(tmp_path: Path):
