@@ -27,6 +27,8 @@ NO_CALLS = {"calls": 0, "passed_on": 0}
 RUNNING = threading.local()
 """`busy` while a kernel runs, or a forward is computed again for its gradients."""
 PLAIN = (int, float, bool, str, type(None))
+ALIGNED = 16
+"""Bytes of a GPU thread's largest load or store: it ends the context at an address that is no multiple of them."""
 MOST_KNOWN = 256
 """Kinds of calls that are known again without looking at each value."""
 
@@ -100,11 +102,14 @@ class Overlay:
             self.passed_on += 1
             return original(*args, **kwargs)
         targets = [named[name] for name in self.plan["written"]]
-        given = {t.untyped_storage().data_ptr() for t in tensors}
-        # What the kernel reads it cannot write to in place: it was judged with inputs and outputs apart.
+        memories = [t.untyped_storage().data_ptr() for t in (*tensors, *targets)]
+        # What shares memory it cannot write to in place, nor what begins anywhere: it was judged with all apart.
         into = [
             t
-            if name in self.plan["pure"] and t.is_contiguous() and t.untyped_storage().data_ptr() not in given
+            if name in self.plan["pure"]
+            and t.is_contiguous()
+            and t.data_ptr() % ALIGNED == 0
+            and memories.count(t.untyped_storage().data_ptr()) == 1
             else None
             for name, t in zip(self.plan["written"], targets)
         ]
