@@ -500,6 +500,7 @@ def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
     assert shape["candidate"]["rounds"] >= 7, shape
     assert shape["gated_samples"]["fenced_rounds"] >= 6
     assert len(shape["gated_samples"]["isolated_us"]) >= 16
+    assert len(shape["gated_samples"]["isolated_later_us"]) == 3
     assert shape["gated_samples"]["ungated"] == "the reference runs on the processor"
 
 

@@ -205,6 +205,7 @@ class GatedSeries:
             "reference_us": reference,
             "calls_per_round": self.series.sets,
             "isolated_us": isolated,
+            "isolated_later_us": [round(each * 1e6, 1) for each in self.isolated.later_s],
             **self.gated.evidence(),
         }
 
