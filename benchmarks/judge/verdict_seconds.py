@@ -133,16 +133,18 @@ async def registered(lab: Lab, case: Case, options: argparse.Namespace) -> str:
     return info.problem_id
 
 
-async def parts_of(lab: Lab, found: Evaluation) -> dict[str, float]:
-    """Return the judge's seconds by part, and those of each step of its start."""
+async def evidence_of(lab: Lab, found: Evaluation) -> dict[str, Any]:
+    """Return the judge's seconds by part and step of its start, and by how much the GPU answered late behind gates."""
     if not found.evidence_artifact_id:
         return {}
-    evidence = json.loads(await lab.store.artifacts.read(found.evidence_artifact_id))["evidence"]
-    steps = {f"start: {step}": seconds for step, seconds in (evidence.get("start_seconds") or {}).items()}
-    return {**evidence["seconds"], **steps}
+    whole = json.loads(await lab.store.artifacts.read(found.evidence_artifact_id))
+    steps = {f"start: {step}": seconds for step, seconds in (whole["evidence"].get("start_seconds") or {}).items()}
+    gated = [shape.get("gated_samples") or {} for shape in whole["shapes"]]
+    late = [{name: each.get(name) for name in ("calls_per_round", "later_us", "isolated_later_us")} for each in gated]
+    return {"parts": {**whole["evidence"]["seconds"], **steps}, "late": late}
 
 
-def row_of(case: Case, found: Evaluation, whole_s: float, parts: dict[str, float]) -> dict[str, Any]:
+def row_of(case: Case, found: Evaluation, whole_s: float, evidence: dict[str, Any]) -> dict[str, Any]:
     """Return an evaluation's figures."""
     shape = found.shapes[0] if found.shapes else None
     seconds = {name: round(found.seconds.get(name, 0.0), 2) for name in ("judge", "compile")}
@@ -152,7 +154,7 @@ def row_of(case: Case, found: Evaluation, whole_s: float, parts: dict[str, float
         "time_us": shape.candidate.median_us if shape and shape.candidate else None, "speedup": found.speedup,
         "half_width": shape and shape.half_width, "basis": shape and shape.basis,
         "unconfirmable": found.unconfirmable(), "level": found.level, "line": shape.line_text() if shape else "",
-        "parts": parts,
+        **evidence,
     }  # fmt: skip
 
 
@@ -178,7 +180,7 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 )
                 whole = time.monotonic() - begin
                 longest = max(longest, whole)
-                rows.append(row_of(case, found, whole, await parts_of(lab, found)))
+                rows.append(row_of(case, found, whole, await evidence_of(lab, found)))
                 verdict, judge_s = rows[-1]["verdict"], rows[-1]["judge_s"]
                 said = rows[-1]["line"] or rows[-1]["reason"]
                 print(f"{case.name}: {verdict} {whole:.1f} s, judge {judge_s:.1f} s: {said}", flush=True)
