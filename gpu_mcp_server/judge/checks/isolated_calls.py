@@ -20,9 +20,9 @@ ROUNDS, CALLS = 3, 24
 TRIES = 6
 """Launches that may not return behind their gates, each of half as many calls as the one before."""
 LATER_S, LEAST_LATER_S = 2e-6, (30e-6, 60e-6)
-"""Seconds a call, and of a round at least, by which the GPU may answer later behind the last word of one. Behind 24 honest
-calls beside a torch reference it was 6 to 15 us on an H200, behind nine beside a NumPy reference, where the empty pass is
-the candidate's, 39 and 45 (benchmarks/results/verdict-seconds.md). Few calls have the smaller one: each hides more."""
+"""Seconds a call, and of a round at least, by which the GPU may answer later behind the last word of one. Behind 24
+honest calls beside a torch reference it was 6 to 15 us on an H200, behind nine beside a NumPy reference, where the
+empty pass is the candidate's, 39 and 45 (benchmarks/results/verdict-seconds.md). Few calls have the smaller one."""
 FEW = 4
 
 
