@@ -98,12 +98,12 @@ def test_the_evidence_has_every_sample_of_the_clocks_own_cost(court, role):
 
 
 @pytest.mark.parametrize(
-    ("ready_s", "order"),
-    [("60", ["wait for reference", "wait for candidate", "device"]),
-     ("0", ["device", "wait for reference", "wait for candidate"])],
+    ("there", "order"),
+    [("player.link.pending(60)", ["wait for reference", "wait for candidate", "device"]),
+     ("False", ["device", "wait for reference", "wait for candidate"])],
 )  # fmt: skip
-def test_players_that_are_there_start_beside_the_owner_and_others_after_it(court, ready_s, order):
-    files = edited("owner/peer_processes.py", ("READY_S = 0.02\n", f"READY_S = {ready_s}\n"))
+def test_players_that_are_there_start_beside_the_owner_and_others_after_it(court, there, order):
+    files = edited("owner/peer_processes.py", ("if player.link.pending(READY_S):", f"if {there}:"))
     got = court(with_stream("naive.c"), tier="smoke", owner_files=files).verdict
 
     assert got["verdict"] == "correct", got["reason"]
