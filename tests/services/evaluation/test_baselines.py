@@ -83,7 +83,8 @@ async def test_torch_compile_is_measured_behind_the_answer_and_stands_in_the_nex
             pytest.skip("the machine is too busy: no time was given")
         assert again.baseline and again.baseline.startswith("torch.compile, measured once"), again.baseline
         shape = again.shapes[0]
-        assert shape.compiled and shape.compiled_speedup and again.compiled_speedup == shape.compiled_speedup
+        assert shape.compiled and shape.compiled_speedup  # the mean over one shape is a power of e, so nearly the same
+        assert again.compiled_speedup == pytest.approx(shape.compiled_speedup, rel=1e-12)
         assert (await told(lab, found.attempt_id)).startswith("speed-up against it")
         info = (await lab.evaluation.registry.problems(problem.problem_id)).problems[0]
         assert "torch.compile: speed-up against it" in (info.best or "")
