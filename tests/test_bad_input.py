@@ -117,7 +117,7 @@ async def test_a_candidate_that_misbehaves_gets_its_verdict_and_the_server_lives
     if body.startswith(("for (;;) puts", "for (;;) if (fork()")):  # it never ends: its time is waited out
         monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 1.0)
         monkeypatch.setattr(crash_stacks, "HANG_S", {"c": 3.0})
-        monkeypatch.setattr(crash_stacks, "BESIDE_S", 3.0)  # nobody looks at the stack here
+        monkeypatch.setattr(crash_stacks, "BESIDE_S", 3.0)  # this test reads no stack
     monkeypatch.setattr(judge_job, "MEMORY_BYTES", 1 << 30)
     found = await called(
         client, "evaluate_kernel", problem_id=problem_id, source=HEAD + SIGNATURE + "{" + body + "}", language="c"

@@ -61,7 +61,7 @@ async def problem_id(lab: Lab) -> str:
 async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, problem_id, name, monkeypatch):
     monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 2.0)
     monkeypatch.setattr(crash_stacks, "HANG_S", {"c": 3.0})
-    monkeypatch.setattr(crash_stacks, "BESIDE_S", 3.0)  # nobody looks at the stack here
+    monkeypatch.setattr(crash_stacks, "BESIDE_S", 3.0)  # this test reads no stack
     source, verdict, reason = BAD[name]
 
     bad = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(source, "c", "bad.c"))

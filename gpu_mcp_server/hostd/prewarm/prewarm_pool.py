@@ -103,7 +103,7 @@ class PrewarmPool:
             spec: The job.
             gpus: All that the host has, if the job wants any.
         """
-        # Nobody waits for a background job. It imports by itself, and leaves prewarmed processes to the next call.
+        # A background job imports by itself, as no caller waits for it: the next call gets the prewarmed processes.
         foreground = spec.gpus.priority != "background"
         shape = template_for(spec, gpus) if self._able and foreground else None
         if shape is None:

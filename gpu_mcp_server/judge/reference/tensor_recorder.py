@@ -56,8 +56,8 @@ def tensors_in(*found: Any) -> List[Any]:
 class MetaAddresses(dispatch.TorchDispatchMode):
     """Has torch refuse the address of a tensor without data, which is 0: a kernel that reads there ends the context.
 
-    The tensor's memory knows that, whoever asks: a launch of a Triton kernel, in an operator of the problem's own, in a
-    backward pass or on another thread, where no mode of this one is seen.
+    The mode marks the tensor's memory, which then refuses everybody. So the mark also holds where the mode is not seen:
+    in an operator of the problem's own, in a backward pass, on another thread.
     """
 
     supports_higher_order_operators = True

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
 import types
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSour
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.workers.program_hooks import replace_function
 from tests.laboratory import laboratory
+from tests.services.programs.overlay_runs import overlay_environment, run_program
 from tests.services.programs.test_overlay_calls import run
 from tests.services.programs.test_problem_capture import PYTHON, capture, needs_torch
 
@@ -89,15 +88,8 @@ async def test_values_of_a_program_s_own_classes_are_recorded_judged_and_put_bac
     workspace = (await lab.store.workspaces.write(None, {"program.py": VALUES})).workspace_id
     applied = await lab.programs.overlays.apply(verdict.attempt_id, workspace)
     async with lab.store.workspaces.laid_out(applied.workspace_id) as folder:
-
-        def output(**more: str) -> str:
-            env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
-            command = [PYTHON, "program.py"]
-            return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
-
-        plain = await asyncio.to_thread(output)
-        overlay = {"PYTHONPATH": str(folder / "speedup_overlay"), "GPU_MCP_OVERLAY_COUNTS": str(folder / "counts")}
-        assert await asyncio.to_thread(output, **overlay) == plain
+        plain, overlay = await asyncio.to_thread(run_program, folder), overlay_environment(folder)
+        assert await asyncio.to_thread(run_program, folder, **overlay) == plain
         told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
     assert told == [[{"calls": 1, "passed_on": 0}]]
 

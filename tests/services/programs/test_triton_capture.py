@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +10,7 @@ from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import laboratory
+from tests.services.programs.overlay_runs import overlay_environment, run_program
 from tests.services.programs.test_problem_capture import PYTHON, capture, needs_torch
 
 pytestmark = pytest.mark.timeout(1500)
@@ -106,18 +105,14 @@ async def test_launches_of_a_triton_kernel_are_a_problem_and_another_kernel_answ
     workspace = (await lab.store.workspaces.write(None, {"program.py": PROGRAM})).workspace_id
     applied = await lab.programs.overlays.apply(verdicts[0].attempt_id, workspace)
     async with lab.store.workspaces.laid_out(applied.workspace_id) as folder:
-
-        def run(**more: str) -> str:
-            env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
-            command = [PYTHON, "program.py"]
-            return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
-
-        plain = await asyncio.to_thread(run)
-        overlay = {"PYTHONPATH": str(folder / "speedup_overlay"), "GPU_MCP_OVERLAY_COUNTS": str(folder / "counts")}
-        with_it = await asyncio.to_thread(run, **overlay)
+        plain, overlay = await asyncio.to_thread(run_program, folder), overlay_environment(folder)
+        with_it = await asyncio.to_thread(run_program, folder, **overlay)
         told = [json.loads(path.read_text()) for path in folder.glob("counts.*")]
         # the kernel writes y before it has read all of x, and was judged with both apart, and y at a multiple of 256
-        places = [[await asyncio.to_thread(run, PLACE=at, **more) for more in (overlay, {})] for at in ("x", "offset")]
+        places = [
+            [await asyncio.to_thread(run_program, folder, PLACE=at, **more) for more in (overlay, {})]
+            for at in ("x", "offset")
+        ]
     assert told == [[{"calls": 3, "passed_on": 0}]]
     for texts in ((with_it, plain), *places):
         ours, theirs = ([float(word) for word in text.split()[1:]] for text in texts)
