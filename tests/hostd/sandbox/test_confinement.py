@@ -129,7 +129,9 @@ async def test_the_kernel_s_deep_calls_and_foreign_sockets_are_denied(attempts):
     assert set(attempts["families"].values()) == {"EAFNOSUPPORT"}
     assert attempts["tcp"] in (("ECONNREFUSED",) if attempts["boxed"] else ("EACCES", "EPERM"))
     assert attempts["abstract"] in (("ECONNREFUSED",) if attempts["boxed"] else ("EPERM", "EACCES"))
-    assert attempts["docker"] in ("ENOENT", "EACCES")
+    # a job without a uid of its own reaches what its person may: no socket by path is made for it at all
+    as_person = os.getuid() != 0 and not attempts["boxed"]
+    assert attempts["docker"] in (("EPERM",) if as_person else ("ENOENT", "EACCES"))
     if attempts["boxed"]:
         assert attempts["udp"] == "ENETUNREACH"
     seccomp = next(line for line in attempts["status"] if line.startswith("Seccomp"))
