@@ -117,9 +117,10 @@ PARTS: "dict[str, tuple[Step, ...]]" = {
              needs="kernelbench", gpus=1),
     ),
     "public": (
-        Step("candidates", 500, f"{JUDGE}/public_candidates.py {{case}}/candidates.jsonl --device {{device}} "
-             f"--ids {{more}} --part {{shard}} {PYTHON} --json {{out}}/candidates.jsonl --table {{out}}/candidates.md "
-             "--shard-seconds {seconds}", needs="candidates.jsonl", cuda="all", cpu="drawn:1"),
+        Step("candidates", 500, f"{JUDGE}/public_candidates.py {{case}}/candidates.jsonl --judge-only "
+             f"{PYTHON} --device {{device}} --ids {{more}} --part {{shard}} --json {{out}}/candidates.jsonl "
+             "--table {out}/candidates.md --at-once 6 --shard-seconds {seconds}",
+             needs="candidates.jsonl", cuda="all", cpu="drawn:1"),
     ),
     "repeats": (
         Step("gated", 500, f"{JUDGE}/gated_repeats.py {{case}}/candidates.jsonl --ids drawn:15 {PYTHON} "

@@ -296,3 +296,19 @@ def test_a_shard_judges_by_both_sides_and_the_next_run_has_nothing_left(tmp_path
     assert rows["9/2"]["judge"]["verdict"] == "incorrect", rows
     assert len(rows) == 3 and all("left: nothing" in run.stdout for run in runs)
     assert "2 candidates: 2 agree" in (tmp_path / "table.md").read_text()
+
+
+@needs_torch
+@pytest.mark.timeout(600)
+def test_the_judge_alone_is_held_against_claims(tmp_path: Path):
+    line = {"level_id": 9, "task_id": 1, "ref_code": PROBLEM, "custom_code": SAME, "score_default": 7.0}
+    file, table = tmp_path / "candidates.jsonl", tmp_path / "table.md"
+    file.write_text(json.dumps(line) + "\n")
+    argv = [sys.executable, str(FOLDER / "public_candidates.py"), str(file), "--ids", "all", "--judge-only"]
+    argv += ["--json", str(tmp_path / "rows.jsonl"), "--table", str(table), "--device", "cpu"]
+
+    subprocess.run([*argv, "--judge-python", torch_python()], capture_output=True, timeout=590, check=True)
+
+    text = table.read_text()
+    assert "| id | claimed | our judge |" in text and "plain" not in text, text
+    assert "| 9/1 | 7 | correct" in text and "not as claimed" in text, text

@@ -16,6 +16,8 @@ HEAD = (
     "| id | claimed | plain harness, at 1e-4 | speed-up | our judge | speed-up, interval | device, seconds | agree "
     "| reason |"
 )
+CLAIM_HEAD = "| id | claimed | our judge | speed-up, interval | device, seconds | reason |"
+"""Where the judge alone ran."""
 REASON = 220
 NEAR = 1.1
 """Factor by which a claim may be off what was measured, and count as reached."""
@@ -62,9 +64,12 @@ def is_agreed(row: Row) -> bool | None:
 
 
 def explanation(row: Row) -> str:
-    """Say why the two sides differ, by what was seen; where they agree, what the judge gives as its reason."""
-    plain, judge = row["plain"], row["judge"]
+    """Say why the two sides differ, by what was seen; else, or without a plain side, what the judge gives as reason."""
+    judge = row["judge"]
     said = _cell(str(judge.get("reason") or judge.get("error") or ""))
+    if "plain" not in row:
+        return said
+    plain = row["plain"]
     agreed = is_agreed(row)
     if agreed is None:
         return said or f"{UNEXPLAINED}: neither a verdict nor an error"
@@ -143,25 +148,24 @@ def _number(value: Any) -> str:
 
 def table_line(row: Row) -> str:
     """Return a candidate's line."""
-    plain, judge = row["plain"], row["judge"]
+    plain, judge = row.get("plain"), row["judge"]
     ends = judge.get("range")
     interval = f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else ""
-    agreed = {True: "yes", False: "no", None: "-"}[is_agreed(row)]
-    seconds = " + ".join(f"{sum(side.get('held', {}).values()):.0f}" for side in (plain, judge))
-    cells = [
-        row["id"], _number(row.get("claimed")), plain_text(plain), _number(plain.get("speedup")), judge_text(judge),
-        _number(judge.get("speedup")) + interval, seconds, agreed, reason(row),
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+    seconds = " + ".join(f"{sum(side.get('held', {}).values()):.0f}" for side in (plain, judge) if side)
+    cells = [row["id"], _number(row.get("claimed"))]
+    cells += [plain_text(plain), _number(plain.get("speedup"))] if plain else []
+    cells += [judge_text(judge), _number(judge.get("speedup")) + interval, seconds]
+    cells += [{True: "yes", False: "no", None: "-"}[is_agreed(row)]] if plain else []
+    return f"| {' | '.join([*cells, reason(row)])} |"
 
 
 def control_lines(rows: Sequence[Row]) -> list[str]:
     """Say how far each shard's control is from what it is known to be."""
     lines: list[str] = []
     for row in rows:
-        both = [row["plain"].get("speedup"), row["judge"].get("speedup")]
-        doubtful = any(not s or abs(s / KNOWN_SPEEDUP - 1) > CONTROL_OFF for s in both)
-        said = f"plain {_number(both[0])}, judge {_number(both[1])}, {judge_text(row['judge'])}"
+        both = {side: row[side].get("speedup") for side in ("plain", "judge") if side in row}
+        doubtful = any(not s or abs(s / KNOWN_SPEEDUP - 1) > CONTROL_OFF for s in both.values())
+        said = ", ".join(f"{side} {_number(s)}" for side, s in both.items()) + f", {judge_text(row['judge'])}"
         doubt = f": DOUBTFUL, {explanation(row)}" if doubtful else ""
         lines.append(f"- shard {row['shard']}: control, known to be {KNOWN_SPEEDUP:g}: {said}{doubt}")
     return lines
@@ -171,7 +175,7 @@ def time_lines(rows: Sequence[Row]) -> list[str]:
     """Say where the time of a candidate went, part by part: the median, and the most."""
     parts: dict[str, list[float]] = {}
     for row in rows:
-        for side in ("plain", "judge"):
+        for side in {"plain", "judge"} & row.keys():
             for name, value in {**row[side].get("held", {}), **row[side].get("seconds", {})}.items():
                 parts.setdefault(f"{side}: {name}", []).append(float(value))
     lines = ["Where the time went. Parts without a name of the judge's are the device's turns, each alone:", ""]
@@ -184,16 +188,16 @@ def time_lines(rows: Sequence[Row]) -> list[str]:
 def table(rows: Sequence[Row]) -> str:
     """Return all rows as Markdown, with a summary before and the controls and times after."""
     candidates = [row for row in rows if row["id"] != CONTROL]
-    agreed = Counter(is_agreed(row) for row in candidates)
-    open_rows = [str(row["id"]) for row in candidates if UNEXPLAINED in explanation(row)]
-    counts = f"{agreed[True]} agree, {agreed[False]} differ, {agreed[None]} without a verdict"
-    lines = [
-        summary_line(candidates),
-        "",
-        f"{len(candidates)} candidates: {counts}; not explained: {', '.join(open_rows) or 'none'}",
-        "",
-        HEAD,
-        "|" + " --- |" * (HEAD.count("|") - 1),
+    head = HEAD if any("plain" in row for row in rows) else CLAIM_HEAD
+    lines = [summary_line(candidates), ""]
+    if head == HEAD:
+        agreed = Counter(is_agreed(row) for row in candidates)
+        open_rows = [str(row["id"]) for row in candidates if UNEXPLAINED in explanation(row)]
+        counts = f"{agreed[True]} agree, {agreed[False]} differ, {agreed[None]} without a verdict"
+        lines += [f"{len(candidates)} candidates: {counts}; not explained: {', '.join(open_rows) or 'none'}", ""]
+    lines += [
+        head,
+        "|" + " --- |" * (head.count("|") - 1),
         *(table_line(row) for row in candidates),
         "",
         *control_lines([row for row in rows if row["id"] == CONTROL]),

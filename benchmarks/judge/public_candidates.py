@@ -7,7 +7,8 @@ optimized_cuda_code/h100.json of the public repository deepreinforce-ai/CUDA-L1;
 Run it again until it says that nothing is left: one run is a shard of at most --shard-seconds, each candidate is
 written as soon as it is judged, and what is written is not judged again. Each shard begins with a control candidate,
 whose speed-up is known. On machines that keep nothing, --part 3/8 takes every eighth candidate, and --rows FILE... adds
-the rows of other runs to the table; with --shard-seconds 0 only the table is made. Needs a Python with torch, and for
+the rows of other runs to the table; with --shard-seconds 0 only the table is made. With --judge-only the table holds
+claims against verdicts. Needs a Python with torch, and for
 candidates with extensions nvcc, g++ and ninja. Whatever needs the GPU goes one after the other; what is compiled and
 imported does not wait for that.
 """
@@ -66,6 +67,7 @@ def given() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--ids", default="drawn:60", help="names with commas between them, drawn:COUNT, or all")
+    parser.add_argument("--judge-only", action="store_true", help="without the plain harness")
     parser.add_argument("--part", default="1/1", help="K/N: every Nth candidate, from the Kth on")
     parser.add_argument("--rows", type=Path, nargs="*", default=[], help="files of other runs, for the table")
     parser.add_argument("--json", type=Path, required=True, help="a line for each candidate; it is added to")
@@ -150,22 +152,25 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 class Sides:
     """Both sides of one candidate."""
 
-    def __init__(self, lab: Any, plain: Plain, options: argparse.Namespace) -> None:
+    def __init__(self, lab: Any, plain: Plain | None, options: argparse.Namespace) -> None:
         self._device = asyncio.Lock()
         self._judge = JudgeSide(lab, options.device, self._device, options.judge_seconds)
         self._plain, self._options = plain, options
 
     async def play(self, candidate: Candidate) -> dict[str, Any]:
-        """Return what both sides say."""
+        """Return what both sides say, or the judge alone."""
+        wish = {"accept_degenerate": True}
+        if self._plain is None:
+            return {"claimed": candidate.claimed, "judge": await self._judge.judged(candidate, wish)}
         async with asyncio.TaskGroup() as group:
-            judged = group.create_task(self._judge.judged(candidate, {"accept_degenerate": True}))
-            plain = group.create_task(self._measured(candidate))
+            judged = group.create_task(self._judge.judged(candidate, wish))
+            plain = group.create_task(self._measured(candidate, self._plain))
         return {"claimed": candidate.claimed, "plain": plain.result(), "judge": judged.result()}
 
-    async def _measured(self, candidate: Candidate) -> dict[str, Any]:
+    async def _measured(self, candidate: Candidate, plain: Plain) -> dict[str, Any]:
         turn = Turn(self._device, self._options.plain_seconds)
         try:
-            return await self._plain.measured(candidate, turn, self._options.plain_seconds)
+            return await plain.measured(candidate, turn, self._options.plain_seconds)
         except (OSError, ValueError) as error:  # its process ended as it was asked, or answered nonsense
             return {"error": f"{type(error).__name__}: {error}"[:600], "stage": "answer"}
 
@@ -180,8 +185,9 @@ async def shard(options: argparse.Namespace) -> list[str]:
     control = Candidate(CONTROL, CONTROL_REFERENCE.replace("ELEMENTS", elements), CONTROL_SOURCE)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        plain = Plain(options.judge_python, options.device, Path(folder))
-        plain.prepare()
+        plain = None if options.judge_only else Plain(options.judge_python, options.device, Path(folder))
+        if plain is not None:
+            plain.prepare()
         try:
             async with laboratory(hosts={"local": {"kind": "local", "judge_python": options.judge_python}}) as lab:
                 sides = Sides(lab, plain, options)
@@ -189,7 +195,8 @@ async def shard(options: argparse.Namespace) -> list[str]:
                 running = Shard(results, sides.play, limit_s=left_s, at_once=options.at_once)
                 return await running.run(control, wanted)
         finally:
-            await plain.close()
+            if plain is not None:
+                await plain.close()
 
 
 def main() -> None:
