@@ -1,10 +1,9 @@
 """Our judge's side of a comparison: one candidate imported, judged, and what was said of it."""
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from candidate_shards import Candidate
@@ -17,7 +16,7 @@ TIMES |= {"half_width", "unconfirmable"}
 class Turn:
     """The device's turn, as the evaluator takes places: its compilers do not wait, who judges is alone."""
 
-    def __init__(self, lock: asyncio.Lock, limit_s: float) -> None:
+    def __init__(self, lock: AbstractAsyncContextManager[Any], limit_s: float) -> None:
         self._lock, self._limit_s = lock, limit_s
         self.seconds: dict[str, float] = {}
 
@@ -50,7 +49,7 @@ class Turn:
 class JudgeSide:
     """The judge in one laboratory, for one candidate after the other."""
 
-    def __init__(self, lab: Any, device: str, lock: asyncio.Lock, limit_s: float) -> None:
+    def __init__(self, lab: Any, device: str, lock: AbstractAsyncContextManager[Any], limit_s: float) -> None:
         self._lab, self._device, self._lock, self._limit_s = lab, device, lock, limit_s
         self._problems: dict[tuple[str, str], Any] = {}
 

@@ -154,7 +154,9 @@ class Sides:
 
     def __init__(self, lab: Any, plain: Plain | None, options: argparse.Namespace) -> None:
         self._device = asyncio.Lock()
-        self._judge = JudgeSide(lab, options.device, self._device, options.judge_seconds)
+        # The judge alone waits in its own queue, where the next one imports meanwhile.
+        turns = self._device if plain else contextlib.nullcontext()
+        self._judge = JudgeSide(lab, options.device, turns, options.judge_seconds)
         self._plain, self._options = plain, options
 
     async def play(self, candidate: Candidate) -> dict[str, Any]:

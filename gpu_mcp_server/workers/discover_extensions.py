@@ -1,6 +1,8 @@
 """Runs a Python candidate without a GPU to see which extensions it has torch build; `requests.json` is the list.
 
-Whatever the file does or raises, this ends well: what was asked for until then is what is known.
+Whatever the file does or raises, this ends well: what was asked for until then is what is known. Many candidates build
+behind `torch.cuda.is_available()`, in their model's constructor or in its first call. So where the job will have a GPU
+this process says that it has one, and tensors are described without memory.
 """
 # Modules of the candidate's workspace: pyright: reportMissingImports=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
@@ -11,7 +13,7 @@ import importlib.util
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 RESULT = "requests.json"
 TAKE = "_import_module_from_library"
@@ -62,8 +64,60 @@ def take_down_requests(extensions: Any, note: Callable[[Dict[str, Any]], None]) 
     setattr(torch_extensions, TAKE, lambda *_, **__: NotBuilt())  # type: ignore[misc]
 
 
-def main(_: List[str]) -> None:
-    """Load the candidate; construct its model as well where loading asked for nothing."""
+def answered(value: Any) -> Callable[..., Any]:
+    """Return a function that returns a value whatever it is given."""
+
+    def answer(*_: Any, **__: Any) -> Any:
+        return value
+
+    return answer
+
+
+def describe_gpu(capability: Tuple[int, int]) -> Any:
+    """Have torch say that there is a GPU, and return a context in which tensors for it have no memory."""
+    torch: Any = importlib.import_module("torch")
+    overrides: Any = importlib.import_module("torch.overrides")
+    on_meta = torch.device("meta")
+    answers: Dict[str, Any] = dict.fromkeys(("synchronize", "set_device", "init"))
+    answers.update(is_available=True, device_count=1, current_device=0, get_device_capability=capability)
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, answered(answer))
+
+    def moved(value: Any) -> Any:
+        named_cuda = isinstance(value, str) and value.partition(":")[0] == "cuda"
+        return on_meta if named_cuda or isinstance(value, torch.device) else value
+
+    class OnMeta(overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, _: Any, given: Any = (), named: Any = None) -> Any:
+            if function == torch.Tensor.is_cuda.__get__:  # a new object each time
+                return True
+            if function is torch.Tensor.cuda:
+                return given[0].to(on_meta)
+            return function(*map(moved, given), **{name: moved(value) for name, value in (named or {}).items()})
+
+    return OnMeta()
+
+
+def run_candidate(requests: List[Dict[str, Any]], capability: Optional[Tuple[int, int]]) -> None:
+    """Load the candidate; where that asked for nothing construct its model too, and where a GPU is meant call it."""
+    with contextlib.ExitStack() as stack:
+        if capability is not None:
+            stack.enter_context(describe_gpu(capability))
+        module = load_file("candidate")
+        if requests:
+            return
+        problem = load_file("problem") if os.path.exists("problem.py") else None
+        model = module.ModelNew(*(problem.get_init_inputs() if problem else []))
+        if not requests and capability is not None and problem is not None:
+            torch: Any = importlib.import_module("torch")
+            # Of inputs only the kinds matter, and those of a problem may be larger than this sandbox.
+            with torch.device("meta"):
+                inputs = problem.get_inputs()
+            model(*inputs)
+
+
+def main(words: List[str]) -> None:
+    """Take down what the candidate asks for; a word such as 9.0 is the compute capability of the GPU to come."""
     requests: List[Dict[str, Any]] = []
 
     def keep() -> None:
@@ -79,9 +133,7 @@ def main(_: List[str]) -> None:
     os.environ["TORCH_EXTENSIONS_DIR"] = os.path.abspath("extensions")
     take_down_requests(load_file("judge_extensions"), note)
     with contextlib.suppress(BaseException):
-        module = load_file("candidate")
-        if not requests:
-            initial = load_file("problem").get_init_inputs() if os.path.exists("problem.py") else []
-            module.ModelNew(*initial)
+        major, _, minor = words[0].partition(".") if words else ("", "", "")
+        run_candidate(requests, (int(major), int(minor)) if words else None)
     sys.stdout.flush()
     os._exit(0)  # threads and exit handlers of the candidate's own are nobody's business

@@ -20,6 +20,7 @@ from gpu_mcp_server.services.evaluation.missing_equipment import program_error, 
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
 from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.toolchains.architectures import number_of, own_archs
 from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain
 
 ASKS = re.compile(r"\bcpp_extension\b|\bload_inline\b")
@@ -101,8 +102,9 @@ class ExtensionBuilder:
         if problem.kind == "module":
             files["problem.py"] = problem.reference
         plan = CompilePlan(
-            ("requests",), files, compiling_environment(probe), output=REQUESTS, roots=tuple(python.roots),
-            worker="discover_extensions", python=python.path, wall_s=ASK_S, long=True, warm=WARM,
+            ("requests", *_capability(probe)), files, compiling_environment(probe), output=REQUESTS,
+            roots=tuple(python.roots), worker="discover_extensions", python=python.path, wall_s=ASK_S, long=True,
+            warm=WARM,
         )  # fmt: skip
         build = PlannedBuild(_torch(python), plan, None)
         if not await self._compiler.has_build(build, probe):
@@ -136,6 +138,12 @@ def _sound(request: Any) -> bool:
 def key_of(request: Mapping[str, Any]) -> str:
     """Return a request's name, as judge/candidate/torch_extensions.py has it."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def _capability(probe: HostProbe) -> list[str]:
+    """Return the compute capability of the host's first NVIDIA GPU as torch writes it, such as 9.0; empty without."""
+    numbers = filter(None, map(number_of, own_archs(probe.gpus)))
+    return [f"{number // 10}.{number % 10}" for number in numbers][:1]
 
 
 def _torch(python: JudgePython) -> Toolchain:

@@ -229,6 +229,58 @@ def test_a_build_that_failed_before_fails_at_once_with_the_same_words(tmp_path: 
     assert done.stdout.strip() == "Error building extension 'x': main.cpp:1:1: error: no luck", done.stderr
 
 
+GUARDED = """
+import torch
+from torch.utils.cpp_extension import load_inline
+
+def built():
+    return load_inline("late", ["extern \\"C\\" int late(void) { return 0; }"], no_implicit_headers=True)
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(size, size, device="cuda"))
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (8, 6):
+            IN_INIT
+    def forward(self, x):
+        if not x.is_cuda:
+            x = x.cuda()
+        y = (x.to("cuda:0") @ self.weight).relu()
+        if y.is_cuda and y.shape == x.shape:
+            IN_FORWARD
+"""
+"""Of the kinds that strangers write: they build behind a look for a GPU, or in the first call."""
+LARGE = "import torch\ndef get_inputs():\n    return [torch.randn(1 << 20, 1 << 20)]\n"
+LARGE += "def get_init_inputs():\n    return [1 << 20]\n"
+ASK = "import sys; sys.path[:0] = sys.argv[1:2]; import discover_extensions; discover_extensions.main(sys.argv[2:])"
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("in_init", "in_forward", "words", "found"),
+    [
+        ("built()", "pass", ["8.6"], ["late"]),
+        ("pass", "built()", ["8.6"], ["late"]),
+        ("pass", "pass", ["8.6"], []),
+        ("built()", "built()", ["9.0"], ["late"]),
+        ("built()", "built()", [], []),
+    ],
+)
+def test_builds_behind_a_look_for_a_gpu_are_found_without_one(
+    tmp_path: Path, in_init: str, in_forward: str, words: list[str], found: list[str]
+):
+    (tmp_path / "candidate.py").write_text(GUARDED.replace("IN_INIT", in_init).replace("IN_FORWARD", in_forward))
+    (tmp_path / "problem.py").write_text(LARGE)
+    text = (JUDGE / "candidate/torch_extensions.py").read_text()
+    (tmp_path / "judge_extensions.py").write_text(text)
+
+    argv = [torch_python(), "-c", ASK, str(WORKERS), *words]
+    subprocess.run(argv, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
+
+    requests = json.loads((tmp_path / "requests.json").read_text())
+    assert [request["arguments"]["name"] for request in requests] == found
+
+
 @pytest.mark.parametrize(("text", "may"), [(HONEST, False), ("try:\n    f()\nexcept OSError:\n    pass\n", True)])
 def test_a_file_that_catches_exceptions_may_live_without_an_extension(text: str, may: bool):
     assert tolerates_failure(text) == may
