@@ -80,7 +80,7 @@ class IsolatedCalls:
         gated.lay_inputs(buffers)
         gated.show_inputs(buffers, "before the gate was opened")
         call = 1 + self.well.word() % (calls - 1) if calls > 1 else 0
-        between = Between(call, Exchange(buffers, self.well, call) if call and buffers.changes else None, [])
+        between = Between(call, Exchange(buffers, self.well, call) if call else None, [])
         if between.exchange is not None:
             between.exchange.put(after=True)
         self.rounds.solve(buffers, calls)

@@ -39,10 +39,8 @@ class Buffers:
     """Seconds that the problem's own code took to make the last round's inputs."""
     decoys = False
     """Whether the inputs that are drawn now are decoys, which no reference answers."""
-    changes = False
-    """Whether inputs can be changed beside a candidate at work, whose answers are seen as soon as they are there."""
     copied = False
-    """Whether that is so only where the candidate's loop is told to copy each result at once."""
+    """Whether answers are seen as soon as they are there only where the candidate's loop copies each result at once."""
     fence: Any = None
     """What stops the clock where freezing does not stop the work."""
     stopped_s = 0.0

@@ -49,8 +49,6 @@ def share(where: Layout, memory: Shared) -> Dict[str, Any]:
 class CudaBuffers(Buffers):
     """Inputs twice (the reference's, and the candidate's, filled at the last moment), outputs, expected outputs."""
 
-    changes = True
-
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
         self.device, self.tools, self.well = device, device.tools, device.well
         self.inputs, self.outputs, self.sets = inputs, outputs, sets
