@@ -37,15 +37,6 @@ class _OnCpu(overrides.TorchFunctionMode):
         return function(*args, **given)
 
 
-def _idle_function() -> Any:
-    """Return a function that does nothing, a new one each time: torch's compiler refuses one under several names."""
-
-    def do_nothing(*_: Any, **__: Any) -> None:
-        return
-
-    return do_nothing
-
-
 def pretend_cuda() -> None:
     """Send to the processor what this process asks of CUDA, unless it has CUDA."""
     if _ENTERED or torch.cuda.is_available():
@@ -62,7 +53,8 @@ def pretend_cuda() -> None:
 
     torch.Generator = Generator
     for name in ("synchronize", "empty_cache", "set_device"):
-        setattr(torch.cuda, name, _idle_function())
+        # A new function each time: torch's compiler refuses one under several names.
+        setattr(torch.cuda, name, lambda *_, **__: None)  # type: ignore[misc]
     torch.cuda.current_device = lambda: 0
 
     def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

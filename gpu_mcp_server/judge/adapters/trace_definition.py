@@ -20,8 +20,7 @@ class TraceDefinition(CaseModule):
     def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
         super().__init__(module, task, files)
         self.definition: Dict[str, Any] = json.loads(files["definition.json"])
-        entry = module.run
-        self.Model = _model_of(entry)
+        self.Model = _model_of(module.run)
 
     def names(self) -> Sequence[str]:
         """Return the definition's names."""
@@ -41,11 +40,15 @@ class TraceDefinition(CaseModule):
         found: List[Any] = []
         for name, spec in inputs.items():
             if name in scalars:
-                found.append(_scalar(scalars[name], spec))
+                # A 0-d tensor where the definition declares a shape.
+                plain, value = spec.get("shape") is None, scalars[name]
+                found.append(value if plain else torch.tensor(value, dtype=getattr(torch, str(spec["dtype"]))))
             elif name in made:
                 found.append(made[name])
             elif how.get(name, {}).get("type") == "safetensors":
-                found.append(_stored(self.files[str(how[name]["file"])], str(spec["dtype"]), how[name]["shape"]))
+                content = bytearray(base64.b64decode(self.files[str(how[name]["file"])]))
+                flat = torch.frombuffer(content, dtype=getattr(torch, str(spec["dtype"])))
+                found.append(flat.reshape(tuple(how[name]["shape"])))
             else:
                 found.append(_drawn(spec, sizes))
         return found
@@ -61,18 +64,6 @@ class TraceDefinition(CaseModule):
         if handed is None:
             handed = _parameters(function) == len(inputs) + len(outputs)
         return _handed_model(self, function) if handed else _model_of(function)
-
-
-def _scalar(value: Any, spec: Dict[str, Any]) -> Any:
-    """Return a workload's scalar as Python has it, or a 0-d tensor where the definition declares a shape."""
-    if spec.get("shape") is None:
-        return value
-    return torch.tensor(value, dtype=getattr(torch, str(spec["dtype"])))
-
-
-def _stored(text: str, dtype: str, shape: Sequence[int]) -> Any:
-    """Return a tensor that came with the problem."""
-    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=getattr(torch, dtype)).reshape(tuple(shape))
 
 
 def _drawn(spec: Dict[str, Any], sizes: Dict[str, int]) -> Any:

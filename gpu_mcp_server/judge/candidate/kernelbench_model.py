@@ -213,7 +213,7 @@ class ModelFile(PythonFile):
         from ..numerics.autograd import with_gradients
 
         kinds = [spec["dtype"] for spec in self.task["inputs"][:forward]]
-        return with_gradients(self.torch, self.model, inputs[:forward], inputs[forward:], kinds)
+        return with_gradients(self.torch, self.model, kinds, inputs)
 
     def results(self, number: int) -> Sequence[Any]:
         """Return what the model answers to one set, if it is what the problem has."""

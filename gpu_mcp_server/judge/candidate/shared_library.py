@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional
 
 from ..folders import WORK
 from ..numerics.input_views import input_views
+from ..numerics.tensors import ITEM_BYTES
 from .call_loop import COMPILED, Calls, loop_or_why
 
 Reply = Dict[str, Any]
@@ -62,7 +63,7 @@ class Library:
         """Prepare the arguments of every call."""
         inputs, outputs = message["inputs"], message["outputs"]
         views = input_views(self.task, message["named_dims"])
-        places = [inputs["offsets"][view.memory] + view.offset_bytes for view in views]
+        places = [inputs["offsets"][v.memory] + v.offset * ITEM_BYTES[v.item.dtype] for v in views]
         rows: List[List[int]] = []
         for number in range(inputs["sets"]):
             addresses = [bases[0] + number * inputs["stride"] + place for place in places]

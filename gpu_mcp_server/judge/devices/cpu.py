@@ -33,27 +33,6 @@ STEAL = 8
 """Column of a `cpu` line in /proc/stat, in clock ticks. Source: Linux, Documentation/filesystems/proc.rst."""
 
 
-def processor_state() -> Dict[str, Any]:
-    """Return load of a minute, seconds stolen so far by the hypervisor, and the mean frequency in MHz.
-
-    What cannot be read is left out; virtual machines have no frequency.
-    """
-    state: Dict[str, Any] = {"load_1min": round(os.getloadavg()[0], 2)}
-    # Only cores that this process may use matter: a core of somebody else may run at any clock.
-    cores = sorted(os.sched_getaffinity(0))
-    try:
-        with open("/proc/stat", encoding="ascii") as lines:
-            state["steal_s"] = int(lines.readline().split()[STEAL]) / os.sysconf("SC_CLK_TCK")
-        clocks: List[int] = []
-        for core in cores[:CORES_READ]:
-            with open(FREQUENCY % core, encoding="ascii") as text:
-                clocks.append(int(text.read()))
-        state["cpu_mhz"] = round(sum(clocks) / len(clocks) / 1000)
-    except (OSError, ValueError, IndexError):
-        pass
-    return state
-
-
 CACHES = "/sys/devices/system/cpu/cpu%d/cache"
 
 
@@ -132,8 +111,24 @@ class CpuDevice(Device):
         return largest_cache_bytes()
 
     def state(self) -> Dict[str, Any]:
-        """Return load, time stolen from the cores that may be used, and their frequency where it can be read."""
-        return processor_state()
+        """Return load of a minute, seconds stolen so far by the hypervisor, and the mean frequency in MHz.
+
+        What cannot be read is left out; virtual machines have no frequency.
+        """
+        state: Dict[str, Any] = {"load_1min": round(os.getloadavg()[0], 2)}
+        # Only cores that this process may use matter: a core of somebody else may run at any clock.
+        cores = sorted(os.sched_getaffinity(0))
+        try:
+            with open("/proc/stat", encoding="ascii") as lines:
+                state["steal_s"] = int(lines.readline().split()[STEAL]) / os.sysconf("SC_CLK_TCK")
+            clocks: List[int] = []
+            for core in cores[:CORES_READ]:
+                with open(FREQUENCY % core, encoding="ascii") as text:
+                    clocks.append(int(text.read()))
+            state["cpu_mhz"] = round(sum(clocks) / len(clocks) / 1000)
+        except (OSError, ValueError, IndexError):
+            pass
+        return state
 
     def evidence(self) -> Dict[str, Any]:
         """Return the machine."""

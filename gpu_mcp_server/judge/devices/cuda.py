@@ -126,7 +126,7 @@ class CudaDevice(Device):
 
     def free_bytes(self) -> int:
         """Return the GPU's."""
-        return self.tools.driver.free_bytes()
+        return self.tools.driver.memory()[0]
 
     def allowance(self) -> int:
         """Return an eighth of the memory, and what the model's weights take."""

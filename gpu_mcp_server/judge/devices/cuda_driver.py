@@ -227,10 +227,6 @@ class Driver:
         self.call("cuDriverGetVersion", byref(value))
         return "%d.%d" % (value.value // 1000, value.value % 1000 // 10)
 
-    def free_bytes(self) -> int:
-        """Return free memory of the device."""
-        return self.memory()[0]
-
     def memory(self) -> Tuple[int, int]:
         """Return free and all memory of the device in bytes."""
         free, total = c_size_t(), c_size_t()

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
 import numpy as np
 
 from ..channel.supervisor_client import Player
-from ..numerics.tensors import ITEM_BYTES, Array, Tensor, layout
+from ..numerics.tensors import ITEM_BYTES, Array, Tensor
 from ..verdicts import incorrect
 from .cuda_driver import Shared
 from .device import RoundCheck
@@ -28,11 +28,6 @@ POISONED = 256
 """Of the regions named in a round, how many are poisoned before the next, drawn at random."""
 HERE = -1
 """Name of an output that the candidate copied into its place."""
-
-
-def arena_bytes(outputs: Sequence[Tensor], sets: int) -> int:
-    """Return the size of the arena for a round."""
-    return layout(outputs, sets, guarded=False).total * 5 // 4 + SPARE_BYTES
 
 
 def rows_of(told: Any) -> List[List[Any]]:
@@ -58,7 +53,7 @@ class PooledBuffers(CudaBuffers):
 
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
         super().__init__(device, inputs, outputs, sets)
-        self.arena = Shared.create(self.tools.driver, arena_bytes(outputs, sets))
+        self.arena = Shared.create(self.tools.driver, self.expected_layout.total * 5 // 4 + SPARE_BYTES)
         self.file = Region(8 * sets * len(outputs), writable_by_others=True)
         self.names: Array = self.file.bytes.view(np.int64).reshape(sets, len(outputs))
         # Without a name the output is read at its own place, where the poison shows that nothing was written.

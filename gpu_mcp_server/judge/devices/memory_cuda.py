@@ -1,6 +1,7 @@
 """Buffers on a GPU: the owner's allocations, exported as descriptors; its own kernels fill, poison, check and fence."""
 
 from ctypes import c_double, c_int, c_int64, c_uint64
+from dataclasses import replace
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -115,7 +116,7 @@ class CudaBuffers(Buffers):
                 self.put_input(number, drawn)
                 continue
             if item.distribution == "full" and item.dtype in LONG:
-                item = item.as_bytes()
+                item = replace(item, dtype="uint8", shape=(item.nbytes,))
             span = self._span(self.staged.address + self.input_layout.offsets[number], self.input_layout, item)
             kind = DISTRIBUTIONS.get(item.distribution, DISTRIBUTIONS["integers"])
             if item.dtype.startswith(("int", "uint")) and kind != DISTRIBUTIONS["zeros"]:

@@ -6,7 +6,7 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 def with_gradients(
-    torch: Any, function: Callable[..., Any], inputs: Sequence[Any], cotangents: Sequence[Any], kinds: Sequence[str]
+    torch: Any, function: Callable[..., Any], kinds: Sequence[str], given: Sequence[Any]
 ) -> Tuple[Any, ...]:
     """Return the outputs of a function, and the gradients of its inputs of floats.
 
@@ -16,10 +16,10 @@ def with_gradients(
     Args:
         torch: The framework.
         function: Takes the inputs.
-        inputs: Tensors.
-        cotangents: One for each output of floats, in order.
         kinds: The inputs' types, by the problem.
+        given: Tensors: the inputs, and behind them a cotangent for each output of floats, in order.
     """
+    inputs, cotangents = given[: len(kinds)], given[len(kinds) :]
     # Detached leaves: gradients stop at the inputs and never reach what the problem made them of.
     leaves: List[Any] = [
         value.detach().requires_grad_(True) if kind in FLOATING else value for value, kind in zip(inputs, kinds)
@@ -41,18 +41,3 @@ def with_gradients(
     # An input that no output depends on has the gradient zero; torch says None for it.
     filled = [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(wanted, gradients)]
     return (*(out.detach() for out in outputs), *(each.detach() for each in filled))
-
-
-def differentiated(torch: Any, function: Callable[..., Any], kinds: Sequence[str]) -> Callable[..., Tuple[Any, ...]]:
-    """Return a function of inputs and cotangents that returns outputs and gradients.
-
-    Args:
-        torch: The framework.
-        function: Takes the inputs alone.
-        kinds: The inputs' types, by the problem.
-    """
-
-    def whole(*given: Any) -> Tuple[Any, ...]:
-        return with_gradients(torch, function, given[: len(kinds)], given[len(kinds) :], kinds)
-
-    return whole

@@ -7,7 +7,7 @@ says nothing of an input, that is a memory of its own in row-major order. Standa
 from dataclasses import replace
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-from .tensors import ITEM_BYTES, Tensor, tensors
+from .tensors import Tensor, tensors
 
 
 class View(NamedTuple):
@@ -21,11 +21,6 @@ class View(NamedTuple):
     offset: int
     """Of the first element, in elements."""
     requires_grad: bool
-
-    @property
-    def offset_bytes(self) -> int:
-        """Bytes from the start of the memory to the first element."""
-        return self.offset * ITEM_BYTES[self.item.dtype]
 
 
 def layouts_at(task: Dict[str, Any], dims: Dict[str, int]) -> Dict[str, Dict[str, Any]]:

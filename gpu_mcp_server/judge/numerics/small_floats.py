@@ -55,11 +55,6 @@ def table(dtype: str) -> Array:
     return values.astype(np.float32)
 
 
-def float8_values(codes: Array, dtype: str) -> Array:
-    """Return bytes as the numbers that they stand for."""
-    return table(dtype)[codes]
-
-
 def float4_values(codes: Array) -> Array:
     """Return bytes as twice as many numbers along the last axis."""
     both = np.stack([codes & 15, codes >> 4], axis=-1)

@@ -1,7 +1,7 @@
 """Tensors of a task at one shape, and where they lie in a buffer. Standard library only: the candidate needs it."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
 if TYPE_CHECKING:
@@ -51,10 +51,6 @@ class Tensor:
     def nbytes(self) -> int:
         """Bytes of the elements alone."""
         return self.count * ITEM_BYTES[self.dtype]
-
-    def as_bytes(self) -> "Tensor":
-        """Return the same memory as a tensor of bytes."""
-        return replace(self, dtype="uint8", shape=(self.nbytes,))
 
 
 class Layout(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Dict, List, Sequence, Tuple
 import numpy as np
 
 from ..numerics.compare import numbers
-from ..numerics.small_floats import short_bits
+from ..numerics.small_floats import bfloat16_values, short_bits
 from ..numerics.tensors import Array, Tensor
 from .trivial_answers import to_storage, trivial_answers
 
@@ -40,9 +40,7 @@ def spoiled_answers(outputs: Sequence[Tensor], answers: Sequence[Array]) -> List
 def _rounded(item: Tensor, elements: Array) -> Array:
     if item.dtype not in ROUNDED:
         return elements
-    # bfloat16 is the upper half of float32, so a shift restores a float32 of the rounded value.
-    bits: Array = short_bits(elements.astype(np.float32), "bfloat16").astype(np.uint32) << 16
-    return bits.view(np.float32).astype(elements.dtype)
+    return bfloat16_values(short_bits(elements.astype(np.float32), "bfloat16")).astype(elements.dtype)
 
 
 def _changed(item: Tensor, elements: Array) -> Array:

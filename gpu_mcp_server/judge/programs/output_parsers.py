@@ -131,17 +131,13 @@ def _binary(rule: Dict[str, Any], data: bytes) -> Series:
 
 
 def _numbers(name: str, words: List[Any]) -> Series:
-    try:
-        values = np.array([float(word) for word in words], dtype=np.float64)
-        return Series(name, "float64", values, False, " ".join([str(word).strip() for word in words]))
-    except (ValueError, TypeError, OverflowError):
-        pass
-    for word in words:
+    values: Array = np.empty(len(words), dtype=np.float64)
+    for at, word in enumerate(words):
         try:
-            float(word)
+            values[at] = float(word)
         except (ValueError, TypeError, OverflowError):
             raise Unreadable("has %.60r where a number should be" % (word,)) from None
-    raise Unreadable("has something that is no number")
+    return Series(name, "float64", values, False, " ".join([str(word).strip() for word in words]))
 
 
 def _words_of_text(rule: Dict[str, Any], text: str) -> List[Any]:

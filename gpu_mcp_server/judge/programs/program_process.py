@@ -165,16 +165,14 @@ class ProgramPlayer:
     def _files(self) -> Answer:
         handed: List[Optional[str]] = []
         files: List[int] = []
-        for folder, path in [*((os.path.dirname(s), os.path.basename(s)) for s in self.said), *self._declared()]:
+        declared = [(self.folder, path) for path in self.files]
+        for folder, path in [*map(os.path.split, self.said), *declared]:
             try:
                 files.append(opened(folder, path))
                 handed.append(None)
             except ValueError as error:
                 handed.append(str(error))
         return {"files": handed}, files
-
-    def _declared(self) -> List[Tuple[str, str]]:
-        return [(self.folder, path) for path in self.files]
 
     def left(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
         """Tell how many processes outlived the program, after a moment's grace."""

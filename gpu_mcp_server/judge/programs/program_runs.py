@@ -7,6 +7,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, cast
 
 from ..channel.supervisor_client import Player
+from ..devices.memory_cpu import F_ADD_SEALS
 from ..numerics.compare import compare, describe
 from ..numerics.tensors import Tensor
 from ..verdicts import HINTS, JudgeFailed, ReferenceFailed, incorrect
@@ -17,7 +18,6 @@ OPEN_S = 60.0
 FILES_BYTES = 512 << 20
 """Of all inputs, or all outputs, of one run."""
 ERROR_CHARACTERS = 400
-SEALS = fcntl.F_ADD_SEALS if hasattr(fcntl, "F_ADD_SEALS") else 1033
 SEALED = 0x1 | 0x2 | 0x4 | 0x8
 """F_SEAL_SEAL, SHRINK, GROW and WRITE. Source: Linux, include/uapi/linux/fcntl.h."""
 
@@ -41,7 +41,7 @@ def sealed(data: bytes) -> int:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-    fcntl.fcntl(fd, SEALS, SEALED)
+    fcntl.fcntl(fd, F_ADD_SEALS, SEALED)
     return fd
 
 

@@ -5,6 +5,8 @@ import re
 import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
+from ..numerics.tensors import ITEM_BYTES
+
 Described = Dict[str, Any]
 
 LATE_S = 60.0
@@ -98,8 +100,6 @@ def _size(case: Dict[str, Any]) -> float:
 
 
 def _bytes(one: Described) -> int:
-    from ..numerics.tensors import ITEM_BYTES
-
     given = [*one["inputs"], *one["outputs"]]
     return sum(ITEM_BYTES[spec["dtype"]] * math.prod(spec["shape"]) for spec in given)
 

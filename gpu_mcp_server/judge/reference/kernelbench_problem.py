@@ -15,7 +15,7 @@ from ..adapters.adapter_choice import adapted_module
 from ..memory.torch_views import tensors_at
 from ..numerics.input_views import input_memories, layouts_at, owners_of, with_constants
 from ..numerics.tensors import ITEM_BYTES
-from .described_cases import EmptyTensor, joined_cases
+from .described_cases import RESERVED, EmptyTensor, joined_cases
 from .input_layouts import layouts_of, memory_of
 from .made_inputs import InputMaker
 from .tensor_recorder import MetaAddresses, Recorder, dtype_of
@@ -46,7 +46,7 @@ def unique(names: Sequence[str], taken: Sequence[str] = ()) -> List[str]:
     for name in names:
         plain = re.sub(r"[^a-z0-9_]", "_", name.lower())[-24:].lstrip("_0123456789") or "t"
         number, tried = numbers.get(plain, 2), plain
-        while tried in used or tried in ("in", "out", "launch", "stream", "int", "float", "double"):
+        while tried in used or tried in RESERVED:
             number, tried = number + 1, "%s_%d" % (plain, number)
         numbers[plain] = number
         used.add(tried)
