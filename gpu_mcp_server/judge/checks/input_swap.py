@@ -5,13 +5,15 @@ that nothing of it is seen in the outputs. The new elements are those of other c
 reference answers, once, so that a candidate is frozen for hardly longer than before any other round.
 """
 
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional
 
 import numpy as np
 
 from ..devices.device import Buffers
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import ITEM_BYTES, MADE, Array
+from ..timing.rounds import Rounds
+from ..verdicts import Judged, cheat
 
 MANY_CALLS = 64
 MOST_PART = 2
@@ -69,6 +71,24 @@ class Exchange:
         which = np.flatnonzero(np.isin(self.calls, calls))
         for piece in self.pieces:
             self.buffers.show_pieces(piece.number, self.calls[which], piece.first, piece.after[which])
+
+    def stale_verdict(self, rounds: Rounds, wrong: Array, count: int, where: str) -> Optional[Judged]:
+        """Return the verdict on wrong calls of the first `count`, if the answer of one is that to its inputs at first.
+
+        Args:
+            rounds: Of the shape.
+            wrong: Calls that were changed in time and answered wrongly.
+            count: Of calls that were made.
+            where: They were changed, in words.
+        """
+        self.put(after=False)
+        rounds.solve(self.buffers, count)
+        right = wrong[~self.buffers.check_first(count).wrong[wrong].any(axis=1)]
+        if not right.size:
+            return None
+        text = "worked on a call before it was called: the judge changed inputs of call %d of %d %s, and the answer is "
+        text += "to the old inputs; work that calls share is in no call's time"
+        return cheat(text % (int(right[0]) + 1, count, where))
 
 
 def _spans(buffers: Buffers, well: Well) -> List[List[int]]:

@@ -243,18 +243,11 @@ class Interruption:
         if not calls.size and judged.answer is None:
             return judged
         self.rounds.candidate.freeze()
-        exchange.put(after=False)
-        self.rounds.solve(buffers)
-        right = calls[~buffers.check().wrong[calls].any(axis=1)]
-        if right.size:
-            return cheat(
-                "worked on a call before it was called: the judge changed inputs of call %d of %d before it, and the "
-                "answer is to the old inputs; work that calls share is in no call's time"
-                % (int(right[0]) + 1, buffers.sets)
-            )
-        # a call that has begun before it could be changed is answered with them, and that answer may be repeated
-        repeated = None if judged.answer is None else self.rounds.repeated(buffers, *judged.answer)
-        return repeated or judged
+        found = exchange.stale_verdict(self.rounds, calls, buffers.sets, "before it")
+        if found is None and judged.answer is not None:
+            # a call that has begun before it could be changed is answered with them, and that answer may be repeated
+            found = self.rounds.repeated(buffers, *judged.answer)
+        return found or judged
 
     def _last_begun(self, buffers: Buffers) -> int:
         """Return the last call of which samples are no longer this round's poison, -1 if there is none."""

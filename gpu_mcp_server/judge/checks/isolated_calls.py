@@ -4,7 +4,7 @@ Somewhere between two gates the owner compares what should be there in full, and
 to come. Work that is put off, or shared with a later call, is missing there; what was worked on ahead is wrong then.
 """
 
-from typing import List, NamedTuple, Optional
+from typing import List, Optional, cast
 
 import numpy as np
 
@@ -24,16 +24,6 @@ LATER_S, LEAST_LATER_S = 2e-6, (30e-6, 60e-6)
 honest calls beside a torch reference it was 6 to 15 us on an H200, behind nine beside a NumPy reference, where the
 empty pass is the candidate's, 39 and 45 (benchmarks/results/verdict-seconds.md). Few calls have the smaller one."""
 FEW = 4
-
-
-class Between(NamedTuple):
-    """The owner's work between two gates: a comparison, and changed inputs."""
-
-    call: int
-    """Before which it was."""
-    exchange: Optional[Exchange]
-    seen: List[RoundCheck]
-    """How the calls before it were then."""
 
 
 class IsolatedCalls:
@@ -80,11 +70,11 @@ class IsolatedCalls:
         gated.lay_inputs(buffers)
         gated.show_inputs(buffers, "before the gate was opened")
         call = 1 + self.well.word() % (calls - 1) if calls > 1 else 0
-        between = Between(call, Exchange(buffers, self.well, call) if call else None, [])
-        if between.exchange is not None:
-            between.exchange.put(after=True)
+        exchange, seen = Exchange(buffers, self.well, call) if call else None, cast("List[RoundCheck]", [])
+        if exchange is not None:
+            exchange.put(after=True)
         self.rounds.solve(buffers, calls)
-        opened = gated.open(buffers, each=(call, lambda: self._look(buffers, between)))
+        opened = gated.open(buffers, each=(call, lambda: seen.append(self._look(buffers, call, exchange))))
         if opened is None:
             self.why = "calls with a gate behind each did not end in time"
             gated.candidate.finish(reply)
@@ -95,11 +85,15 @@ class IsolatedCalls:
         try:
             self.rounds.judge(buffers, reply, check, True, 0.0)
         except Judged as judged:
-            raise self._told(buffers, between, check, judged) from None
+            wrong, told = np.flatnonzero(check.wrong.any(axis=1)), None
+            if exchange is not None and judged.verdict != "cheat" and np.isin(wrong, exchange.calls).any():
+                wrong = np.intersect1d(wrong, exchange.calls)
+                told = exchange.stale_verdict(self.rounds, wrong, calls, "behind its gate")
+            raise (told or judged) from None
         # What is still wrong at the end was judged above as a wrong answer; here only what came late is left.
-        for seen in between.seen:
-            late = np.flatnonzero((seen.wrong > check.wrong[:call]).any(axis=1))
-            if late.size and not gated.rounds.ties.excuse(buffers, seen).passed:
+        for before in seen:
+            late = np.flatnonzero((before.wrong > check.wrong[:call]).any(axis=1))
+            if late.size and not gated.rounds.ties.excuse(buffers, before).passed:
                 raise cheat(
                     "put a call off: the stream reached the gate behind call %d of %d before the call's output was "
                     "there; work that calls share is in no call's time" % (int(late[0]) + 1, calls)
@@ -108,27 +102,10 @@ class IsolatedCalls:
         taken = [each for number, each in enumerate(opened.each_s) if number != call or not call]
         self.samples_s += [each - gated.empty_s["candidate"] for each in taken]
 
-    def _look(self, buffers: Buffers, between: Between) -> None:
+    def _look(self, buffers: Buffers, call: int, exchange: Optional[Exchange]) -> RoundCheck:
+        """Return how the calls before one are, and change inputs from there on."""
         with self.rounds.ledger.part("check"):  # within the candidate's: its time alone is free to the judge's budget
-            between.seen.append(buffers.check_first(between.call))
-        if between.exchange is not None:
-            between.exchange.show(between.exchange.calls)
-
-    def _told(self, buffers: Buffers, between: Between, check: RoundCheck, judged: Judged) -> Judged:
-        """Return a better verdict, if there is one, by what the reference answers the inputs as they were at first."""
-        exchange = between.exchange
-        if exchange is None or judged.verdict == "cheat":
-            return judged
-        changed = np.intersect1d(np.flatnonzero(check.wrong.any(axis=1)), exchange.calls)
-        if not changed.size:
-            return judged
-        exchange.put(after=False)
-        self.rounds.solve(buffers, len(check.wrong))
-        right = changed[~buffers.check_first(len(check.wrong)).wrong[changed].any(axis=1)]
-        if not right.size:
-            return judged
-        return cheat(
-            "worked on a call before it was called: the judge changed inputs of call %d of %d behind its gate, and the "
-            "answer is to the old inputs; work that calls share is in no call's time"
-            % (int(right[0]) + 1, len(check.wrong))
-        )
+            seen = buffers.check_first(call)
+        if exchange is not None:
+            exchange.show(exchange.calls)
+        return seen
