@@ -41,7 +41,9 @@ def place_of_misfit(error: Optional[BaseException]) -> str:
             frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
         except Exception:
             return ""
-        if _missing_in(words)[0] or _is_refusal(error):
+        # A module that is missing has words of its own.
+        refuses = isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError)
+        if refuses or _missing_in(words)[0]:
             for frame in reversed(frames):
                 if _is_said_at(frame.filename, frame.lineno or 0, words):
                     return "raised in %s line %d: %s" % (frame.filename, frame.lineno or 0, words)
@@ -108,11 +110,6 @@ def _missing_in(words: str) -> Tuple[str, str, str]:
     if removed:
         return "numpy", removed.group(1), ""
     return (unimported.group(2), unimported.group(1), unimported.group(3) or "") if unimported else ("", "", "")
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Say whether a package may have refused to be imported; a module that is missing has words of its own."""
-    return isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError)
 
 
 def _roots() -> List[str]:

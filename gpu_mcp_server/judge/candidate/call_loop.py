@@ -23,15 +23,8 @@ def loop_or_why() -> Any:
     except (OSError, AttributeError) as error:
         return "Python: %s" % str(error)[:200]
     loop.restype = ctypes.c_int64
-    loop.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_int64,
-        ctypes.POINTER(ctypes.c_int),
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    ]
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    loop.argtypes = [pointer, pointer, number, number, ctypes.POINTER(ctypes.c_int), pointer, pointer]
     return loop
 
 

@@ -28,7 +28,7 @@ class ModelFile(PythonFile):
         """These by shape."""
         self.decided = self.pooled = self.settled = False
         """Whether results are known to be able to stay in the arena; whether they do at this shape; weights settled."""
-        self.why = self.why_copied = self.weights_said = self.differ = ""
+        self.why_copied = self.weights_said = self.differ = ""
         self.case = 0
         """For which the model was constructed, of a problem with cases."""
 
@@ -99,29 +99,21 @@ class ModelFile(PythonFile):
         case = int(message["named_dims"].get("case") or 0)
         if case and case != self.case:
             self._turn_to(case)
-        self.why = "as always on the processor" if self.device is None else "no allocator could be built for it"
         self.said, self.strides = {}, self.known.get(str(message["named_dims"]))
         self.at = str(message["named_dims"])
-        if len(bases) < 4:
-            self._say_copied()
-            if self.weights_said:
-                self.said[self.weights_said] = None
-            return
-        try:
-            size, sets = int(message["arena"]["bytes"]), int(message["inputs"]["sets"])
-            self.pool = Pool(self.torch, bases[2], size, bases[3], sets, len(self.outputs[0]))
-            self.pooled = not self.why_copied
-        except Exception as error:
-            self.why_copied = "torch took no allocator: %s" % words(error).splitlines()[0]
+        if len(bases) == 4:
+            try:
+                size, sets = int(message["arena"]["bytes"]), int(message["inputs"]["sets"])
+                self.pool = Pool(self.torch, bases[2], size, bases[3], sets, len(self.outputs[0]))
+                self.pooled = not self.why_copied
+            except Exception as error:
+                self.why_copied = "torch took no allocator: %s" % words(error).splitlines()[0]
         self._say_where()
 
-    def _say_copied(self) -> None:
-        self.said["the outputs are copied into the judge's, within the clock: %s" % self.why] = None
-
     def _say_where(self) -> None:
-        if self.why_copied:
-            self.why = self.why_copied
-            self._say_copied()
+        if self.pool is None or self.why_copied:
+            why = "as always on the processor" if self.device is None else "no allocator could be built for it"
+            self.said["the outputs are copied into the judge's, within the clock: %s" % (self.why_copied or why)] = None
         elif self.decided:
             self.said["the outputs lie in the judge's memory: no copy in the clock"] = None
         if self.weights_said:

@@ -118,7 +118,7 @@ class Link:
         while self.spins and time.monotonic() < deadline:
             if self.pending():
                 return True
-        return bool(select.select([self.socket], [], [], timeout_s)[0])
+        return self.pending(timeout_s)
 
     def _receive(self, timeout_s: Optional[float], descriptors: int) -> Tuple[Dict[str, Any], List[int]]:
         if timeout_s is not None and not self._wait(max(0.0, timeout_s)):

@@ -266,7 +266,7 @@ class Ties:
 
         One way alone, two inputs that are equal would stay so.
         """
-        if not self.lines.any_left(suspects.items):
+        if not self.lines.strict_axes(suspects.items):
             return True
         first = self._moved(suspects, calls, "moved", amount)
         for _ in range(TRIES):

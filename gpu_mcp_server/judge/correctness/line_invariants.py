@@ -22,14 +22,11 @@ class Lines:
         self.loose: Set[Axis] = set()
         """Where they did not."""
 
-    def _left(self, items: Sequence[Tensor]) -> List[Axis]:
+    def strict_axes(self, items: Sequence[Tensor]) -> List[Axis]:
+        """Return the axes along which they did."""
         every = ((number, axis + 1) for number, item in enumerate(items) for axis in range(max(1, len(item.shape))))
         # An axis is strict until evidence loosens it; two answers that differ along it are such evidence.
         return [each for each in every if each not in self.loose]
-
-    def any_left(self, items: Sequence[Tensor]) -> bool:
-        """Say whether there are any."""
-        return bool(self._left(items))
 
     def see(self, items: Sequence[Tensor], one: Array, other: Array) -> None:
         """Take note of two answers, [calls, elements], to the same inputs, moved."""
@@ -39,7 +36,7 @@ class Lines:
         """Return along which axes an answer breaks what has stayed as it is in all moved ones."""
         ends = np.cumsum([item.count for item in items])
         found: List[Axis] = []
-        for number, axis in self._left(items):
+        for number, axis in self.strict_axes(items):
             part = slice(int(ends[number]) - items[number].count, int(ends[number]))
             # A scalar counts as one axis of one element, so it needs no special case.
             shape = (-1, *(items[number].shape or (1,)))

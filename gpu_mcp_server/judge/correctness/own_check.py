@@ -6,7 +6,7 @@ sees some calls of each round, chosen in secret.
 """
 
 import time
-from typing import List, Optional, Sequence
+from typing import Optional, Sequence
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class OwnCheck:
         self.reference.thaw()
         try:
             # A secret order: with a fixed one, a candidate could be wrong only in calls that come late.
-            for number, call in enumerate(self._shuffled(calls)):
+            for number, call in enumerate(np.random.default_rng(self.well.word()).permutation(calls).tolist()):
                 if number >= LEAST_CALLS and time.monotonic() - begin > ROUND_S:
                     break
                 pairs = [buffers.pair(call, output) for output in range(len(buffers.outputs))]
@@ -98,10 +98,6 @@ class OwnCheck:
         finally:
             self.reference.freeze()
         return check._replace(wrong=left)
-
-    def _shuffled(self, calls: Array) -> List[int]:
-        found: List[int] = np.random.default_rng(self.well.word()).permutation(calls).tolist()
-        return found
 
     def inexcusable_at(self, call: int, output: int, wrong: Optional[Array]) -> Optional[Array]:
         """Return an output's wrong elements: the check does not say which."""

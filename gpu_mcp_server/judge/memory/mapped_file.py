@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+from ctypes import c_int, c_long, c_size_t, c_void_p
 
 POPULATE_READ = 22
 POPULATE_WRITE = 23
@@ -11,7 +12,12 @@ POPULATE_WRITE = 23
 Source: Linux 5.14, include/uapi/asm-generic/mman-common.h, MADV_POPULATE_*.
 """
 
-FAILED = ctypes.c_void_p(-1).value
+FAILED = c_void_p(-1).value
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = c_void_p
+LIBC.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+LIBC.munmap.argtypes = [c_void_p, c_size_t]
+LIBC.madvise.argtypes = [c_void_p, c_size_t, c_int]
 
 
 class Mapping:
@@ -19,24 +25,9 @@ class Mapping:
 
     def __init__(self, descriptor: int, *, writable: bool) -> None:
         self.size = os.fstat(descriptor).st_size
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._map = libc.mmap
-        self._map.restype = ctypes.c_void_p
-        self._map.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.c_long,
-        ]
-        self._unmap = libc.munmap
-        self._unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        self._advise = libc.madvise
-        self._advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self.writable = writable
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        address = self._map(None, self.size, protection, mmap.MAP_SHARED, descriptor, 0)
+        address = LIBC.mmap(None, self.size, protection, mmap.MAP_SHARED, descriptor, 0)
         if address is None or address == FAILED:
             # ctypes keeps its own copy of errno per thread, which other library calls do not overwrite.
             code = ctypes.get_errno()
@@ -51,9 +42,9 @@ class Mapping:
         size = min(size, self.size)
         if size > self._populated:
             # Its result is not looked at: kernels before 5.14 refuse the advice, and faults then come untimed.
-            self._advise(self.address, size, POPULATE_WRITE if self.writable else POPULATE_READ)
+            LIBC.madvise(self.address, size, POPULATE_WRITE if self.writable else POPULATE_READ)
             self._populated = size
 
     def close(self) -> None:
         """Unmap; arrays over it must be gone."""
-        self._unmap(self.address, self.size)
+        LIBC.munmap(self.address, self.size)

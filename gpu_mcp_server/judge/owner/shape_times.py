@@ -136,7 +136,8 @@ class ShapeTimes:
             if alone and gated.gated.ungated and self.task["framework"] != "numpy":
                 self.notes["the reference was not timed on the GPU alone: %s" % gated.gated.ungated] = None
         result.update({name: loop[name] for name in SPEEDUP})
-        self._doubt(result, series.exposed_s)
+        said = expose(result, series.exposed_s), wide(result["half_width"])
+        self.notes.update(dict.fromkeys(filter(None, said)))
         clock_us = self.costs["candidate"].low_s * 1e6
         self._hold_against_floor(result, result["samples"]["candidate_us"], clock_us, series.sets)
         unsure = self.costs["candidate"].spread_s * 1e6 / series.sets
@@ -150,11 +151,6 @@ class ShapeTimes:
         floor = floor_of(self.task, self.device.label, self.number, sets)
         said = hold_against_floor(result, floor, samples_us, clock_us / sets) if floor else ""
         self.notes.update({said: None} if said else {})
-
-    def _doubt(self, result: Dict[str, Any], exposed_s: float) -> None:
-        """Say what makes the speed-up less sure."""
-        said = expose(result, exposed_s), wide(result["half_width"])
-        self.notes.update(dict.fromkeys(filter(None, said)))
 
     def has_no_time(self, series: Series, which: str = "") -> bool:
         """Say, in a note too, whether rounds are too short for the clock, or no time of their calls."""

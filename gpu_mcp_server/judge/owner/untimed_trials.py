@@ -13,7 +13,7 @@ from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.compare import LARGE, numbers
-from ..numerics.tensors import FLOATS, Array, symbols
+from ..numerics.tensors import FLOATS, symbols
 from ..timing.judging_setup import JudgingSetup
 from ..verdicts import Judged, incorrect
 from .larger_shapes import LargerShapes
@@ -247,20 +247,17 @@ class Trials(TrialRoom):
             return
         truth = split(found, outputs)
         with CATCHES.during("untimed, precision"), CATCHES.check():
-            self._errors_of(table, truth)
-
-    def _errors_of(self, table: Table, truth: Sequence[Array]) -> None:
-        for number, item in enumerate(table.buffers.outputs):
-            if item.dtype not in EPSILON:
-                continue
-            expected, got = (numbers(part, item.dtype) for part in table.buffers.pair(0, number))
-            errors = distribution(truth[number], expected, got, item.dtype)
-            self.errors[item.name] = dict(errors, dims=table.dims)
-            doubt = suspicion(errors)
-            if doubt and self.task.get("precision") == "strict":
-                raise incorrect("output %s %s, and the problem wants strict precision" % (item.name, doubt))
-            if doubt:
-                self.notes["%s %s" % (item.name, doubt)] = None
+            for number, item in enumerate(outputs):
+                if item.dtype not in EPSILON:
+                    continue
+                expected, got = (numbers(part, item.dtype) for part in table.buffers.pair(0, number))
+                errors = distribution(truth[number], expected, got, item.dtype)
+                self.errors[item.name] = dict(errors, dims=table.dims)
+                doubt = suspicion(errors)
+                if doubt and self.task.get("precision") == "strict":
+                    raise incorrect("output %s %s, and the problem wants strict precision" % (item.name, doubt))
+                if doubt:
+                    self.notes["%s %s" % (item.name, doubt)] = None
 
     def summary(self) -> str:
         """Say in one line what was tried."""

@@ -17,42 +17,14 @@ class CheckForks(RuntimeError):
     """The check was about to fork."""
 
 
-class ForkWatch:
-    """Refuses forks of this process while a check runs.
-
-    A forked copy has torch's locks and none of its threads: its first operation waits for them for ever, and the check
-    for the copy. A new program, as `subprocess` starts it, has no such locks.
-    """
-
-    def __init__(self) -> None:
-        self._on = self._there = False
-
-    @contextlib.contextmanager
-    def watching(self) -> Generator[None, None, None]:
-        """Refuse forks in the body."""
-        if not self._there:
-            # A hook stays for the process's life. Set at a first check, it is in the way of no other problem's times.
-            sys.addaudithook(self._heed)
-            self._there = True
-        self._on = True
-        try:
-            yield
-        finally:
-            self._on = False
-
-    def _heed(self, event: str, arguments: Any) -> None:
-        if self._on and event in ("os.fork", "os.forkpty"):
-            text = "%s() in the check, as multiprocessing calls it, too: a copy of this process would hang in torch;"
-            raise CheckForks(text % event + " compute in this process, or start a program by subprocess")
-
-
 class AnswerCheck:
     """Answers a reference process's requests for it."""
 
     def __init__(self, reference: Any) -> None:
         """Take the process's `Reference`, whose buffers are open when it is asked."""
         self.reference = reference
-        self.forks = ForkWatch()
+        self.refuses = self.heeds = False
+        """Whether this process's forks are refused now; whether it is told of them."""
 
     def check_answer(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Say whether the problem's check takes the answer in a memory file to a call's inputs, and what it says.
@@ -74,7 +46,7 @@ class AnswerCheck:
             memory.close()
         given = reference.laid_inputs(reference.arrays.inputs[int(message["call"])])
         try:
-            with torch.no_grad(), self.forks.watching():
+            with torch.no_grad(), self._refusing_forks():
                 passed, said = reference.module.check(given, answers)
             reference.arrays.finish()
         except (MemoryError, CheckForks):  # which say nothing about the answer
@@ -85,3 +57,24 @@ class AnswerCheck:
                 raise
             passed, said = False, "%s: %s" % (type(error).__name__, error)
         return {"passed": passed, "said": " ".join(said.split())[:SAID_CHARACTERS]}
+
+    @contextlib.contextmanager
+    def _refusing_forks(self) -> Generator[None, None, None]:
+        """Refuse forks of this process in the body.
+
+        A forked copy has torch's locks and none of its threads: its first operation waits for them for ever, and the
+        check for the copy. A new program, as `subprocess` starts it, has no such locks.
+        """
+        if not self.heeds:
+            # A hook stays for the process's life. Set at a first check, it is in the way of no other problem's times.
+            sys.addaudithook(self._heed)
+        self.refuses = self.heeds = True
+        try:
+            yield
+        finally:
+            self.refuses = False
+
+    def _heed(self, event: str, arguments: Any) -> None:
+        if self.refuses and event in ("os.fork", "os.forkpty"):
+            text = "%s() in the check, as multiprocessing calls it, too: a copy of this process would hang in torch;"
+            raise CheckForks(text % event + " compute in this process, or start a program by subprocess")

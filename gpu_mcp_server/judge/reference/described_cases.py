@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple, cast
 
 from ..numerics.tensors import ITEM_BYTES
 
@@ -92,9 +92,14 @@ def _most_alike(found: Dict[int, Described]) -> Dict[int, Described]:
     return {number: found[number] for number in max(groups.values(), key=len)}
 
 
+def _axes(case: Dict[str, Any]) -> Dict[str, Any]:
+    axes = case.get("axes")
+    return cast("Dict[str, Any]", axes) if isinstance(axes, dict) else case
+
+
 def _size(case: Dict[str, Any]) -> float:
     """Return what grows with a case: the product of its numbers, those of a workload's axes alone."""
-    values: Dict[str, Any] = case.get("axes") if isinstance(case.get("axes"), dict) else case  # type: ignore[assignment]
+    values = _axes(case)
     sizes = [v for name, v in values.items() if name != "seed" and isinstance(v, (int, float)) and v > 1]
     return math.prod(sizes)
 
@@ -138,10 +143,10 @@ class _Names:
     def __init__(self, cases: Sequence[Dict[str, Any]], shapes: List[Dict[str, int]], taken: Any) -> None:
         self.shapes, self.taken = shapes, {"case", *taken}
         self.known: Dict[Tuple[int, ...], str] = {}
-        plain = [case.get("axes") if isinstance(case.get("axes"), dict) else case for case in cases]
+        plain = [_axes(case) for case in cases]
         self.offered: Dict[Tuple[Any, ...], str] = {}
-        for name in plain[0]:  # type: ignore[union-attr]
-            sizes = tuple(case.get(name) for case in plain)  # type: ignore[union-attr]
+        for name in plain[0]:
+            sizes = tuple(case.get(name) for case in plain)
             if all(isinstance(size, int) for size in sizes):
                 self.offered.setdefault(sizes, str(name))
 

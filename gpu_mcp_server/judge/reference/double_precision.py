@@ -3,6 +3,9 @@
 import time
 from typing import Any, Dict, List, Sequence
 
+import numpy as np
+
+from ..correctness import fp64_reference
 from ..numerics.array_copies import own_copy
 from ..numerics.tensors import FLOATS, tensors
 from .bad_result import BadResult
@@ -22,8 +25,6 @@ class DoublePrecision:
 
     def _wide(self, *, nudge: bool, call: int) -> Sequence[Any]:
         """Answer a call's inputs once more in double precision."""
-        from ..correctness import fp64_reference
-
         specs, given = self.reference.memories, self.reference.arrays.inputs[call]
         rest = nudge and fp64_reference.at_rest(specs, given)
         wide = [fp64_reference.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)]
@@ -35,10 +36,6 @@ class DoublePrecision:
 
         The file has their positions, output by output.
         """
-        import numpy as np
-
-        from ..correctness import fp64_reference
-
         begin, call = time.perf_counter(), int(message["call"])
         with fp64_reference.ResultFile(descriptors[0]) as file:
             picked = file.positions(message["picked"])
@@ -54,8 +51,6 @@ class DoublePrecision:
 
     def answer_fp64(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer a call's inputs once more in double precision, into a memory file: all of it, or `picked`."""
-        from ..correctness import fp64_reference
-
         begin = time.perf_counter()
         with fp64_reference.ResultFile(descriptors[0]) as file:
             wanted = message.get("picked")
@@ -71,8 +66,6 @@ class DoublePrecision:
 
     def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
-        from ..correctness import fp64_reference
-
         specs, outputs = self.reference.memories, tensors(self.reference.task["outputs"], self.reference.dims)
         with fp64_reference.ResultFile(descriptors[0]) as file:
             short = any(item.dtype in fp64_reference.SHORT for item in specs)

@@ -12,6 +12,7 @@ from ..adapters.adapter_choice import load_file, prepare_files
 from ..channel.packet_link import Link
 from ..folders import WORK
 from ..memory import malloc_tuning
+from ..memory.mapped_file import Mapping
 from ..numerics.array_copies import has_same_bytes, own_copy
 from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import Tensor, tensors
@@ -175,8 +176,6 @@ class Reference:
         if "gpu_bytes" in message:
             memory = self.arrays.adopt(descriptors[0], message["gpu_bytes"])
         else:
-            from ..memory.mapped_file import Mapping
-
             memory = Mapping(descriptors[0], writable=True)
         try:
             try:

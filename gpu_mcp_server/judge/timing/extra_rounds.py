@@ -1,6 +1,6 @@
 """Rounds after a wrong answer, played to say more of it: with other inputs, or with numbers in the outputs."""
 
-from typing import Any, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -21,13 +21,6 @@ class Play(Protocol):
     def __call__(self, words: Optional[Sequence[int]] = None, *, fresh: bool = True) -> Optional[RoundCheck]:
         """Play, with fresh inputs or those of the round before."""
         ...
-
-
-class Held(NamedTuple):
-    """Words that outputs hold before a call."""
-
-    text: str
-    words: List[int]
 
 
 def other_masks(
@@ -84,14 +77,14 @@ def written_onto(buffers: Buffers, play: Play, random: int) -> str:
     """
     junk = list(buffers.words)
     ends = [end_words(item.dtype, ITEM_BYTES[item.dtype]) for item in buffers.outputs]
-    kinds = [Held("zeros", [0] * len(ends))]
-    kinds += [Held("their type's %s number" % name, [end[i] for end in ends]) for i, name in enumerate(ENDS)]
-    held = next((held for held in kinds if play(held.words, fresh=False) and not buffers.untouched()), None)
-    if held is None:
+    kinds = {"zeros": [0] * len(ends)}
+    kinds.update({"their type's %s number" % name: [end[i] for end in ends] for i, name in enumerate(ENDS)})
+    held = next((held for held in kinds if play(kinds[held], fresh=False) and not buffers.untouched()), "")
+    if not held:
         return ""
     order = 1 + random % ((1 << PATTERN) - 2)  # of either one round at least
     for number in range(PATTERN):
         writes = bool(order >> number & 1)
-        if not play(held.words if writes else junk, fresh=False) or buffers.untouched() is writes:
+        if not play(kinds[held] if writes else junk, fresh=False) or buffers.untouched() is writes:
             return ""
-    return held.text
+    return held
