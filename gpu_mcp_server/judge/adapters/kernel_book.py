@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import types
-from typing import Any, Dict, Iterable, List, Tuple, cast
+from typing import Any, Dict, Iterable, List, cast
 
 from .case_module import CaseModule
 
@@ -19,13 +19,6 @@ class KernelBook(CaseModule):
         self.Model = self._maker(self.kind)
         if self.cases == [{}]:
             self.cases = [{"set": number} for number in range(len(self._sets()))]
-
-    def construction(self) -> Tuple[List[Any], Dict[str, Any]]:
-        """Return positional and keyword arguments of the module."""
-        given = list(self.module.get_init_inputs())
-        if len(given) == 2 and isinstance(given[0], list) and isinstance(given[1], dict):
-            return cast("List[Any]", given[0]), cast("Dict[str, Any]", given[1])
-        return given, {}
 
     def _sets(self) -> List[List[Any]]:
         found: Any = self.module.get_inputs()
@@ -46,8 +39,10 @@ class KernelBook(CaseModule):
         """Return what makes a module of a class by the problem's arguments; its `forward` names the inputs."""
 
         def construct(*_: Any) -> Any:
-            arguments, names = self.construction()
-            return kind(*arguments, **names)
+            given: List[Any] = list(self.module.get_init_inputs())
+            if len(given) == 2 and isinstance(given[0], list) and isinstance(given[1], dict):
+                return kind(*cast("List[Any]", given[0]), **cast("Dict[str, Any]", given[1]))
+            return kind(*given)
 
         construct.forward = getattr(kind, "forward", None)  # type: ignore[attr-defined]
         return construct

@@ -7,7 +7,7 @@ and so does `custom_kernel(data)`, whose one argument is the inputs.
 import contextlib
 import os
 import sys
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict
 
 from ..numerics.array_copies import has_same_bytes
 from ..numerics.input_views import lay_views
@@ -70,16 +70,13 @@ class LauncherFile(PythonFile):
         inputs, copies = self.inputs[number], [each.clone() for each in self.memories[number] if self.interpreted]
         if self.interpreted:
             inputs = lay_views(self.torch, copies, self.views)
-        self._launch(tuple(inputs), self.outputs[number])
+        self.returned = self.by.launch(self.torch, tuple(inputs), self.outputs[number], self.dims)
         if self.interpreted:
             for at, (given, used) in enumerate(zip(self.memories[number], copies)):
                 if not has_same_bytes(given, used):
                     name = next(view.item.name for view in self.views if view.memory == at)
                     # On a GPU such a write faults; the interpreter works on copies and would let it pass.
                     raise ValueError("writes to input %s: inputs are read-only" % name)
-
-    def _launch(self, inputs: Tuple[Any, ...], outputs: Sequence[Any]) -> None:
-        self.returned = self.by.launch(self.torch, inputs, outputs, self.dims)
 
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on; tell of a value that a launcher returned instead of writing it."""

@@ -44,8 +44,6 @@ CLOSE = 32
 """Calls from the first that has not begun, of which inputs change at a moment that is not the round's last."""
 MOMENTS = 6
 """Of a round, on a processor, at which inputs change, or the last call that has returned is looked at."""
-SEEN = 16
-"""Positions of an output that say whether its call has begun."""
 LOOKS, MOST_LOOKS = 4, 16
 """Rounds that are stopped in the middle at the end, in time; on a busy machine some end before they are, and so many
 are tried at most. Of two calls of which one was put off, one stop may find none."""
@@ -59,7 +57,7 @@ first time always; on a GPU it is made shorter alone."""
 FIRST = 1, 2
 """First call whose inputs may change: where the loop says how many have returned, and elsewhere."""
 SAMPLES = 64
-"""Positions of an output that are looked at."""
+"""Positions of an output that say whether its call has begun, or has changed since it returned."""
 
 
 class Interruption:
@@ -249,14 +247,6 @@ class Interruption:
             found = self.rounds.repeated(buffers, *judged.answer)
         return found or judged
 
-    def _last_begun(self, buffers: Buffers) -> int:
-        """Return the last call of which samples are no longer this round's poison, -1 if there is none."""
-        places = self.well.positions(SEEN, buffers.outputs[0].count)
-        got = np.ascontiguousarray(buffers.samples(0, places)[1])
-        word = WORDS[got.itemsize]
-        begun = np.flatnonzero((got.view(word) != word(buffers.words[0])).any(axis=1))
-        return int(begun[-1]) if begun.size else -1
-
     def _in_the_middle(self, buffers: Buffers) -> None:
         """Freeze after a drawn time: what has returned must be finished, and no call behind the next one be begun.
 
@@ -264,7 +254,7 @@ class Interruption:
         sees as well that it is about to be frozen; so at some moments the last call that has returned is looked at.
         """
         player, looked_at = self.rounds.candidate, self.well.word() % len(buffers.outputs)
-        places = self.well.positions(SEEN, buffers.outputs[looked_at].count)
+        places = self.well.positions(SAMPLES, buffers.outputs[looked_at].count)
         seen: Dict[int, Array] = {}
         with self._running():
             player.tell("go", calls=buffers.sets)
@@ -277,7 +267,7 @@ class Interruption:
                     seen[call] = buffers.pair(call, looked_at)[1][places].copy()
             player.freeze()
             self.in_time += not player.link.pending()
-        begun, returned = np.flatnonzero(self._touched(buffers)), buffers.returned()
+        begun, returned = self._last_begun(buffers), buffers.returned()
         # Compared again at the end: an element that is wrong now and right then was put off; one that is wrong at both
         # times is a wrong answer, no cheat.
         before = buffers.check_first(returned).wrong
@@ -302,11 +292,11 @@ class Interruption:
                 "unfinished; work that calls share is in no call's time" % (int(unfinished[0]) + 1, buffers.sets)
             )
         # A candidate that says more have returned has these to be finished, above.
-        if begun.size and begun[-1] > returned:
+        if begun > returned:
             raise cheat(
                 "worked on a call before it was called: when the judge stopped it in the middle of a round, %d of %d "
                 "calls had returned, and call %d has an answer too; work that calls share is in no call's time"
-                % (returned, buffers.sets, int(begun[-1]) + 1)
+                % (returned, buffers.sets, begun + 1)
             )
 
     def _fewer_calls(self, buffers: Buffers, calls: int) -> None:
@@ -320,11 +310,11 @@ class Interruption:
             elapsed = time.perf_counter() - begin
             player.freeze()
         self.sharing.short.append(Short(calls, buffers.sets, elapsed - rounds.costs["candidate"].low_s))
-        touched = np.flatnonzero(self._touched(buffers)[calls:])
-        if touched.size:
+        begun = self._last_begun(buffers)
+        if begun >= calls:
             raise cheat(
                 "worked on a call before it was called: the judge made only %d of %d calls, and call %d has an answer "
-                "too; work that calls share is in no call's time" % (calls, buffers.sets, calls + int(touched[0]) + 1)
+                "too; work that calls share is in no call's time" % (calls, buffers.sets, begun + 1)
             )
         with self.rounds.ledger.part("check"):
             self.rounds.judge(buffers, reply, buffers.check_first(calls), True, 0.0)
@@ -337,8 +327,8 @@ class Interruption:
         own_s = time.perf_counter() - begin - self.rounds.costs["candidate"].low_s
         self.rounds.ledger.move(max(own_s, 0.0), "candidate")
 
-    def _touched(self, buffers: Buffers) -> Array:
-        """Return for each set whether some output's samples are no longer this round's poison."""
+    def _last_begun(self, buffers: Buffers) -> int:
+        """Return the last call with an output of which samples are no longer this round's poison, -1 if none has."""
         found: Array = np.zeros(buffers.sets, dtype=bool)
         for number, item in enumerate(buffers.outputs):
             some = self.well.positions(SAMPLES, item.count)
@@ -346,4 +336,4 @@ class Interruption:
             word = WORDS[ITEM_BYTES[item.dtype]]
             got = np.ascontiguousarray(buffers.samples(number, positions)[1].astype(STORAGE[item.dtype], copy=False))
             found |= (got.view(word) != word(buffers.words[number])).any(axis=1)
-        return found
+        return int(np.flatnonzero(found)[-1]) if found.any() else -1

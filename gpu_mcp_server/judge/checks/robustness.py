@@ -55,7 +55,9 @@ class Robustness:
         A tolerance is declared for sums as long as the declared ones are. Of who is as exact as the type allows at
         declared shapes, by errors of outputs that are `known`, something else is wrong.
         """
-        if self.required or judged.answer is None or not suspicion(known.get(self._name(judged, buffers)) or {}):
+        if self.required or judged.answer is None:
+            return False
+        if not suspicion(known.get(buffers.outputs[judged.answer[1]].name) or {}):
             return False
         share = self.precision_loss(judged, rounds, buffers)
         if share is not None:
@@ -73,10 +75,6 @@ class Robustness:
         # The guard against 0 keeps an all-zero answer from dividing; the share is then beyond any limit.
         share = float(errors["rms"] / max(errors["rms_of_values"], 1e-300))
         return share if share <= MOST_LOST else None
-
-    @staticmethod
-    def _name(judged: Judged, buffers: Buffers) -> str:
-        return str(buffers.outputs[judged.answer[1]].name) if judged.answer else ""
 
     def _errors(self, buffers: Buffers, answer: Tuple[int, int], rounds: Rounds) -> Dict[str, Any]:
         """Return errors of an answer against double precision, nothing if there are none to be had."""

@@ -114,17 +114,13 @@ class Separation:
         self.agenda.begin(first)
         self.apart_s, self.found = [], Found()
 
-    def possible(self, buffers: Buffers) -> bool:
-        """Say whether there is something between calls."""
-        return buffers.sets > 1 and not self.rounds.device.stops_calls
-
     def after(self, buffers: Buffers, played: int) -> None:
         """Play what is due behind a round.
 
         Raises:
             Judged: If the candidate did not pass.
         """
-        if not self.possible(buffers):
+        if buffers.sets == 1 or self.rounds.device.stops_calls:  # nothing is between calls, or nothing goes on there
             return
         for _ in range(self.agenda.due(played)):
             self.apart_s.append(self.play(buffers))

@@ -1,5 +1,6 @@
 """Inputs that a problem's own code makes, on a GPU where that is sooner: a round has hundreds of sets of them."""
 
+import contextlib
 import importlib
 import time
 from typing import Any, Callable, Dict, List, Tuple
@@ -32,19 +33,15 @@ class InputMaker:
             self.there[shape] = self._is_sooner_there()
         if self.there.get(shape):
             try:
-                return self._make_there(seed)
+                return self._make(seed, self.device)
             except torch.cuda.OutOfMemoryError:  # the round's buffers have it
                 torch.cuda.empty_cache()
                 self.there[shape] = False
-        return self._make_here(seed)
+        return self._make(seed)
 
-    def _make_here(self, seed: int) -> List[Any]:
+    def _make(self, seed: int, device: Any = None) -> List[Any]:
         torch.manual_seed(seed)
-        return list(self.get_inputs())
-
-    def _make_there(self, seed: int) -> List[Any]:
-        torch.manual_seed(seed)
-        with torch.device(self.device):
+        with contextlib.nullcontext() if device is None else torch.device(device):
             return list(self.get_inputs())
 
     def _is_sooner_there(self) -> bool:
@@ -52,13 +49,13 @@ class InputMaker:
         there_s: List[float] = []
         for seed in range(TRIES):
             begin = time.perf_counter()
-            made = self._make_here(seed)
+            made = self._make(seed)
             here_s.append(time.perf_counter() - begin)
             if sum(v.numel() * v.element_size() for v in made if torch.is_tensor(v)) > MOST_BYTES:
                 return False
             try:
                 begin = time.perf_counter()
-                self._make_there(seed)
+                self._make(seed, self.device)
                 torch.cuda.synchronize(self.device)
             # Code may insist on the processor: by a generator, by NumPy, by what it mixes.
             except Exception:
