@@ -547,6 +547,14 @@ def test_slow_calls_are_played_seldom_where_they_are_no_times(court):
     assert shape["in_loop"]["candidate"]["rounds"] == 2
 
 
+@pytest.mark.parametrize(("brief", "rounds"), [(True, 3), (False, 7)])
+def test_a_first_look_plays_few_rounds_of_the_loop_beside_gates(court, brief, rounds):
+    shape = court(on_stream(), **GATED, brief=brief).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["in_loop"]["candidate"]["rounds"] == rounds
+
+
 def test_a_call_that_waits_for_the_gpu_has_the_times_of_a_loop_and_says_so(court):
     """Not one call of it can be launched behind a gate; rounds without gates go on with buffers that are open."""
     waiting = """
@@ -646,7 +654,8 @@ def test_one_that_is_honest_behind_gates_alone_is_seen_in_a_plain_loop(court, el
     # on a busy host a call of this driver's takes longer than the gated rounds of a GPU last
     several = edited("owner/gated_series.py", *DEAR_SERIES, ("ROUND_S, LEAST_S = 2e-3", "ROUND_S, LEAST_S = 0.5"))
     files = {**DEAR_GATES, **launched, **several}
-    got = court(source, **{**GATED, "shapes": [{"rows": 8, "cols": 100}], "owner_files": files}).verdict
+    # a first look has the fewest rounds
+    got = court(source, **{**GATED, "shapes": [{"rows": 8, "cols": 100}], "owner_files": files}, brief=True).verdict
 
     assert got["verdict"] == verdict, got["shapes"]
     assert reason in got["reason"], got["reason"]

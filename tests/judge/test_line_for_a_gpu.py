@@ -50,23 +50,24 @@ async def lab(place: Path) -> AsyncIterator[Laboratory]:
     await found.close()
 
 
-async def submitted(lab: Laboratory, driver: Path, place: Path) -> str:
-    """Submit an evaluation on the fake GPU whose processes may start in line; return its id."""
+async def submitted(lab: Laboratory, driver: Path, place: Path, mode: str) -> str:
+    """Submit a job on the fake GPU whose processes may start in line, `judge` or `register`; return its id."""
     shutil.copytree(driver, place / "driver")
     (place / "driver").chmod(0o755)
     (place / "naive.c").write_text(with_stream("naive.c"))
     task: dict[str, Any] = {
         **SOFTMAX,
         "device": "cuda",
-        "mode": "judge",
+        "mode": mode,
         "tier": "smoke",
         "seed": secrets.token_hex(32),
     }
     files = {
         "owner": {"task.json": json.dumps(task).encode()},
         "reference": {"reference.py": (EXAMPLES / "reference.py").read_bytes()},
-        "candidate": {"candidate.so": build(place / "naive.c").read_bytes()},
     }
+    if mode == "judge":
+        files["candidate"] = {"candidate.so": build(place / "naive.c").read_bytes()}
     blobs: dict[str, bytes] = {}
     refs: dict[str, tuple[FileRef, ...]] = {}
     for role, own in files.items():
@@ -79,7 +80,7 @@ async def submitted(lab: Laboratory, driver: Path, place: Path) -> str:
             ProcessSpec(("judge", r), r, env, r == "owner", r, program=role_source(), python=sys.executable)
             for r in files
         ),
-        links=(("owner", "reference"), ("owner", "candidate")),
+        links=tuple(("owner", role) for role in files if role != "owner"),
         files=refs,
         trees=judge_tree("", blobs),
         outputs=("verdict.json", "contexts"),
@@ -93,10 +94,13 @@ async def submitted(lab: Laboratory, driver: Path, place: Path) -> str:
     return spec.id
 
 
-async def test_a_job_in_line_imports_and_makes_its_contexts_in_its_turn(lab: Laboratory, driver: Path, place: Path):
+@pytest.mark.parametrize("mode", ["judge", "register"])
+async def test_a_job_in_line_imports_and_makes_its_contexts_in_its_turn(
+    lab: Laboratory, driver: Path, place: Path, mode: str
+):
     long = {"wall_s": 600.0}
     holder = await lab.start("/bin/sh", "-c", "echo on; sleep 600", until=b"on", gpus=ALONE, limits=long)
-    job = await submitted(lab, driver, place)
+    job = await submitted(lab, driver, place, mode)
     seen = [""]
     while not seen[-1].startswith("GPU-0 is held"):
         shown: Any = broker_status(GpuLocks(str(place / "locks"))).get("waiting", [])

@@ -85,6 +85,7 @@ class Owner:
         say("starting the reference", 0.0)
         try:
             reference = self.players.invite("reference")
+            self.players.wait_turn(self.ledger, reference)
             if self.task.get("describe"):
                 self.players.welcome(reference)
                 limit_s = CASES_S if self.task.get("adapter") else DESCRIBE_S

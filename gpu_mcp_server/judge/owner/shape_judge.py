@@ -33,7 +33,8 @@ GAPS = 20.0
 """Times what the owner's clock covers besides the calls, that a round lasts where the candidate's own clock counts."""
 WARM_SHARE = 0.5
 """Of the cache, for the data of a warm round; the rest is for the other processes' and the owner's own."""
-ADVICE_ROUNDS = 2
+ADVICE_ROUNDS, SLOW_ADVICE_ROUNDS = 3, 2
+"""In a loop beside gates, at a first look; a confirmation run plays as many as where the loop gives the times."""
 UNTIMED = 2
 """Rounds with inputs of other distributions at a shape that is not timed."""
 REFERENCE_S = 0.05
@@ -216,8 +217,9 @@ class Shape:
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
         goal = self.goal
         if advisory:
+            few = ADVICE_ROUNDS if self.task.get("brief") else LEAST_ROUNDS
             slow = self.gated is not None and self.gated.gated.is_slow()
-            goal = goal._replace(half_width=1.0, most_rounds=ADVICE_ROUNDS if slow else LEAST_ROUNDS)
+            goal = goal._replace(half_width=1.0, most_rounds=SLOW_ADVICE_ROUNDS if slow else few)
         series = Series(goal, self.ledger, buffers.sets, self.rounds.passes)
         if last is not None and passes <= 1:
             series.played.append(last)

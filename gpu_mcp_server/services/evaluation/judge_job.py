@@ -133,7 +133,7 @@ def judge_spec(
         trees=judge_tree(python.version, blobs, candidate.code if candidate is not None else {}),
         outputs=("verdict.json",),
         roots=(*roots_of(probe, settings.hosts[host].roots), *filter(None, [python.bytecode])),
-        gpus=_turn(device, timing.tier, judge=candidate is not None and mode == "judge"),
+        gpus=_turn(device, timing.tier, registers=candidate is None, ahead=mode == "judge"),
         limits=_limits(timing.first_call_s if compiles else None),
         min_level=min_level(settings),
     )
@@ -237,11 +237,11 @@ def _own(problem: Problem, candidate: BuiltCandidate | None, task: Mapping[str, 
     return own
 
 
-def _turn(device: str, tier: str, *, judge: bool) -> GpuRequest:
-    """Return what must be held: the GPU, or the processor, which jobs that time nothing share."""
+def _turn(device: str, tier: str, *, registers: bool, ahead: bool) -> GpuRequest:
+    """Return what must be held: the GPU, before which processes may start, or the processor where a verdict is due."""
     if device == "cuda":
-        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S, ahead=judge)
-    return processor_turn(tier) if judge else GpuRequest()
+        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S, ahead=ahead)
+    return GpuRequest() if registers or not ahead else processor_turn(tier)
 
 
 def processor_turn(tier: str) -> GpuRequest:
