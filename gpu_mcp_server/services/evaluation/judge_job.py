@@ -158,6 +158,7 @@ def _modules(role: str, problem: Problem, device: str, candidate: BuiltCandidate
         return ["main", "reference.reference_process", "reference.arrays_numpy"]
     if role == "reference":
         module = ["reference.kernelbench_problem"] if problem.kind == "module" else []
+        module += ["reference.meta_warmup"] if problem.kind == "module" and candidate is None else []
         return [
             *single,
             "main",
