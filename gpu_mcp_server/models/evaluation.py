@@ -20,6 +20,9 @@ Tier = Literal["smoke", "correctness", "performance"]
 STOPPED = {"rounds": "rounds used up", "time": "time used up"}
 """What ended the rounds before the interval was as narrow as wished."""
 LAUNCH_BOUND = "launch-bound: "
+COPIED = "the outputs are copied into the judge's, within the clock: "
+"""Begins the note of a candidate whose time holds a copy (judge/candidate), which a rival's may not."""
+ALWAYS_COPIED = "as always on the processor"
 """Begin of the judge's note where the GPU is busy for less than two thirds of a call in a loop."""
 HASHES = ("seed_commitment", "harness_sha256")
 """Evidence for others, of which no next step follows; the data has it."""
@@ -312,8 +315,7 @@ class Evaluation(ResultModel):
         lines[0] += f"; {both}" if (both := self._both_ratios()) else ""
         lines += [f"declared shapes: {self.declared}"] if self.declared else []
         lines += [f"kept: {self.kept}"] if self.kept else []
-        if self.speedup is not None:
-            lines.append(f"speed-up against the reference: {self.speedup:.3g}{format_range(self.speedup_range())}")
+        lines += [f"speed-up against the reference: {self._ratio()}"] if self.speedup is not None else []
         if self.time_us is not None:
             lines.append(f"time of a call: {format_time(self.time_us / 1e6)}")
         owed = f"; confirmation run: {self.confirmation}" if self.confirmation else ""
@@ -364,10 +366,21 @@ class Evaluation(ResultModel):
         where = bound[0] if len(self.shapes) == 1 else f"launch-bound at {len(bound)} of {len(self.shapes)} shapes"
         return f"{alone:.3g} times on the GPU alone, {loop:.3g} in a loop: {where}"
 
+    def _ratio(self) -> str:
+        """Return the speed-up with its range, and why it is a lower bound if a copy is in its time."""
+        copied = f", a lower bound: {note}" if (note := self._copy_note()) else ""
+        return f"{self.speedup:.3g}{format_range(self.speedup_range())}{copied}"
+
+    def _copy_note(self) -> str:
+        """Return the note on a copy in the candidate's time that it could do without; empty if there is none."""
+        notes = (note for shape in self.shapes for note in shape.notes if note.startswith(COPIED))
+        return next((note for note in notes if ALWAYS_COPIED not in note), "")
+
     def _shape_lines(self) -> list[str]:
-        """Say each shape; what the first line has already, or a shape before it, is not said again."""
+        """Say each shape; what the first lines have already, or a shape before it, is not said again."""
         lines: list[str] = []
         said = {but_numbers(note) for shape in self.shapes if (note := shape.launch_bound()) in self._both_ratios()}
+        said |= {but_numbers(self._copy_note())} if self.speedup is not None else set()
         for shape in self.shapes:
             first = shape.reason if shape.reason and shape.reason in self.reason else ""
             line = shape.line_text({*said, but_numbers(first)} if first else said)

@@ -64,7 +64,7 @@ def take_down_requests(extensions: Any, note: Callable[[Dict[str, Any]], None]) 
     setattr(torch_extensions, TAKE, lambda *_, **__: NotBuilt())  # type: ignore[misc]
 
 
-def answered(value: Any) -> Callable[..., Any]:
+def constant(value: Any) -> Callable[..., Any]:
     """Return a function that returns a value whatever it is given."""
 
     def answer(*_: Any, **__: Any) -> Any:
@@ -81,7 +81,7 @@ def describe_gpu(capability: Tuple[int, int]) -> Any:
     answers: Dict[str, Any] = dict.fromkeys(("synchronize", "set_device", "init"))
     answers.update(is_available=True, device_count=1, current_device=0, get_device_capability=capability)
     for name, answer in answers.items():
-        setattr(torch.cuda, name, answered(answer))
+        setattr(torch.cuda, name, constant(answer))
 
     def moved(value: Any) -> Any:
         named_cuda = isinstance(value, str) and value.partition(":")[0] == "cuda"

@@ -146,6 +146,69 @@ async def test_a_problem_may_rank_by_the_time_of_a_call_in_a_loop(lab: Lab):
     assert found.trust in ("confirmed", "provisional"), found.summary()
 
 
+TANH = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.tanh(x)
+
+def get_inputs():
+    return [torch.randn(ROWS, 4096)]
+
+def get_init_inputs():
+    return []
+"""
+KEPT = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    y = None
+
+    def forward(self, x):
+        if self.y is None:
+            self.y = torch.empty_like(x)
+        return torch.tanh(x, out=self.y)
+"""
+GRAPH = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    graph = None
+
+    def forward(self, x):
+        if self.graph is None:
+            self.x, self.y = x.clone(), torch.empty_like(x)
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                torch.tanh(self.x, out=self.y)
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.y
+"""
+FRESH = TANH.split("def get_inputs")[0].replace("class Model", "class ModelNew")
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "said"),
+    [
+        pytest.param(KEPT, 1024, "outputs that the model keeps get other memory in each call: no copy", id="kept"),
+        pytest.param(GRAPH, 1024, "within the clock: two calls returned the same memory; return a new", id="graph"),
+        pytest.param(FRESH, 50_000, "the outputs lie in the judge's memory: no copy in the clock", id="800 MB"),
+    ],
+)
+async def test_outputs_are_copied_only_where_a_model_cannot_be_given_other_memory(lab: Lab, text, rows, said):
+    info = await lab.evaluation.registry.import_file(ProblemSource("tanh.py", TANH.replace("ROWS", str(rows))))
+    found = await lab.evaluation.evaluator.evaluate(
+        info.problem_id, CandidateSource(text, "python", "k.py"), device="cuda"
+    )
+
+    assert found.verdict == "correct" and found.speedup, found.summary()
+    assert said in found.summary(), found.summary()
+    assert ("a lower bound" in found.summary()) == ("within the clock" in said), found.summary()
+
+
 def test_a_gpu_is_busy_for_as_long_as_it_is_told():
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

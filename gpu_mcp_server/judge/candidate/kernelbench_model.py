@@ -8,6 +8,7 @@ from ..folders import WORK
 from ..numerics.input_views import with_constants
 from .model_weights import compared_weights
 from .python_file import PythonFile, Reply, words
+from .reused_outputs import ReusedOutputs
 from .torch_mempool import HERE, Pool, layout_of
 
 PROBLEM = os.path.join(WORK, "problem.py")
@@ -22,6 +23,8 @@ class ModelFile(PythonFile):
         self.model: Any = None
         self.pool: Optional[Pool] = None
         self.kept: List[Sequence[Any]] = []
+        self.reused: Optional[ReusedOutputs] = None
+        """Outputs that the model keeps, if that is how it answers at this shape."""
         self.strides: Optional[List[List[int]]] = None
         """Of the results at this shape, once they are known."""
         self.known: Dict[str, List[List[int]]] = {}
@@ -115,7 +118,9 @@ class ModelFile(PythonFile):
             why = "as always on the processor" if self.device is None else "no allocator could be built for it"
             self.said["the outputs are copied into the judge's, within the clock: %s" % (self.why_copied or why)] = None
         elif self.decided:
-            self.said["the outputs lie in the judge's memory: no copy in the clock"] = None
+            how = "outputs that the model keeps get other memory in each call" if self.reused else ""
+            how = how or "the outputs lie in the judge's memory"
+            self.said["%s: no copy in the clock" % how] = None
         if self.weights_said:
             self.said[self.weights_said] = None
 
@@ -124,6 +129,8 @@ class ModelFile(PythonFile):
         super().close()
         self.kept = []
         self.pooled = False
+        if self.reused is not None:
+            self.reused.renew()  # out of the arena, which ends here
         if self.pool is not None:
             if self.pool.close():
                 self.memory.keep_arena()
@@ -137,7 +144,10 @@ class ModelFile(PythonFile):
             with self.torch.no_grad(), self.pool.use():
                 one = self.results(0)
                 two = self.results(0)
-            self.why_copied = self.pool.why_not(one, two, self.outputs[0])
+                self.why_copied = self.pool.why_not(one, two, self.outputs[0])
+                self.reused = self._find_reused(one, two) if self.why_copied else None
+            if self.reused is not None:
+                self.why_copied = ""
             self.strides = self.known[self.at] = [layout_of(result).strides for result in one]
             del one, two
         except BaseException as error:
@@ -145,6 +155,25 @@ class ModelFile(PythonFile):
         self.decided, self.pooled = True, not self.why_copied
         self._say_where()
         return self.run(1)
+
+    def _find_reused(self, one: Sequence[Any], two: Sequence[Any]) -> Optional[ReusedOutputs]:
+        """Return the outputs that two calls on the first set share, if a third writes all of them to other memory."""
+        reused, pool = ReusedOutputs(self.torch, one, two), self.pool
+        if pool is None or not reused.tensors or not all(layout_of(result).dense for result in two):
+            return None
+        places = reused.take(two)
+        try:
+            before = reused.sample()
+            reused.renew(junk=True)
+            three = self.results(0)
+            inside = all(pool.offset(result, target) != HERE for result, target in zip(three, self.outputs[0]))
+            if inside and reused.are_written(three, before):
+                return reused
+        except Exception:
+            self.torch.cuda.synchronize()  # if more was wrong than the change of memory, the next call says so
+        for tensor, place in zip(reused.tensors, places):
+            tensor.data = place
+        return None
 
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on: name what was returned, or copy it at once.
@@ -159,7 +188,10 @@ class ModelFile(PythonFile):
         try:
             with self.torch.no_grad(), self.pool.use():
                 for number in range(first, first + calls):
-                    self.kept.append(self.results(number))
+                    if self.reused is not None:
+                        self.reused.renew()
+                    results = self.results(number)
+                    self.kept.append(self.reused.take(results) if self.reused is not None else results)
                     if behind is not None:
                         address = self._address(number, behind.output(number))
                         behind(number, address)

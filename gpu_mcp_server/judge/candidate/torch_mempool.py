@@ -82,7 +82,7 @@ class Pool:
             places.append(at)
         # A model that reuses its output buffer overwrites call one's answer by call two's before the check.
         if set(places[: len(targets)]) & set(places[len(targets) :]):
-            return "two calls returned the same memory"
+            return "two calls returned the same memory; return a new tensor from each call"
         return ""
 
     def name(self, call: int, number: int, offset: int) -> None:

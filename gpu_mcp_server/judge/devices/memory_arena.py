@@ -24,6 +24,8 @@ LONGEST_STRIDE = 1 << 40
 """Elements, so that no product of it and a size is beyond 64 bits."""
 SPARE_BYTES = 512 << 20
 """Of the arena, for what a model allocates besides its outputs; beyond it its memory comes from the device."""
+FITS = 4
+"""Times the answer to a call that must be free for the arena to hold one more."""
 POISONED = 256
 """Of the regions named in a round, how many are poisoned before the next, drawn at random."""
 HERE = -1
@@ -53,7 +55,9 @@ class PooledBuffers(CudaBuffers):
 
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
         super().__init__(device, inputs, outputs, sets)
-        self.arena = Shared.create(self.tools.driver, self.expected_layout.total * 5 // 4 + SPARE_BYTES)
+        # At first a call is made twice, and both answers lie there at once.
+        twice = self.expected_layout.stride if FITS * self.expected_layout.stride <= device.free_bytes() else 0
+        self.arena = Shared.create(self.tools.driver, self.expected_layout.total * 5 // 4 + SPARE_BYTES + twice)
         self.file = Region(8 * sets * len(outputs), writable_by_others=True)
         self.names: Array = self.file.bytes.view(np.int64).reshape(sets, len(outputs))
         # Without a name the output is read at its own place, where the poison shows that nothing was written.

@@ -60,6 +60,19 @@ def test_the_first_line_has_both_ratios_of_a_candidate_that_waits_for_its_launch
 
 
 @pytest.mark.parametrize(
+    ("why", "told"), [("two calls returned the same memory", True), ("as always on the processor", False)]
+)
+def test_a_speed_up_with_a_copy_in_it_is_told_as_a_lower_bound(why, told):
+    note = f"the outputs are copied into the judge's, within the clock: {why}"
+    shapes = [two_clocks("device", note, rows) for rows in (8, 16)]
+    text = Evaluation(status="judged", verdict="correct", speedup=1.3, shapes=shapes, **OF).summary()
+
+    (line,) = (each for each in text.splitlines() if each.startswith("speed-up against"))
+    assert line.endswith(f", a lower bound: {note}") == told
+    assert text.count(note) == 1
+
+
+@pytest.mark.parametrize(
     "shape",
     [
         pytest.param(two_clocks("device", ""), id="busy"),

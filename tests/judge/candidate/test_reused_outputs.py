@@ -1,0 +1,81 @@
+"""A model that keeps its outputs: each call writes to other memory, unless it would write to the old one."""
+
+import json
+import subprocess
+
+import pytest
+
+from tests.judge.harness import torch_python
+from tests.judge_package import packages
+
+SCRIPT = """
+import contextlib, json, sys, types
+sys.path.insert(0, sys.argv[1])
+import torch
+from gpu_mcp_judge.candidate import kernelbench_model
+from gpu_mcp_judge.candidate.kernelbench_model import ModelFile
+
+exec(sys.argv[2])
+x, names = [torch.randn(4, 6) for _ in range(3)], {}
+
+class Everywhere:  # takes all memory for the arena's
+    use = staticmethod(contextlib.nullcontext)
+    offset = staticmethod(lambda result, target: int(result.data_ptr()))
+    why_not = staticmethod(lambda one, two, targets: "shared" if one[0].data_ptr() == two[0].data_ptr() else "")
+    name = staticmethod(lambda call, place, offset: names.update({(call, place): offset}))
+
+model = object.__new__(ModelFile)
+vars(model).update(
+    torch=torch, pool=Everywhere(), why_copied="", reused=None, known={}, at="", said={}, device="", weights_said="",
+    decided=False, pooled=False, kept=[], strides=None, settled=True, given=1, constants={}, model=Model(),
+    memory=types.SimpleNamespace(returned=None), dims=[],
+    task={"inputs": [{}], "outputs": [{"name": "y"}]}, inputs=[[each] for each in x],
+    outputs=[[torch.empty(4, 6)] for _ in x],
+)
+error = model.first().get("error") or (model.run(3).get("error") if model.reused else "")
+right = [torch.equal(kept[0], each * 2) for kept, each in zip(model.kept, x)]
+print(json.dumps([model.reused is not None, model.why_copied, len(set(names.values())), right, error, list(model.said)]))
+"""
+KEPT = """
+class Model(torch.nn.Module):
+    y = None
+    def forward(self, x):
+        if self.y is None:
+            self.y = torch.empty_like(x)
+        return torch.mul(x, 2, out=self.y)
+"""
+AT_START = KEPT.replace("y = None", "y = torch.empty(4, 6)", 1)
+BY_ADDRESS = """
+class Model(torch.nn.Module):
+    y = torch.empty(4, 6)
+    place = y.detach()
+    def forward(self, x):
+        torch.mul(x, 2, out=self.place)
+        return self.y
+"""
+IN_PART = KEPT.replace("return torch.mul(x, 2, out=self.y)", "self.y[:, 1:] = x[:, 1:] * 2; return self.y").replace(
+    "torch.empty_like(x)", "x * 2"
+)
+FRESH = "class Model(torch.nn.Module):\n    def forward(self, x): return x * 2\n"
+VIEW = KEPT.replace("return torch.mul(x, 2, out=self.y)", "torch.mul(x, 2, out=self.y); return self.y[:]")
+
+
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+@pytest.mark.parametrize(
+    ("text", "reused"),
+    [(KEPT, True), (AT_START, True), (BY_ADDRESS, False), (IN_PART, False), (VIEW, False), (FRESH, None)],
+    ids=["kept", "made at start", "by its address", "in part", "a view", "fresh"],
+)
+def test_outputs_that_a_model_keeps_are_copied_only_where_they_must_be(text: str, reused: bool | None):
+    done = subprocess.run(
+        [torch_python(), "-I", "-c", SCRIPT, packages(), text],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found, why, places, right, error, said = json.loads(done.stdout)
+
+    assert not error and found == bool(reused), (found, why, error)
+    assert why == ("shared" if reused is False else "")
+    if reused:
+        assert places == 3 and right == [True] * 3
+        assert said == ["outputs that the model keeps get other memory in each call: no copy in the clock"]
