@@ -195,6 +195,9 @@ FRESH = TANH.split("def get_inputs")[0].replace("class Model", "class ModelNew")
     [
         pytest.param(KEPT, 1024, "outputs that the model keeps get other memory in each call: no copy", id="kept"),
         pytest.param(GRAPH, 1024, "within the clock: two calls returned the same memory; return a new", id="graph"),
+        pytest.param(
+            KEPT, 60_000, "outputs that the model keeps get other memory in each call: no copy", id="1 GB kept"
+        ),
         pytest.param(FRESH, 50_000, "the outputs lie in the judge's memory: no copy in the clock", id="800 MB"),
     ],
 )
