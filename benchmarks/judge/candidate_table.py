@@ -18,10 +18,16 @@ HEAD = (
 )
 CLAIM_HEAD = "| id | claimed | our judge | speed-up, interval | device, seconds | reason |"
 """Where the judge alone ran."""
-REASON = 220
+REASON = 130
 NEAR = 1.1
 """Factor by which a claim may be off what was measured, and count as reached."""
 UNEXPLAINED = "UNEXPLAINED"
+REMARKS = {
+    "it computed with torch": "its extension did not compile",
+    "within the clock: two calls": "a copy of its outputs is in its time",
+    "within the clock: an output": "a copy of its outputs is in its time",
+}
+"""What is told besides of a time, by words of the judge's summary."""
 FARTHER = "the reference is farther from double precision than the candidate"
 """In the judge's words; a plain harness takes the reference for the truth."""
 
@@ -98,7 +104,10 @@ def reason(row: Row) -> str:
         return "no time" + (f": {_cell(whys[0])}" if whys else "")
     low, high = judge["range"]
     faster = "faster than" if low > 1 else "slower than" if high < 1 else "as fast as"
-    return f"{faster} the reference" + {None: "", True: ", as claimed", False: ", not as claimed"}[keeps_claim(row)]
+    kept = {None: "", True: ", as claimed", False: ", not as claimed"}[keeps_claim(row)]
+    said = str(judge.get("summary"))
+    remarks = [remark for words, remark in REMARKS.items() if words in said]
+    return "; ".join([f"{faster} the reference{kept}", *remarks])
 
 
 def keeps_claim(row: Row) -> bool | None:
