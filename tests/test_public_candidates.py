@@ -65,17 +65,16 @@ def test_the_same_candidates_are_drawn_in_every_run_and_those_of_interest_among_
 
 
 def test_a_line_without_a_candidate_is_none_and_an_unknown_name_is_refused(shards: ModuleType, tmp_path: Path):
-    lines = [
-        {"level_id": 1, "task_id": task, "ref_code": "r", "custom_code": code} for task, code in ((1, "c"), (2, None))
-    ]
+    codes = ((1, SAME), (2, None), (3, "None"), (4, ""))
+    lines = [{"level_id": 1, "task_id": task, "ref_code": "r", "custom_code": code} for task, code in codes]
     path = tmp_path / "candidates.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines))
 
     known = shards.candidates_in(path)
 
     assert list(known) == ["1/1"]
-    with pytest.raises(SystemExit, match="no candidate 1/2"):
-        shards.chosen(known, "1/1,1/2")
+    with pytest.raises(SystemExit, match="no candidate 1/2, 1/3"):
+        shards.chosen(known, "1/1,1/2,1/3")
 
 
 async def test_a_shard_that_is_over_leaves_the_rest_to_the_next_which_does_not_judge_again(

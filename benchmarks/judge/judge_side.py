@@ -79,7 +79,7 @@ class JudgeSide:
             async with turn.held("import"):
                 self._problems[key] = await self._lab.evaluation.registry.import_file(problem)
         info = self._problems[key]
-        source = CandidateSource(as_model_new(candidate.source), "python", name)
+        source = CandidateSource(candidate.source, "python", name)
         timing = TimingOptions(baseline="eager", fresh=True)
         result = await self._lab.evaluation.evaluator.evaluate(
             info.problem_id, source, device=self._device, timing=timing, slots=turn
@@ -107,8 +107,3 @@ class JudgeSide:
         kept = json.loads(await self._lab.store.artifacts.read(evidence))["evidence"]
         parts = {**(kept.get("start_seconds") or {}), **(kept.get("seconds") or {})}
         return {f"judge {name}": float(value) for name, value in parts.items() if isinstance(value, (int, float))}
-
-
-def as_model_new(text: str) -> str:
-    """Return a candidate that defines ModelNew; some of the collection's call it Model."""
-    return text if "class ModelNew" in text else f"{text}\n\nModelNew = Model\n"
