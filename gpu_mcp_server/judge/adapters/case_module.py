@@ -19,6 +19,9 @@ class CaseModule:
     Model: Any = None
     """Takes what `get_init_inputs` gives, answers what `get_inputs` gives."""
 
+    entry = ""
+    """What a candidate may define instead of ModelNew, for an error's words."""
+
     def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
         self.module, self.task, self.files = module, task, files
         self.cases: List[Dict[str, Any]] = list(task.get("cases") or [])

@@ -95,12 +95,17 @@ class Parts:
 class GpuModeTask(CaseModule):
     """The task with its tensors as inputs."""
 
+    entry = "custom_kernel"
+
     def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
         super().__init__(module, task, files)
         if not hasattr(module, "generate_input") and hasattr(module, "generate_inputs"):
             module.generate_input = module.generate_inputs
-        if self.facts.get("functions") and not hasattr(module, "ref_kernel"):
-            module.ref_kernel = joined_functions(module, self.facts["functions"])
+        several: Sequence[Dict[str, Any]] = self.facts.get("functions") or []
+        if several:
+            self.entry = " and ".join("a function *_" + str(each["name"]) for each in several)
+        if several and not hasattr(module, "ref_kernel"):
+            module.ref_kernel = joined_functions(module, several)
         for name in ("generate_input", "ref_kernel"):
             if not callable(getattr(module, name, None)):
                 raise ValueError("reference.py defines no %s" % name)

@@ -16,7 +16,7 @@ class KernelBook(CaseModule):
     def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
         super().__init__(module, task, files)
         self.kind = _module_class(module)
-        self.Model = self._maker(self.kind)
+        self.entry, self.Model = self.kind.__name__, self._maker(self.kind)
         if self.cases == [{}]:
             self.cases = [{"set": number} for number in range(len(self._sets()))]
 

@@ -8,6 +8,8 @@ from .case_module import CaseModule
 class ShapeSweep(CaseModule):
     """`Model`, `get_inputs` and `get_init_inputs` as they stand."""
 
+    entry = "Model"
+
     def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
         super().__init__(module, task, files)
         for name in ("Model", "get_inputs", "get_init_inputs"):

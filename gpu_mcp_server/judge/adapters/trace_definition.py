@@ -17,6 +17,8 @@ WHOLE = {"int64": (0, 100), "int32": (0, 100), "int16": (0, 100), "int8": (-128,
 class TraceDefinition(CaseModule):
     """Inputs by the workload: drawn, a scalar, or made by the definition's own function."""
 
+    entry = "run"
+
     def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
         super().__init__(module, task, files)
         self.definition: Dict[str, Any] = json.loads(files["definition.json"])

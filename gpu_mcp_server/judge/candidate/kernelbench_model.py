@@ -4,15 +4,11 @@ import os
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
 from ..adapters.adapter_choice import adapted_module, load_file
-from ..folders import WORK
 from ..numerics.input_views import with_constants
 from .model_weights import compared_weights
-from .python_file import PythonFile, Reply, words
+from .python_file import PROBLEM, PythonFile, Reply, words
 from .reused_outputs import ReusedOutputs
 from .torch_mempool import HERE, Pool, layout_of
-
-PROBLEM = os.path.join(WORK, "problem.py")
-"""The problem's file: it says what ModelNew is constructed with."""
 
 
 class ModelFile(PythonFile):
@@ -44,15 +40,14 @@ class ModelFile(PythonFile):
         if self.task.get("adapter"):
             self.problem = adapted_module(load_file(PROBLEM, "problem"), self.task)
             made = getattr(module, "ModelNew", None) or self.problem.candidate_model(module)
-            return {} if made is not None else {"error": "the file has neither ModelNew nor what its suite calls"}
+            wanted = "neither ModelNew nor %s" % self.problem.entry if self.problem.entry else "no class ModelNew"
+            return {} if made is not None else {"error": "the file has %s" % wanted}
         return self._construct(getattr(module, "ModelNew", None))
 
     def _construct(self, made: Any) -> Reply:
-        module, message = self.module, self.message
         if made is None:
-            other = ": its %s wants the language launcher" % self.symbol if hasattr(module, self.symbol) else ""
-            return {"error": "the file has no class ModelNew%s" % other}
-        torch, seed = self.torch, int(message.get("torch_seed") or 0)
+            return {"error": "the file has no class ModelNew" + self._other_entry()}
+        torch, seed = self.torch, int(self.message.get("torch_seed") or 0)
         with torch.no_grad():
             problem = self.problem
             if problem is None and os.path.exists(PROBLEM):
@@ -74,6 +69,15 @@ class ModelFile(PythonFile):
                     return {"error": "ModelNew cannot be moved to %s: %s" % (self.device, words(error))}
         self.model = model
         return {}
+
+    def _other_entry(self) -> str:
+        """Return what to do about a file without ModelNew that has a launcher or another module, its last one."""
+        if hasattr(self.module, self.symbol):
+            return ": its %s wants the language launcher" % self.symbol
+        names = cast("Dict[str, Any]", vars(self.module))
+        here = [n for n, each in names.items() if getattr(each, "__module__", "") == self.module.__name__]
+        own = [n for n in here if isinstance(names[n], type) and issubclass(names[n], self.torch.nn.Module)]
+        return ": if its {0} is the answer, end the file with ModelNew = {0}".format(own[-1]) if own else ""
 
     def _turn_to(self, case: int) -> None:
         """Construct the model of a case."""

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from typing import Any, Dict, List, Tuple
@@ -19,6 +20,8 @@ from .triton_cache_key import shorten_cache_keys
 Reply = Dict[str, Any]
 
 SOURCE = os.path.join(WORK, "candidate.py")
+PROBLEM = os.path.join(WORK, "problem.py")
+"""The problem's file, beside a `ModelNew` only: it says what that is constructed with."""
 BUILT = os.path.join(WORK, "built")
 """Extensions that were built beforehand, if the file asks for some."""
 CACHES = {
@@ -51,8 +54,25 @@ def words(error: BaseException) -> str:
         text = "its text raises %s" % type(worse).__name__
     lines = text.strip().splitlines()
     first = "%s: %s%s" % (type(error).__name__, lines[0][:300] if lines else "", at)
+    if isinstance(error, NameError):
+        first += _hint_at_problem(text)
     more = "\n".join(lines[1:])[-ERROR_CHARACTERS:]
     return "\n".join(filter(None, [first, more, place_of_misfit(error)]))
+
+
+def _hint_at_problem(text: str) -> str:
+    """Return what to do about a missing name that the problem has: KernelBench's own harness has both in one namespace.
+
+    Source: load_custom_model in KernelBench's eval.py, for its backend `cuda`; its other backends load the file alone.
+    """
+    missing = re.match(r"name '(\w+)' is not defined", text)
+    if missing is None or not os.path.isfile(PROBLEM):
+        return ""
+    given = r"^(?:(?:class|def) +{0}\b|(?:import|from) .*\b{0}\b|[\w, ]*\b{0}\b[\w, ]*=)".format(missing.group(1))
+    with open(PROBLEM, encoding="utf-8", errors="replace") as file:
+        if re.search(given, file.read(), re.MULTILINE) is None:
+            return ""
+    return ": the problem's file has it, and a candidate runs without that file; copy what it needs into the candidate"
 
 
 class PythonFile:

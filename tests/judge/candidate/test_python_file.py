@@ -149,6 +149,11 @@ def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, ver
     [
         ("def f(:", "model", "SyntaxError: invalid syntax (candidate.py line 1)"),
         ("x = 1", "model", "no class ModelNew"),
+        (
+            "from torch import nn\nclass Part(nn.Module): pass\nclass Model(nn.Module): pass",
+            "model",
+            "no class ModelNew: if its Model is the answer, end the file with ModelNew = Model",
+        ),
         ("def launch(x, y, rows, cols): pass", "model", "no class ModelNew: its launch wants the language launcher"),
         (
             "class ModelNew:\n    def __init__(self, d): pass",
@@ -164,6 +169,26 @@ def test_a_file_that_cannot_be_loaded_is_incorrect_and_says_why(court, source, k
 
     assert verdict["verdict"] == "incorrect"
     assert reason in verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("class ModelNew(Model): pass", "Model"),
+        ("class ModelNew(nn.Module): pass", "nn"),
+        ("class ModelNew:\n    def __init__(self): self.size = height", "height"),
+        ("import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return scaled(x)", "scaled"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_a_name_that_only_the_problem_has_is_said_to_be_its(court, source, name, there):
+    problem = "import torch.nn as nn\nwidth, height = 3, 4\nclass Model: pass\ndef scaled(x): return x\n"
+    problem += "def get_init_inputs(): return []\n"
+    problem = problem if there else problem.replace(name, "other")
+    found = court(f"open('problem.py', 'w').write({problem!r})\n{source}", "model")
+
+    assert found["verdict"] == "incorrect" and f"NameError: name '{name}' is not defined" in found["reason"]
+    assert ("the problem's file has it, and a candidate runs without that file" in found["reason"]) == there
 
 
 def test_a_file_that_imports_what_is_not_there_is_not_judged(court):

@@ -135,6 +135,8 @@ async def test_a_task_of_gpu_mode_imports_as_it_is_and_judges_custom_kernels(lab
     assert (await judged(lab, info.problem_id, RIGHT)).verdict == "correct"
     wrong = await judged(lab, info.problem_id, RIGHT.replace("settings.scale", "2"))
     assert wrong.verdict == "incorrect"
+    misnamed = await judged(lab, info.problem_id, RIGHT.replace("custom_kernel", "kernel"))
+    assert "the file has neither ModelNew nor custom_kernel" in misnamed.reason
 
 
 @pytest.mark.parametrize(
@@ -551,7 +553,7 @@ async def test_a_task_of_two_functions_is_judged_by_both(lab: Lab, tmp_path: Pat
     assert wrong.verdict == "incorrect"
     assert "output" in wrong.reason
     lacking = await judged(lab, problem.problem_id, PAIR.replace("lse_backward", "other"))
-    assert lacking.verdict != "correct"
+    assert lacking.verdict != "correct" and "ModelNew nor a function *_" in lacking.reason
 
 
 @needs_torch
