@@ -22,9 +22,11 @@ SYMBOL = re.compile(r"(/[^\s:]{1,300}): undefined symbol: (\w{1,200})(?:, versio
 GPU = re.compile(
     r"\b0 active drivers\b|Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled"
     r"|no CUDA-capable device is detected|CUDA driver version is insufficient|CUDA driver library cannot be found"
+    r"|CUDA_HOME environment variable is not set"
 )
-"""How Triton, torch, the CUDA runtime and Numba say that there is no GPU. Source: triton/runtime/driver.py 3.9,
-torch/cuda/__init__.py 2.13, driver_types.h of CUDA 13.0, numba/cuda/cudadrv/driver.py 0.61."""
+"""How Triton, torch, the CUDA runtime and Numba say that there is no GPU, and torch that it cannot compile for one.
+Source: triton/runtime/driver.py 3.9, torch/cuda/__init__.py and utils/cpp_extension.py 2.13, driver_types.h of CUDA
+13.0, numba/cuda/cudadrv/driver.py 0.61."""
 TOOLS: Sequence[Tuple[str, Sequence[str]]] = (
     ("Ninja is required to load C++ extensions", ("ninja",)),
     ("CUDA_HOME environment variable is not set", ("nvcc",)),

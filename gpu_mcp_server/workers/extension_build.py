@@ -26,6 +26,9 @@ def main(arguments: List[str]) -> None:
     with open("request.json", encoding="utf-8") as file:
         request = json.load(file)
     torch: Any = importlib.import_module("torch")
+    if request["arguments"].get("with_cuda") and not (torch.version.cuda or torch.version.hip):
+        # torch's own words; its builder would end with an IndexError in its list of architectures.
+        raise SystemExit("Torch not compiled with CUDA enabled")
     extensions: Any = importlib.import_module("torch.utils.cpp_extension")
     extensions.CUDA_HOME = os.environ.get("CUDA_HOME", extensions.CUDA_HOME)  # it may have been imported before this
     if "CUDA_HOME" in os.environ and torch.version.cuda:

@@ -25,6 +25,7 @@ from tests.judge.harness import EXAMPLES, judge
         ("OSError: libc.so.6: cannot open shared object file: No such file or directory", None),
         ("RuntimeError: 0 active drivers ([]). There should only be one.", "gpu "),
         ("RuntimeError: Found no NVIDIA driver on your system.", "gpu "),
+        ("OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.", "gpu "),
         ("/work/candidate.so: undefined symbol: cublasCreate_v2", None),
         ("/lib/x.so: undefined symbol: mine, version libc.so.6", "symbol mine of libc.so.6"),
         ("/lib/x.so: undefined symbol: malloc, version libc.so.6", None),

@@ -102,6 +102,9 @@ def take_from(folder: str) -> None:
             with open(built + ".txt", encoding="utf-8", errors="replace") as file:
                 raise RuntimeError("Error building extension '%s': %s" % (name, file.read(FAILURE_CHARACTERS)))
         said[FAILED_HERE + name] = None
+        version = importlib.import_module("torch").version
+        if request["arguments"].get("with_cuda") and not (version.cuda or version.hip):
+            raise RuntimeError("Torch not compiled with CUDA enabled")  # its builder's error is an IndexError
         result = step(*given, **named)
         del said[FAILED_HERE + name]
         said[BUILT_HERE + name] = None

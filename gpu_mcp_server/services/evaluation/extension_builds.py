@@ -16,7 +16,7 @@ from gpu_mcp_server.services.builds.build_plans import PlannedBuild, compiling_e
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.evaluation.judge_files import JUDGE
-from gpu_mcp_server.services.evaluation.missing_equipment import program_error, program_missing_in
+from gpu_mcp_server.services.evaluation.missing_equipment import check_cuda_in, program_error, program_missing_in
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -79,7 +79,9 @@ class ExtensionBuilder:
                 said.append(f"extension {name} {how}")
             elif result.status == "failed" and _by_itself(request):
                 log = await self._artifacts.read(result.log_artifact_id) if result.log_artifact_id else b""
-                if missing := program_missing_in(log.decode("utf-8", "replace"), probe):
+                text = log.decode("utf-8", "replace")
+                check_cuda_in(text, name, probe.judge, host)
+                if missing := program_missing_in(text, probe):
                     raise program_error(missing, "candidate", host)
                 files[f"built/{key}.txt"] = log
                 failed = failed or result

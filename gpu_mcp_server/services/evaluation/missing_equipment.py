@@ -20,6 +20,8 @@ BUILD_LOG = re.compile(
     re.MULTILINE,
 )
 """How a build of torch's says that a program is missing. Source: torch/utils/cpp_extension.py 2.13, dash, bash."""
+WITHOUT_CUDA = re.compile(r"^Torch not compiled with CUDA enabled$", re.MULTILINE)
+"""What workers/extension_build.py says of sources in CUDA where torch has none."""
 
 
 def error_of(lack: Mapping[str, Any], host: str, python: JudgePython | None) -> MachineLacks:
@@ -60,6 +62,18 @@ def program_error(name: str, who: str, host: str) -> MachineLacks:
     """Return the error that names a program that is missing."""
     hint = f"Install {name} there so that PATH has it, or name another host; `gpu-mcp-server doctor` looks for it."
     return MachineLacks(f"the {who} has {name!r} run", host, hint)
+
+
+def check_cuda_in(log: str, name: str, python: JudgePython, host: str) -> None:
+    """Return if an extension was not built for another reason than a torch without CUDA.
+
+    Raises:
+        MachineLacks: If that is the reason.
+    """
+    if WITHOUT_CUDA.search(log):
+        hint = f"Name a host that has a GPU (gpu_status). If {host!r} has one: a judge_python whose torch has CUDA."
+        need = f"the candidate has torch compile CUDA (extension {name})"
+        raise MachineLacks(need, host, hint, without=f"and torch {python.torch} has no CUDA on")
 
 
 def program_missing_in(log: str, probe: HostProbe) -> str:

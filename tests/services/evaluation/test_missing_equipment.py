@@ -138,6 +138,42 @@ async def test_packages_that_do_not_fit_each_other_are_named_and_no_attempt(tmp_
         assert "The source is not at fault" in (made.diagnostics[0].hint or "")
 
 
+EXTENSION = """
+import torch
+from torch.utils.cpp_extension import load_inline
+
+def built():
+    return load_inline("on_gpu", "int f(int x);", "int f(int x) {{ return x; }}", functions=["f"])
+
+{load}
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        {call}
+        return x * 2 + 1
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ({"load": "built()", "call": "pass"}, r"compile CUDA \(extension on_gpu\), and torch \S+ has no CUDA on host"),
+        ({"load": "try: built()\nexcept Exception: pass", "call": "pass"}, "has no CUDA on host"),
+        ({"load": "", "call": "built()"}, "the candidate asks for a GPU, as it is judged on the processor"),
+        ({"load": "torch.utils.cpp_extension.CUDA_HOME = '/usr'", "call": "built()"}, "the candidate asks for a GPU"),
+    ],
+)
+async def test_an_extension_in_cuda_is_no_fault_where_torch_has_none(
+    torch_lab: Lab, places: dict[str, str], words: str
+):
+    python = (await torch_lab.jobs.runner.probe("local")).judge
+    if python is None or "+cpu" not in str(python.torch):
+        pytest.skip("torch has CUDA here")
+    source = CandidateSource(EXTENSION.format(**places), "python", "model.py")
+    with pytest.raises(MachineLacks, match=words):
+        await torch_lab.evaluation.evaluator.evaluate(await affine(torch_lab), source, timing=SMOKE, device="cpu")
+
+
 @needs_torch
 @pytest.mark.parametrize(
     "body",
