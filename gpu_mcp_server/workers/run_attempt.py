@@ -2,8 +2,8 @@
 
 Laid into the job as a file: `run_attempt.py TASK.json`. A library is called through the CUDA driver alone, each
 tensor an allocation of its own, so that a checker sees where one ends; a Python launcher gets torch's tensors, a
-ModelNew what its problem makes. On the processor a library's tensors end at pages that no access may touch, and inputs
-are read-only, as the judge's are.
+ModelNew what its problem makes. On the processor inputs are read-only, as the judge's are, and a library's tensors end
+at pages that no access may touch.
 """
 
 import array
@@ -142,6 +142,18 @@ def random_tensors(t: Any, tensors: List[Dict[str, Any]], device: str) -> List[A
     return found
 
 
+def seal_tensor(t: Any, value: Any) -> Any:
+    """Return a plain tensor in the processor's memory as a read-only copy, anything else as it is."""
+    plain = isinstance(value, t.Tensor) and value.device.type == "cpu" and value.layout == t.strided
+    if not plain or not value.is_contiguous() or not value.numel():
+        return value
+    pages = mmap.mmap(-1, value.numel() * value.element_size())
+    copy = t.frombuffer(pages, dtype=value.dtype).view(value.shape)
+    copy.copy_(value.detach())
+    ctypes.CDLL(None).mprotect(ctypes.c_void_p(copy.data_ptr()), ctypes.c_size_t(len(pages)), mmap.PROT_READ)
+    return copy.requires_grad_(value.requires_grad)
+
+
 def load_module(path: str, name: str) -> Any:
     """Run a Python file and return its module, under a name by which it is found, as the judge does."""
     spec = importlib.util.spec_from_file_location(name, os.path.abspath(path))
@@ -222,7 +234,7 @@ def play_launcher(task: Dict[str, Any]) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
     t: Any = importlib.import_module("torch")
     t.manual_seed(0)
-    inputs = random_tensors(t, task["inputs"], device)
+    inputs = [seal_tensor(t, each) for each in random_tensors(t, task["inputs"], device)]
     outputs = [t.empty(o["shape"], dtype=getattr(t, o["dtype"]), device=device) for o in task["outputs"]]
     launch, name = launcher_of(load_module(task["library"], "candidate"), task["symbol"])
     given: List[Any] = [*inputs, *outputs, *task["dims"]]
@@ -247,7 +259,7 @@ def play_model(task: Dict[str, Any]) -> None:
     model = load_module(task["library"], "candidate").ModelNew(*(problem.get_init_inputs() if problem else []))
     model = model.to(device) if isinstance(model, t.nn.Module) else model
     given = problem.get_inputs() if problem else random_tensors(t, task["inputs"], device)
-    given = [each.to(device) if isinstance(each, t.Tensor) else each for each in given]
+    given = [seal_tensor(t, each.to(device)) if isinstance(each, t.Tensor) else each for each in given]
     with t.no_grad():
         repeat(task, lambda: model(*given))
     wait(t, device)

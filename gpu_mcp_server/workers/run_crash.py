@@ -133,7 +133,10 @@ def by_gdb(gdb: str, command: List[str], limit_s: float) -> Tuple[str, Optional[
     whole = [gdb, "-nx", "-batch", "-q"]
     for setting in GDB:
         whole += ["-iex", setting]
-    whole += ["-ex", "run", "-ex", "thread apply all backtrace %d" % FRAMES, "-ex", "continue"]
+    # A second thread with the same fault would stop it again, before the handler has told anything.
+    on = ("handle SIGSEGV SIGBUS SIGILL SIGFPE SIGABRT nostop noprint pass", "continue")
+    for step in ("run", "thread apply all backtrace %d" % FRAMES, *on):
+        whole += ["-ex", step]
     return run_until([*whole, "--args", *command], limit_s, {}, interrupt=True)
 
 

@@ -201,14 +201,18 @@ def frames_in(text: str, name: str = "") -> list[str]:
 
 
 def _without_waiting(lines: Sequence[str], name: str) -> list[str]:
-    """Leave out threads that only wait, none of the candidate's frames below, where another does something."""
+    """Return the candidate's own threads first, and none that only waits where another does something."""
     threads: list[list[str]] = []
     for line in lines:
         if not line.startswith("  ") or not threads:
             threads.append([])
         threads[-1].append(line)
-    theirs = [any(THEIRS.search(line) or (name and f" {name}:" in line) for line in t) for t in threads]
-    busy = [t for t, own in zip(threads, theirs, strict=True) if len(t) == 1 or not WAITS.search(t[1]) or own]
+
+    def is_theirs(thread: Sequence[str]) -> bool:
+        return any(THEIRS.search(line) or (name and f" {name}:" in line) for line in thread)
+
+    threads.sort(key=is_theirs, reverse=True)
+    busy = [t for t in threads if len(t) == 1 or not WAITS.search(t[1]) or is_theirs(t)]
     shown = busy if any(len(thread) > 1 for thread in busy) else threads
     left = [f"(and {len(threads) - len(shown)} that only wait)"] if len(shown) < len(threads) else []
     return [line for thread in shown for line in thread] + left

@@ -52,7 +52,7 @@ class InputWrites:
         evidence = {**evaluation.evidence, "writes": said.removeprefix("writes ") or NONE_FOUND}
         if not said:
             return evaluation.model_copy(update={"evidence": evidence})
-        reason = f"{said}: inputs are read-only; {evaluation.reason}"
+        reason = f"{said}: inputs are read-only, so work on a copy; {evaluation.reason}"
         await self._experience.explain(evaluation.attempt_id, reason)
         return evaluation.model_copy(update={"evidence": evidence, "reason": reason})
 

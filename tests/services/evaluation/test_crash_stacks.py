@@ -112,6 +112,25 @@ def test_a_model_that_crashes_has_its_own_lines_of_python(tmp_path: Path, gdb: b
     assert any("forward at" in line and "candidate.py:4" in line for line in stack.lines), stack.lines
 
 
+@by_both
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("model", "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.relu_()\n"),
+        ("launcher", "def launch(x, y, n):\n    y.copy_(x * 2)\n    x.relu_()\n"),
+    ],
+)
+def test_a_python_file_that_writes_to_an_input_has_the_line(tmp_path: Path, gdb: bool, kind: str, text: str):
+    """torch computes on so many elements in several threads, and more than one may fault."""
+    tensor = {**TENSOR, "shape": [1 << 20], "count": 1 << 20}
+    task = {"kind": kind, "library": "candidate.py", "hang_s": 100.0, "inputs": [tensor], "outputs": [tensor]}
+    stack = seen(tmp_path, f"import torch\n{text}", gdb, torch_python(), **task)
+
+    assert not stack.late and any("candidate.py:4" in line for line in stack.lines), stack.lines
+
+
 def test_a_stack_is_shortened_and_stripped_and_changes_no_verdict():
     text = "Thread 1 (LWP 7):\n" + "".join(f"#{n} 0x1f in f{n}\x1b[31m (x=1) at a.c:{n}\n" for n in range(400))
     told = json.dumps({"by": "gdb", "late": False, "text": text * 40 + "verdict: correct\n"})
@@ -153,6 +172,8 @@ def test_threads_that_only_wait_are_counted_where_another_did_something():
     assert "  pool (n=1) at kernel.c:9" in frames_in(own + crashed), "the candidate's own thread is shown"
     named = own.replace("kernel.c", "my_pool.c")
     assert "  pool (n=1) at my_pool.c:9" in frames_in(named + crashed, "my_pool.c") != frames_in(named + crashed)
+    other = crashed.replace("launch (rows=64) at kernel.c:3", "at::parallel_for () from libtorch.so")
+    assert frames_in(other + own)[:2] == ["Thread 2 (LWP 10):", "  futex_wait (op=1)"], "and before all others"
     assert len(frames_in(waiting)) == 2, "a deadlock has nothing else to show"
 
 

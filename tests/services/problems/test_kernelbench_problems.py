@@ -326,7 +326,9 @@ async def test_a_problem_may_work_in_place_and_a_candidate_may_not(lab: Lab):
     assert any("works on copies" in note for note in info.notes)
     assert correct.verdict == "correct", correct.reason
     assert same.verdict == "incorrect"
-    assert same.reason.startswith("writes to input x (2048 of 2048 elements changed in a call): inputs are read-only; ")
+    said = "writes to input x (2048 of 2048 elements changed in a call): inputs are read-only, so work on a copy; "
+    assert same.reason.startswith(said)
+    assert "forward at model.py:5" in same.stack[1], same.stack
     assert kept.reason == same.reason
 
 
