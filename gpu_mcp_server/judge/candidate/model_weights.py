@@ -81,5 +81,7 @@ def _difference(others: Sequence[str], alone: Sequence[str], copied: bool) -> st
         what = "weight %s differs" if len(others) == 1 else "weights %s differ"
         parts.append("ModelNew's %s from the problem's after the common seed" % (what % words_of_names(others)))
     if alone:
-        parts.append("the problem's %s has no counterpart of its name and shape in ModelNew" % words_of_names(alone))
+        parts.append("ModelNew has no counterpart of the problem's %s by name and shape" % words_of_names(alone))
+    if parts:
+        parts.append("both draw from one seed: make the problem's weights in its order")
     return "; ".join(parts)

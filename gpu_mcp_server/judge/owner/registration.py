@@ -280,7 +280,9 @@ class Registration:
                 return "the reference returns NaN in %s" % item.name
             if expected.tobytes() != again.tobytes():
                 if compare(expected, again, item.dtype, rtol, atol).wrong:
-                    return "the reference answers the same inputs differently in %s, beyond the tolerance" % item.name
+                    text = "the reference answers the same inputs differently in %s, beyond the tolerance"
+                    more = ": it may draw random numbers, as dropout does until a model's __init__ calls self.eval()"
+                    return text % item.name + more
                 self.notes["the reference is not bit for bit the same from run to run in %s" % item.name] = None
             for name, answer in trivial_answers(item, expected, self._given(buffers, item)):
                 if compare(expected, answer, item.dtype, rtol, atol).wrong:

@@ -123,7 +123,7 @@ def test_what_a_model_makes_of_its_weights_is_its_own(verdict_on, source: str, n
         pytest.param(OTHER_ORDER, "ModelNew's weights first.weight, first.bias", id="another order"),
         pytest.param(NEW.replace("torch.rand(wide)", "torch.zeros(wide)"), "ModelNew's weight table", id="a buffer"),
         pytest.param(NEW.replace("nn.Linear(wide, wide)\n        self.norm",
-            "nn.Linear(wide, wide, bias=False)\n        self.norm"), "second.bias has no counterpart", id="no bias"),
+            "nn.Linear(wide, wide, bias=False)\n        self.norm"), "no counterpart of the problem's second.bias by", id="no bias"),
         pytest.param(NEW.replace("self.eval()", "self.eval(); self.norm.running_var.fill_(4)"),
             "weight norm.running_var differs", id="running statistics"),
     ],
@@ -133,6 +133,7 @@ def test_a_wrong_answer_says_which_weights_are_not_the_problems(verdict_on, sour
 
     assert found["verdict"] == "incorrect"
     assert why in found["reason"], found["reason"]
+    assert "make the problem's weights in its order" in found["reason"]
 
 
 @pytest.mark.parametrize("source", [pytest.param(TRAINED, id="norm"), pytest.param(DROPPING, id="dropout")])
