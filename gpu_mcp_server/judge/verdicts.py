@@ -42,6 +42,12 @@ class ReferenceFailed(Refused):
     advice = "correct the problem's reference and register it again, or judge where the reference works"
 
 
+class Torn(Refused):
+    """The judge changed inputs of a running call and the candidate died in it: the cause is unknown."""
+
+    advice = "judge it again, best while the machine is less busy"
+
+
 class Unequipped(Refused):
     """A candidate or reference needs what the machine does not have: no verdict on either."""
 

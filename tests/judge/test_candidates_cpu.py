@@ -185,6 +185,46 @@ def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_change
     assert "the answer is to the old inputs" in got["reason"]
 
 
+HEEDS_STOPS = (
+    HEAD
+    + """
+enum { MOST = 4096 };
+static const float *given[MOST]; static float *own; static int known; static int64_t size;
+static volatile sig_atomic_t stopped;
+static void heed(int number) { stopped = 1, signal(number, heed); }
+int launch(const float *x, float *y, int64_t rows, int64_t cols) {
+    if (size != rows * 65536 + cols) {
+        size = rows * 65536 + cols, known = 0, free(own), own = malloc(4 * MOST * rows * cols);
+        signal(SIGCONT, heed);
+    }
+    int i = 0;
+    while (i < known && given[i] != x) i++;
+    if (i == known) {
+        if (known > 1 && x - given[known - 1] != given[1] - given[0]) known = 0;
+        if (known < MOST) given[known++] = x;
+        return softmax(x, y, rows, cols), 0;
+    }
+    for (int again = i == 0; again || stopped; again = 0) {
+        stopped = 0;
+        for (int j = i; j < known; j++) softmax(given[j], own + j * rows * cols, rows, cols);
+    }
+    memcpy(y, own + i * rows * cols, 4 * rows * cols);
+    return 0;
+}
+"""
+)
+"""Keeps the answers of a round, all made in the first call, and makes them anew after a stop. Where no signal tells of
+one, a gap on a clock would."""
+
+
+def test_a_candidate_that_heeds_stops_is_seen_by_inputs_that_change_while_it_runs(court):
+    shapes = [{"rows": 16, "cols": 300}]
+    got = court(HEEDS_STOPS, shapes=shapes, max_rounds=60, half_width=1e-9, budget_s=60, overhead_s=60).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"][-1]
+    assert "the answer is to the old inputs" in got["reason"]
+
+
 def test_a_launcher_that_reads_its_inputs_twice_finds_the_same_ones(court):
     """A value that changes under a call that has begun would be an index out of bounds here."""
     body = """
@@ -197,6 +237,36 @@ def test_a_launcher_that_reads_its_inputs_twice_finds_the_same_ones(court):
     got = court(launcher(body), max_rounds=60, half_width=1e-9, budget_s=20, overhead_s=60).verdict
 
     assert got["verdict"] == "correct", got["reason"]
+
+
+@pytest.mark.parametrize(("failing", "verdict"), [("return -7", "correct"), ("abort()", None)])
+def test_an_owner_held_up_while_it_changes_inputs_blames_nobody_for_it(court, failing, verdict):
+    """The first call that it meant to change before it began runs by then."""
+    until = "not stopped and calls.size and buffers.returned() < calls[0] and not player.link.pending()"
+    held_up = edited(
+        "checks/interrupted_rounds.py",
+        ("        exchange.show(calls)\n", f"        while {until}: time.sleep(1e-4)\n        exchange.show(calls)\n"),
+        ("        return  # it may", "        return sys.stderr.write('torn;')  # it may"),
+        ("kinds[self.turn % len(kinds)])", "RUNNING)"),
+        ("CLOSE = 32", "CLOSE = 4"),
+        ("import time\n", "import sys, time\n"),
+    )
+    body = f"""
+        double before = 0, after = 0;
+        for (int64_t i = 0; i < rows * cols; i++) before += x[i];
+        usleep(1000), softmax(x, y, rows, cols);
+        for (int64_t i = 0; i < rows * cols; i++) after += x[i];
+        if (before != after) {failing};
+    """
+    more = {"max_rounds": 12, "half_width": 1e-9, "budget_s": 60, "overhead_s": 60, "round_ms": 40}
+    got = court(launcher(body), owner_files=held_up, **more)
+
+    if verdict is None:
+        assert "too late, as other processes held it up" in got.verdict["refused"]
+        assert got.verdict["advice"].startswith("judge it again")
+    else:
+        assert got.verdict["verdict"] == verdict, got.verdict["reason"]
+        assert "torn;" in got.stderr
 
 
 def test_warm_rounds_hold_what_half_the_cache_has_room_for_and_stand_beside_the_cold_ones(court):

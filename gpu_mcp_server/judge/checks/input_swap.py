@@ -1,4 +1,4 @@
-"""Inputs of calls, changed once calls before them have begun: what was computed of them ahead is wrong then.
+"""Inputs of calls, changed while calls before them run: what was computed of them ahead of its call is wrong then.
 
 A candidate that answers all calls of a round at once may keep the answers to itself and hand out one at a call, so
 that nothing of it is seen in the outputs. The new elements are those of other calls' inputs; they are what the
@@ -50,6 +50,8 @@ class Exchange:
         # The shift is never 0 modulo the calls, so no call gets its own elements back as a change.
         donors = (calls + 1 + well.word() % (buffers.sets - 1)) % buffers.sets
         self.calls: Array = calls
+        self.apart = not any(buffers.inputs[number].distribution in MADE for number, _, _ in spans)
+        """Whether what is changed hangs together with nothing else."""
         self.pieces: List[Piece] = []
         for number, first, count in spans if calls.size else ():
             before, after = (buffers.pieces(number, some, first, count) for some in (calls, donors))

@@ -6,7 +6,7 @@ cores or by one large launch, would be as fast as no single call of it is.
 
 import contextlib
 import time
-from typing import Any, Dict, Generator, List
+from typing import Any, Dict, Generator, List, Tuple
 
 import numpy as np
 
@@ -17,17 +17,23 @@ from ..numerics.compare import STORAGE
 from ..numerics.tensors import ITEM_BYTES, Array
 from ..timing.rounds import Rounds
 from ..timing.shared_work import Sharing, Short
-from ..verdicts import Judged, cheat
+from ..verdicts import Judged, Torn, cheat
 from .input_swap import Exchange
 from .trial_setup import Agenda
 
 STOPS, SELDOM = 8, 6
 """Before how many of a shape's first rounds one is interrupted, and before one in so many of the others. One is at the
 end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
-STOPPED, MIDDLE, FEWER = "inputs change while stopped", "stopped in the middle", "fewer calls"
-"""Interruptions, of which two take turns: inputs that change while the candidate is stopped; and where freezing stops
-its work, a stop in the middle, elsewhere, as on a GPU, fewer calls. On a processor fewer calls catch nothing that these
-two miss (benchmarks/results/cpu-check-ablation.md); on a GPU nothing is to be seen in the middle."""
+STOPPED, MIDDLE = "inputs change while stopped", "stopped in the middle"
+FEWER, RUNNING = "fewer calls", "inputs change while running"
+KINDS = {True: (FEWER, STOPPED, MIDDLE, RUNNING), False: (STOPPED, FEWER)}
+"""Interruptions that take turns: where freezing stops the candidate's work, and elsewhere, as on a GPU. There nothing
+is to be seen in the middle, and beside one that runs the owner's kernels wait for their slices of the GPU (in none of
+12 rounds of 10 ms on an H200 was a change in time).
+
+Fewer calls alone show answers that the first call gave to those soon behind it (examples/cheats/cpu/batch_at_first.c):
+a stop comes too late for them. Inputs that change beside a running candidate alone show one that takes a gap on its
+clock for a stop, and then computes anew what it had kept."""
 WHEN = (0.3, 0.8)
 """Of the last round's time, between which inputs change on a GPU; on a processor at any time of it."""
 LAUNCH_S = 3e-6
@@ -40,8 +46,12 @@ AHEAD = 3
 """Calls from the last one that is seen to have begun to the first that can be changed, where the loop does not count
 returned calls: while nothing is seen of the next one it is not finished, so that the one after it has not begun; and
 one more. Where the loop counts them, the call that has not returned may have begun and the next one has not."""
+FEW_CALLS = 4
+"""That are changed while the candidate runs, in no time: in the second half of what is left, or one that reads its
+inputs twice might find two of them; and one more close behind, for a candidate that works a few calls ahead."""
 CLOSE = 32
-"""Calls from the first that has not begun, of which inputs change at a moment that is not the round's last."""
+"""Calls from the first that has not begun in which that one lies, and of which inputs change while the candidate is
+stopped at a moment that is not the round's last."""
 MOMENTS = 6
 """Of a round, on a processor, at which inputs change, or the last call that has returned is looked at."""
 LOOKS, MOST_LOOKS = 4, 16
@@ -53,7 +63,7 @@ finds one in eight."""
 LEAST_CALLS = 2
 STOPPED_CALLS = 4
 """That a round has which is interrupted in every way. One of fewer, longer calls is interrupted half as often, the
-first time always; on a GPU it is made shorter alone."""
+first time always; nothing is changed while it runs, and on a GPU it is made shorter alone."""
 FIRST = 1, 2
 """First call whose inputs may change: where the loop says how many have returned, and elsewhere."""
 SAMPLES = 64
@@ -67,8 +77,7 @@ class Interruption:
         self.rounds, self.well = rounds, rounds.well
         self.stop_in_calls = rounds.device.stops_calls
         """True if freezing the candidate stops its work, so that the owner can look in the middle of it."""
-        self.kinds = STOPPED, MIDDLE if self.stop_in_calls else FEWER
-        self.turn = self.well.word() % 2  # drawn: no candidate knows how the next one is interrupted
+        self.turn = self.well.word() % 4  # drawn: no candidate knows how the next one is interrupted
         self.played = self.in_time = 0
         """Interruptions; rounds that were stopped in the middle before their end."""
         self.agenda = Agenda(self.well, STOPS - 1, SELDOM)
@@ -101,7 +110,10 @@ class Interruption:
             self._change(buffers)
             return
         self.turn += 1
-        self._interrupt(buffers, FEWER if short and not self.stop_in_calls else self.kinds[self.turn % 2])
+        kinds = KINDS[self.stop_in_calls]
+        if short:
+            kinds = kinds[:3] if self.stop_in_calls else (FEWER,)
+        self._interrupt(buffers, kinds[self.turn % len(kinds)])
 
     def _change(self, buffers: Buffers) -> None:
         """Change inputs while the candidate is stopped; again where its round was over before."""
@@ -147,7 +159,7 @@ class Interruption:
         # is coming.
         rounds.draw(buffers)
         exchange = None
-        if kind == STOPPED:
+        if kind in (STOPPED, RUNNING):
             exchange = Exchange(buffers, self.well, FIRST[not self.stop_in_calls])
             exchange.put(after=True)
         rounds.solve(buffers)
@@ -156,16 +168,20 @@ class Interruption:
             buffers.publish(look=self.well.word() / 2**64)
         with rounds.ledger.part("wait"):
             if exchange is not None and exchange.calls.size:
-                self._exchanged(buffers, exchange)
-            elif self.stop_in_calls:
+                self._exchanged(buffers, exchange, stopped=kind == STOPPED or not exchange.apart)
+            elif self.stop_in_calls and kind != FEWER:
                 self._in_the_middle(buffers)
             else:
                 self._fewer_calls(buffers, 1 + self.well.word() % (buffers.sets // 2))
 
-    def _exchanged(self, buffers: Buffers, exchange: Exchange) -> None:
-        """Change inputs of calls that have not begun: their answers must be those to the new ones."""
+    def _exchanged(self, buffers: Buffers, exchange: Exchange, *, stopped: bool) -> None:
+        """Change inputs of calls that have not begun: their answers must be those to the new ones.
+
+        One that is stopped meanwhile could know that by a clock, and do anew what it did ahead; one that is not had to
+        read all inputs once more.
+        """
         player, waits_s = self.rounds.candidate, self._waits_s(buffers)
-        changed = exchange.calls[:0]
+        changed, shown = exchange.calls[:0], exchange.calls[:0]
         more: Dict[str, Any] = {"copied": True} if buffers.copied else {}
         exchange.hide()
         with self._running():
@@ -175,11 +191,15 @@ class Interruption:
                 if player.link.pending(wait_s):
                     break  # the round is over before its moment came
                 last = number == len(waits_s)
-                changed = np.union1d(changed, self._changed(buffers, exchange, last=last))
-            reply = player.hear(self.rounds.timeout_s)
+                some, in_time = self._changed(buffers, exchange, stopped=stopped, last=last)
+                changed, shown = np.union1d(changed, in_time), np.union1d(shown, some)
+            torn = np.setdiff1d(shown, changed)
+            reply = self._heard(buffers, torn)
             finished = buffers.stop(player)
             player.freeze()
         self.sharing.changed.append(int(changed.size))
+        if (reply.get("code") or reply.get("error")) and buffers.returned() in torn:
+            return  # it may have failed by what changed under it; other rounds tell
         unsure = np.setdiff1d(exchange.calls, changed)
         exchange.show(unsure)  # where the candidate's inputs are a copy, one that is no more is a trespass
         with self.rounds.ledger.part("check"):
@@ -191,6 +211,23 @@ class Interruption:
                 wrong = np.flatnonzero(check.wrong.any(axis=1))
                 raise self._by_first_inputs(buffers, exchange, np.intersect1d(wrong, changed), judged) from None
 
+    def _heard(self, buffers: Buffers, torn: Array) -> Dict[str, Any]:
+        """Return the candidate's reply, unless it died in one of the `torn` calls, whose inputs changed under it.
+
+        Raises:
+            Judged: If it died in another one, or did not answer in time.
+            Refused: If it died in one of these: no verdict can be had of it any more.
+        """
+        try:
+            return self.rounds.candidate.hear(self.rounds.timeout_s)
+        except Judged as judged:
+            if buffers.returned() not in torn:
+                raise
+            raise Torn(
+                "the judge changed inputs of call %d of %d too late, as other processes held it up, and the candidate "
+                "failed in that call: %s" % (buffers.returned() + 1, buffers.sets, judged.reason)
+            ) from None
+
     def _waits_s(self, buffers: Buffers) -> List[float]:
         """Draw how long to wait for the first moment of a round, and for each next one."""
         if not self.stop_in_calls:
@@ -200,23 +237,32 @@ class Interruption:
         parts = sorted(self.well.word() / 2**64 for _ in range(MOMENTS))
         return [self.rounds.took_s * (part - before) for before, part in zip([0.0, *parts], parts)]
 
-    def _changed(self, buffers: Buffers, exchange: Exchange, *, last: bool) -> Array:
+    def _changed(self, buffers: Buffers, exchange: Exchange, *, stopped: bool, last: bool) -> Tuple[Array, Array]:
         """Change inputs of calls close ahead, of all later calls at the last moment; return these calls.
 
-        But not those that had begun afterwards, as they may on a GPU whose owner is held up meanwhile: such a call may
-        read its inputs when they change.
+        And those of them that had not begun afterwards: where the owner is held up meanwhile, as by other processes on
+        its core, a call may read its inputs when they change.
         """
-        self.rounds.candidate.freeze()
-        if not self.stop_in_calls:
+        player = self.rounds.candidate
+        if stopped:
+            player.freeze()
+        if stopped and not self.stop_in_calls:
             self._drained(buffers)
         first = self._unbegun(buffers)
         calls = exchange.calls[exchange.calls >= first]
-        if not last:
+        if not stopped:
+            close = calls[calls >= first + 1 + self.well.word() % CLOSE][:1]
+            far = calls[calls >= first + (buffers.sets - first) // 2] if last else calls[:0]
+            if far.size > FEW_CALLS:
+                far = far[np.unique(self.well.positions(FEW_CALLS, far.size))]
+            calls = np.union1d(close, far)
+        elif not last:
             calls = calls[calls < first + CLOSE]
         exchange.show(calls)
-        in_time: Array = calls[calls >= self._unbegun(buffers)]
-        self.rounds.candidate.thaw()
-        return in_time
+        in_time = calls[calls >= self._unbegun(buffers)]
+        if stopped:
+            player.thaw()
+        return calls, in_time
 
     def _unbegun(self, buffers: Buffers) -> int:
         """Return the first call that cannot have begun."""
@@ -259,7 +305,8 @@ class Interruption:
         with self._running():
             player.tell("go", calls=buffers.sets)
             player.thaw()
-            for wait_s in self._waits_s(buffers):
+            # Any of the moments is the last: always the latest would come after what is done ahead early in a round.
+            for wait_s in self._waits_s(buffers)[: 1 + self.well.word() % MOMENTS]:
                 if player.link.pending(wait_s):
                     break
                 call = buffers.returned() - 1
