@@ -2,7 +2,8 @@
 
 Whatever the file does or raises, this ends well: what was asked for until then is what is known. Many candidates build
 behind `torch.cuda.is_available()`, in their model's constructor or in its first call. So where the job will have a GPU
-this process says that it has one, and tensors are described without memory.
+this process says that it has one, and tensors are described without memory. A file that asks more of that GPU fails
+here, perhaps before it builds: it is run as on a machine without a GPU as well.
 """
 # Modules of the candidate's workspace: pyright: reportMissingImports=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
@@ -12,14 +13,17 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Generator, List, Optional, Tuple
 
 RESULT = "requests.json"
 TAKE = "_import_module_from_library"
 """torch's, behind the step that the judge's module names."""
 MOST = 8
 """Extensions of one file."""
+CALL_S = 60
+"""For a call without data, in which a candidate may wait for what never comes; what it asked for by then is kept."""
 
 
 def prepare() -> None:
@@ -73,15 +77,15 @@ def constant(value: Any) -> Callable[..., Any]:
     return answer
 
 
-def describe_gpu(capability: Tuple[int, int]) -> Any:
-    """Have torch say that there is a GPU, and return a context in which tensors for it have no memory."""
+@contextlib.contextmanager
+def describe_gpu(capability: Tuple[int, ...]) -> Generator[None, None, None]:
+    """Have torch say in the body that there is a GPU, for which tensors have no memory."""
     torch: Any = importlib.import_module("torch")
     overrides: Any = importlib.import_module("torch.overrides")
     on_meta = torch.device("meta")
     answers: Dict[str, Any] = dict.fromkeys(("synchronize", "set_device", "init"))
     answers.update(is_available=True, device_count=1, current_device=0, get_device_capability=capability)
-    for name, answer in answers.items():
-        setattr(torch.cuda, name, constant(answer))
+    without = {name: getattr(torch.cuda, name) for name in answers}
 
     def moved(value: Any) -> Any:
         named_cuda = isinstance(value, str) and value.partition(":")[0] == "cuda"
@@ -91,18 +95,34 @@ def describe_gpu(capability: Tuple[int, int]) -> Any:
         def __torch_function__(self, function: Any, _: Any, given: Any = (), named: Any = None) -> Any:
             if function == torch.Tensor.is_cuda.__get__:  # a new object each time
                 return True
+            if function == torch.Tensor.device.__get__:
+                return torch.device("cuda", 0)
             if function is torch.Tensor.cuda:
                 return given[0].to(on_meta)
             return function(*map(moved, given), **{name: moved(value) for name, value in (named or {}).items()})
 
-    return OnMeta()
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, constant(answer))
+    try:
+        with OnMeta():
+            yield
+    finally:
+        for name, function in without.items():
+            setattr(torch.cuda, name, function)
 
 
-def run_candidate(requests: List[Dict[str, Any]], capability: Optional[Tuple[int, int]]) -> None:
-    """Load the candidate; where that asked for nothing construct its model too, and where a GPU is meant call it."""
-    with contextlib.ExitStack() as stack:
-        if capability is not None:
-            stack.enter_context(describe_gpu(capability))
+def end(*_: Any) -> None:
+    """End this process at once: threads and exit handlers of the candidate's own are nobody's business."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def run_candidate(requests: List[Dict[str, Any]], capability: Optional[Tuple[int, ...]]) -> None:
+    """Load the candidate; where that asked for nothing construct its model too, and where a GPU is meant call it.
+
+    Raises what the file does, but not what its call does: without a GPU it would not be called.
+    """
+    with contextlib.nullcontext() if capability is None else describe_gpu(capability):
         module = load_file("candidate")
         if requests:
             return
@@ -111,9 +131,12 @@ def run_candidate(requests: List[Dict[str, Any]], capability: Optional[Tuple[int
         if not requests and capability is not None and problem is not None:
             torch: Any = importlib.import_module("torch")
             # Of inputs only the kinds matter, and those of a problem may be larger than this sandbox.
-            with torch.device("meta"):
-                inputs = problem.get_inputs()
-            model(*inputs)
+            signal.signal(signal.SIGALRM, end)
+            signal.alarm(CALL_S)
+            with contextlib.suppress(BaseException):
+                with torch.device("meta"):
+                    inputs = problem.get_inputs()
+                model(*inputs)
 
 
 def main(words: List[str]) -> None:
@@ -125,15 +148,15 @@ def main(words: List[str]) -> None:
             json.dump(requests, file)
 
     def note(request: Dict[str, Any]) -> None:
-        if len(requests) < MOST:
+        if len(requests) < MOST and request not in requests:
             requests.append(request)
             keep()
 
     keep()
     os.environ["TORCH_EXTENSIONS_DIR"] = os.path.abspath("extensions")
     take_down_requests(load_file("judge_extensions"), note)
-    with contextlib.suppress(BaseException):
-        major, _, minor = words[0].partition(".") if words else ("", "", "")
-        run_candidate(requests, (int(major), int(minor)) if words else None)
-    sys.stdout.flush()
-    os._exit(0)  # threads and exit handlers of the candidate's own are nobody's business
+    for capability in (*(tuple(map(int, word.split("."))) for word in words), None):
+        with contextlib.suppress(BaseException):
+            run_candidate(requests, capability)
+            break
+    end()

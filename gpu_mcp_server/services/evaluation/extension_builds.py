@@ -68,7 +68,10 @@ class ExtensionBuilder:
         files: dict[str, bytes] = {ASKED: b""}
         said: list[str] = []
         failed: CompileResult | None = None
-        for request in await self._requests(source, problem, probe, probe.judge, host):
+        requests, unknown = await self._requests(source, problem, probe, probe.judge, host)
+        if unknown:
+            said.append(f"extensions are left to the candidate: it was asked which ones, and that ended with {unknown}")
+        for request in requests:
             begin = time.monotonic()
             result = await self._compiler.run_build(CPP, _build(request, probe, probe.judge), host, probe)
             key = key_of(request)
@@ -96,7 +99,8 @@ class ExtensionBuilder:
 
     async def _requests(
         self, source: CandidateSource, problem: Problem, probe: HostProbe, python: JudgePython, host: str
-    ) -> list[dict[str, Any]]:
+    ) -> tuple[list[dict[str, Any]], str]:
+        """Return what a candidate asks for, and how asking it ended where that is not known."""
         files = {
             "candidate.py": source.text,
             "judge_extensions.py": (JUDGE / "candidate/torch_extensions.py").read_text("utf-8"),
@@ -114,8 +118,8 @@ class ExtensionBuilder:
             await self._announcements.job(*self._compiler.job_of_plan(to_come, probe, host), host)
         asked = await self._compiler.run_build(CPP, build, host, probe)
         if asked.status != "ok" or not asked.artifact_id:
-            return []
-        return requests_in(await self._artifacts.read(asked.artifact_id))
+            return [], asked.status
+        return requests_in(await self._artifacts.read(asked.artifact_id)), ""
 
 
 def requests_in(data: bytes) -> list[dict[str, Any]]:

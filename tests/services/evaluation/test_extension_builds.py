@@ -252,6 +252,21 @@ class ModelNew(torch.nn.Module):
 """Of the kinds that strangers write: they build behind a look for a GPU, or in the first call."""
 LARGE = "import torch\ndef get_inputs():\n    return [torch.randn(1 << 20, 1 << 20)]\n"
 LARGE += "def get_init_inputs():\n    return [1 << 20]\n"
+EARLY = """
+import torch
+from torch.utils.cpp_extension import load_inline
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+AT_IMPORT
+load_inline("late", ["extern \\"C\\" int late(void) { return 0; }"], no_implicit_headers=True)
+"""
+CAUGHT = """
+            try:
+                built().late()
+            except RuntimeError:
+                while True: pass
+"""
+"""It waits for what never comes once its extension is not there."""
 ASK = "import sys; sys.path[:0] = sys.argv[1:2]; import discover_extensions; discover_extensions.main(sys.argv[2:])"
 
 
@@ -269,16 +284,41 @@ ASK = "import sys; sys.path[:0] = sys.argv[1:2]; import discover_extensions; dis
 def test_builds_behind_a_look_for_a_gpu_are_found_without_one(
     tmp_path: Path, in_init: str, in_forward: str, words: list[str], found: list[str]
 ):
-    (tmp_path / "candidate.py").write_text(GUARDED.replace("IN_INIT", in_init).replace("IN_FORWARD", in_forward))
-    (tmp_path / "problem.py").write_text(LARGE)
-    text = (JUDGE / "candidate/torch_extensions.py").read_text()
-    (tmp_path / "judge_extensions.py").write_text(text)
+    text = GUARDED.replace("IN_INIT", in_init).replace("IN_FORWARD", in_forward)
 
-    argv = [torch_python(), "-c", ASK, str(WORKERS), *words]
-    subprocess.run(argv, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
+    assert asked_for(tmp_path, text, *words) == found
 
-    requests = json.loads((tmp_path / "requests.json").read_text())
-    assert [request["arguments"]["name"] for request in requests] == found
+
+@needs_torch
+@pytest.mark.parametrize(
+    "at_import",
+    [
+        "if device.type == 'cuda': torch.cuda.get_device_properties(0)",
+        "if device.type == 'cuda': torch.cuda.Stream()",
+        "torch.ones(3, device=device).sum().item()",
+    ],
+)
+def test_a_file_that_asks_more_of_its_gpu_than_there_is_is_asked_without_one(tmp_path: Path, at_import: str):
+    assert asked_for(tmp_path, EARLY.replace("AT_IMPORT", at_import), "9.0") == ["late"]
+
+
+@needs_torch
+def test_what_a_call_asked_for_is_known_where_it_does_not_end(tmp_path: Path):
+    text = GUARDED.replace("IN_INIT", "pass").replace("            IN_FORWARD", CAUGHT)
+
+    assert asked_for(tmp_path, text.replace("y.is_cuda", "y.device.type == 'cuda'"), "8.6", call_s=1) == ["late"]
+
+
+def asked_for(folder: Path, text: str, *words: str, call_s: int = 60) -> list[str]:
+    """Return the names of the extensions that a file asks for where a GPU is meant, or none by no words."""
+    (folder / "candidate.py").write_text(text)
+    (folder / "problem.py").write_text(LARGE)
+    (folder / "judge_extensions.py").write_text((JUDGE / "candidate/torch_extensions.py").read_text())
+    asking = ASK.replace("discover_extensions.main", f"discover_extensions.CALL_S = {call_s}; discover_extensions.main")
+    argv = [torch_python(), "-c", asking, str(WORKERS), *words]
+    subprocess.run(argv, cwd=folder, env={"PATH": "/usr/bin:/bin"}, check=True)
+    requests = json.loads((folder / "requests.json").read_text())
+    return [request["arguments"]["name"] for request in requests]
 
 
 @pytest.mark.parametrize(("text", "may"), [(HONEST, False), ("try:\n    f()\nexcept OSError:\n    pass\n", True)])
