@@ -549,7 +549,10 @@ def test_slow_calls_are_played_seldom_where_they_are_no_times(court):
 
 @pytest.mark.parametrize(("brief", "rounds"), [(True, 3), (False, 7)])
 def test_a_first_look_plays_few_rounds_of_the_loop_beside_gates(court, brief, rounds):
-    shape = court(on_stream(), **GATED, brief=brief).verdict["shapes"][0]
+    # on a busy host the gates of a short call give no time
+    source = on_stream().replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
+    source = source.replace("struct work *w = p; honest(", "struct work *w = p; usleep(3000), honest(")
+    shape = court(source, **GATED, brief=brief).verdict["shapes"][0]
 
     assert shape["verdict"] == "correct", shape["reason"]
     assert shape["in_loop"]["candidate"]["rounds"] == rounds

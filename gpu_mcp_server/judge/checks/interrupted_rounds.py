@@ -116,11 +116,13 @@ class Interruption:
         self._interrupt(buffers, kinds[self.turn % len(kinds)])
 
     def _change(self, buffers: Buffers) -> None:
-        """Change inputs while the candidate is stopped; again where its round was over before."""
+        """Change inputs while the candidate is stopped; again where its round was over; at last make fewer."""
         for _ in range(CHANGES):
             self._interrupt(buffers, STOPPED)
             if any(self.sharing.changed):
-                break
+                return
+        # One whose last call seems to have begun leaves nothing to change; no call that is not made may have begun.
+        self._interrupt(buffers, FEWER)
 
     def look(self, buffers: Buffers) -> None:
         """Stop some rounds at the end of a shape, where that stops the candidate's work.
