@@ -1,5 +1,6 @@
 """Kind `model`: a Python file with KernelBench's `ModelNew`. Its results lie in the owner's arena, or are copied."""
 
+import contextlib
 import os
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
@@ -134,7 +135,8 @@ class ModelFile(PythonFile):
         self.kept = []
         self.pooled = False
         if self.reused is not None:
-            self.reused.renew()  # out of the arena, which ends here
+            with contextlib.suppress(RuntimeError):  # without memory for that the arena stays mapped
+                self.reused.renew()  # out of the arena, which ends here
         if self.pool is not None:
             if self.pool.close():
                 self.memory.keep_arena()
