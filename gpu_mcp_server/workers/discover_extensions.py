@@ -112,7 +112,7 @@ def describe_gpu(capability: Tuple[int, ...]) -> Generator[None, None, None]:
 
 
 def end(*_: Any) -> None:
-    """End this process at once: threads and exit handlers of the candidate's own are nobody's business."""
+    """End this process at once, without the candidate's threads and exit handlers."""
     sys.stdout.flush()
     os._exit(0)
 

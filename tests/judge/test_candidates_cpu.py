@@ -213,8 +213,8 @@ int launch(const float *x, float *y, int64_t rows, int64_t cols) {
 }
 """
 )
-"""Keeps the answers of a round, all made in the first call, and makes them anew after a stop. Where no signal tells of
-one, a gap on a clock would."""
+"""Computes the answers of a round in the first call, keeps them, and recomputes them after a stop. It learns of a stop by
+a signal; where there is none, a gap on a clock would tell it."""
 
 
 def test_a_candidate_that_heeds_stops_is_seen_by_inputs_that_change_while_it_runs(court):

@@ -1,4 +1,4 @@
-"""Outputs that a model keeps and writes anew in each call: each call is given other memory for them.
+"""Gives each call of a model memory of its own for outputs that the model keeps and overwrites.
 
 Many models allocate their result once. The owner reads the answers of all calls behind a round, so these would have to
 be copied behind each call, within the clock: a product that writes a gigabyte would seem to take twice its time. A

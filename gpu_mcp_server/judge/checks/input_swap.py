@@ -81,7 +81,7 @@ class Exchange:
             rounds: Of the shape.
             wrong: Calls that were changed in time and answered wrongly.
             count: Of calls that were made.
-            where: They were changed, in words.
+            where: Words for the place where the judge changed the inputs.
         """
         self.put(after=False)
         rounds.solve(self.buffers, count)

@@ -33,7 +33,7 @@ is to be seen in the middle, and beside one that runs the owner's kernels wait f
 
 Fewer calls alone show answers that the first call gave to those soon behind it (examples/cheats/cpu/batch_at_first.c):
 a stop comes too late for them. Inputs that change beside a running candidate alone show one that takes a gap on its
-clock for a stop, and then computes anew what it had kept."""
+clock for a stop, and then recomputes the answers that it kept."""
 WHEN = (0.3, 0.8)
 """Of the last round's time, between which inputs change on a GPU; on a processor at any time of it."""
 LAUNCH_S = 3e-6
