@@ -35,6 +35,8 @@ TIMEOUT_S = 60
 KNOCK_S = 10.0
 STDERR_KEPT = 4096
 CLOSE_S = 2.0
+# A first process that finds no Python ends, and its container removes itself, before or while Docker is asked for more.
+ENDED_WORDS = ("no such file or directory", "is not running", "marked for removal", "is already in progress")
 MAKES_SANDBOXES = frozenset({
     "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount", "open_tree", "pivot_root",
     "sethostname", "setns", "umount2", "unshare",
@@ -121,7 +123,7 @@ class DockerBackend:
             ) from error
         except docker.errors.APIError as error:
             said = str(error.explanation or error)
-            if "no such file or directory" in said or "No such container" in said or "is not running" in said:
+            if isinstance(error, docker.errors.NotFound) or any(words in said for words in ENDED_WORDS):
                 tried = self._host.python or ", ".join(PYTHONS)
                 hint = "Take another image, or set `python` of this host."
                 raise ToolMissing(f"Python 3.8 or newer ({tried}, or /bin/sh)", self.name, hint=hint) from error

@@ -5,6 +5,7 @@ import gc
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from gpu_mcp_server.backends import docker as backend
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.docker import DockerBackend
 from gpu_mcp_server.backends.hostd_client import HostdClient
-from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
+from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
 from gpu_mcp_server.settings.server_settings import DockerHost
 from tests.backends.dockerd import Dockerd, asked
 
@@ -88,6 +89,17 @@ async def test_what_is_wrong_with_docker_is_said(dockerd: Dockerd):
 
     no_python = await refused(dockerd.settings(python="/opt/none/python3"))
     assert "/opt/none/python3" in str(no_python)
+
+
+@pytest.mark.parametrize("gone", ["container", "exec"])
+async def test_a_container_that_ends_between_two_questions_lacks_a_python(dockerd: Dockerd, gone: str):
+    host = DockerBackend("ended", dockerd.settings(python="/opt/none/python3"))
+
+    def ask(api: Any) -> None:
+        api.exec_create("f" * 64, ["true"]) if gone == "container" else api.exec_start("f" * 64, socket=True)
+
+    with pytest.raises(ToolMissing, match="/opt/none/python3"):
+        await asyncio.to_thread(host._explaining, ask)
 
 
 async def test_a_docker_that_is_not_there_is_named_and_leaves_no_socket_open(tmp_path: Path):
