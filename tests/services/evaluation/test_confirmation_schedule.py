@@ -1,4 +1,4 @@
-"""When confirmation runs begin, whom they are charged to, and what becomes of one whose job is gone."""
+"""Begin of confirmation runs, whom they are charged to, and what becomes of one whose job is gone."""
 
 import asyncio
 import os
