@@ -63,6 +63,7 @@ CAUGHT_BY = {
 }
 """Words of a reason, and the part of the judge that gave it; the first that is found counts."""
 NO_TIME = "no time was given"
+UNCONFIRMABLE = "its time is unconfirmable"
 SLOWER = "slower time in the confirmation run"
 
 
@@ -84,10 +85,13 @@ class CheatCandidate:
     """Of the reason; one of them is in it."""
     harmless: bool = False
     right: bool = False
-    """Its answers are right: all that it can gain is a time, and it gains nothing where the judge gives none."""
+    """Its answers are right: all that it can gain is a time, and it gains nothing where the judge gives none, or says
+    that it is unconfirmable."""
     quick: bool = False
     needs: str = ""
     """What the judge's Python must have."""
+    flags: tuple[str, ...] = ()
+    """Of the compiler."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class CheatRow:
     timed: bool = False
     """Whether it got a speed-up, or a time that ranks."""
     refused: str = ""
-    """Why the judge gave no time, where the answers were right and the time was not believed."""
+    """Why the judge gave no time, or one of a `right` cheat that ranks behind all others: it was not believed."""
     voided: bool = False
     """Whether the first look let it through and a confirmation run voided it."""
 
@@ -162,7 +166,8 @@ def catalogued_candidates() -> list[CheatCandidate]:
             path=at / row["file"],
             rows=tuple(row.get("rows", ())),
             words=tuple(row.get("words", ())),
-            **{k: row[k] for k in row if k not in ("file", "rows", "words")},
+            flags=tuple(row.get("flags", ())),
+            **{k: row[k] for k in row if k not in ("file", "rows", "words", "flags")},
         )
         for row in [*index()["candidates"], *index("python")["candidates"]]
     ]
@@ -237,7 +242,7 @@ class CheatSuite:
         try:
             evaluation = await self._evaluated(candidate)
             row = self._row(candidate, evaluation)
-            if candidate.harmless and row.verdict == "correct" and row.timed:
+            if candidate.harmless and row.verdict == "correct" and row.timed and not row.refused:
                 row = await self._compared(row, evaluation)
             elif row.was_missed and row.verdict == "correct":
                 row = await self._confirmed(row, evaluation)
@@ -256,6 +261,8 @@ class CheatSuite:
         timed = verdict != "correct" or any(shape.speedup for shape in evaluation.shapes) or worth_of(evaluation) > 0
         refused = "" if timed else next((note for note in notes if note.startswith("no time: ")), "")
         caught = caught or (NO_TIME if refused else "" if verdict == "correct" else verdict)
+        if candidate.right and verdict == "correct" and not refused and (doubt := evaluation.unconfirmable()):
+            refused, caught = f"unconfirmable: {doubt}", UNCONFIRMABLE  # every confirmed time ranks before it
         reason = evaluation.reason or refused
         return CheatRow(
             candidate, verdict, caught, reason, evaluation.speedup, refused=refused, timed=worth_of(evaluation) > 0
@@ -315,7 +322,13 @@ class CheatSuite:
         language = python_kind(text) if candidate.needs else LANGUAGES[candidate.path.suffix]
         source = CandidateSource(text, language, candidate.path.name)
         return await self.lab.evaluation.evaluator.evaluate(
-            await self.problems[key], source, host=self.host, device=candidate.device, note=candidate.id, wait_s=WAIT_S
+            await self.problems[key],
+            source,
+            host=self.host,
+            device=candidate.device,
+            flags=candidate.flags,
+            note=candidate.id,
+            wait_s=WAIT_S,
         )
 
     async def _registered(self, name: str, device: str) -> str:
