@@ -558,15 +558,17 @@ def test_a_first_look_plays_few_rounds_of_the_loop_beside_gates(court, brief, ro
     assert shape["in_loop"]["candidate"]["rounds"] == rounds
 
 
+WAIT = """
+    push(stream, run, work);
+    static int (*wait)(void);
+    if (!wait) wait = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuCtxSynchronize");
+    wait();
+"""
+
+
 def test_a_call_that_waits_for_the_gpu_has_the_times_of_a_loop_and_says_so(court):
     """Not one call of it can be launched behind a gate; rounds without gates go on with buffers that are open."""
-    waiting = """
-        push(stream, run, work);
-        static int (*wait)(void);
-        if (!wait) wait = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuCtxSynchronize");
-        wait();
-    """
-    source = on_stream().replace("push(stream, run, work);", waiting)
+    source = on_stream().replace("push(stream, run, work);", WAIT)
     files = {**believing(), **DEAR_GATES}
     shape = court(source, **{**GATED, "owner_files": files}).verdict["shapes"][0]
 
@@ -684,6 +686,35 @@ def test_a_call_that_answers_later_ones_has_answered_the_inputs_they_had_at_firs
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "behind its gate, and the answer is to the old inputs" in got["reason"], got["reason"]
+
+
+LAUNCH, MISSING = "push(stream, run, work);", "was missing when the given stream had passed the call"
+PUT_OFF = """
+    static const float *first, *before; static struct work *waiting[8192]; static int n, calls;
+    if (!before || x <= before || x > before + 2 * rows * cols) calls = x == first ? n : 0, n = 0, first = x;
+    before = x, waiting[n++] = work;
+    if (n < calls) return 0;
+    for (int i = n == calls ? 0 : n - 1; i < n; i++) push(stream, run, waiting[i]);
+"""
+"""All calls of a round are launched in the last one, once a round has shown how many there are."""
+
+
+@pytest.mark.parametrize(
+    ("source", "reasons"),
+    [
+        # with fewer gates than the round before had calls, the last call never comes
+        (on_stream().replace(LAUNCH, PUT_OFF), ("put a call off", "no output was written")),
+        (on_stream().replace(LAUNCH, UNJOINED), ("finished after it said done", MISSING)),
+        (on_gates_alone(UNJOINED).replace(LAUNCH, f"{{ {WAIT} }}"), (MISSING,)),
+    ],
+    ids=["batch_late", "unjoined_stream", "waits_in_call"],
+)
+def test_cheats_of_gates_are_caught_over_the_fake_driver(court, source, reasons):
+    """As examples/cheats/cuda has them."""
+    got = court(source, **GATED).verdict
+
+    assert got["verdict"] in ("incorrect", "cheat"), got["shapes"]
+    assert any(reason in got["reason"] for reason in reasons), got["reason"]
 
 
 def on_gates_worse(worse: str) -> str:
