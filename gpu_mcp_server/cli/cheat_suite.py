@@ -86,7 +86,7 @@ class CheatCandidate:
     harmless: bool = False
     right: bool = False
     """Its answers are right: all that it can gain is a time, and it gains nothing where the judge gives none, or says
-    that it is unconfirmable."""
+    on a GPU that it is unconfirmable."""
     quick: bool = False
     needs: str = ""
     """What the judge's Python must have."""
@@ -261,8 +261,10 @@ class CheatSuite:
         timed = verdict != "correct" or any(shape.speedup for shape in evaluation.shapes) or worth_of(evaluation) > 0
         refused = "" if timed else next((note for note in notes if note.startswith("no time: ")), "")
         caught = caught or (NO_TIME if refused else "" if verdict == "correct" else verdict)
-        if candidate.right and verdict == "correct" and not refused and (doubt := evaluation.unconfirmable()):
-            refused, caught = f"unconfirmable: {doubt}", UNCONFIRMABLE  # every confirmed time ranks before it
+        # Every confirmed time ranks before it. On a processor its host decides what can be confirmed.
+        believed = refused or verdict != "correct" or not candidate.right or candidate.device == "cpu"
+        if not believed and (doubt := evaluation.unconfirmable()):
+            refused, caught = f"unconfirmable: {doubt}", UNCONFIRMABLE
         reason = evaluation.reason or refused
         return CheatRow(
             candidate, verdict, caught, reason, evaluation.speedup, refused=refused, timed=worth_of(evaluation) > 0
