@@ -14,7 +14,7 @@ from ..correctness.replay_detector import History
 from ..correctness.sampled_errors import judged_by_samples
 from ..correctness.suite_rule import SuiteRule
 from ..devices.device import Buffers, RoundCheck
-from ..inputs.problem_inputs import draw
+from ..inputs.input_transfer import draw
 from ..numerics.compare import LARGE, compare, describe
 from ..numerics.error_location import grid
 from ..numerics.input_views import input_memories

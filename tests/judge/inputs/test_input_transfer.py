@@ -14,7 +14,7 @@ SCRIPT = """
 import ctypes, os, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from gpu_mcp_judge.inputs import input_transfer, problem_inputs
+from gpu_mcp_judge.inputs import input_transfer
 from gpu_mcp_judge.devices.cuda_driver import Shared
 from gpu_mcp_judge.numerics.random_inputs import Well
 from gpu_mcp_judge.devices.cuda import CudaDevice
@@ -73,13 +73,13 @@ def told(driver: Path):
 
 
 def test_every_set_has_the_weights_and_inputs_of_its_own(told):
-    made = "(b := device.buffers(items, [out], SETS), problem_inputs.draw(device, b, reference, 7, 1.0), values(b))[1:]"
+    made = "(b := device.buffers(items, [out], SETS), input_transfer.draw(device, b, reference, 7, 1.0), values(b))[1:]"
     sets = [[{70.0 + 10 * n}, {1.0}, {2.0}, {73.0 + 10 * n}] for n in range(5)]
     assert eval(told(made)) == ("", sets)
 
 
 def test_what_travels_at_once_is_limited_and_weights_are_asked_for_at_every_shape(told):
-    asked = "[(problem_inputs.draw(device, device.buffers(items, [out], n), reference, 7, 1.0), n) for n in (5, 1)]"
+    asked = "[(input_transfer.draw(device, device.buffers(items, [out], n), reference, 7, 1.0), n) for n in (5, 1)]"
     found = eval(told(f"({asked}, reference.asked, device.weights, device.weights_bytes)"))
     weights = ("weights", 1)
     assert found[1] == [weights, ("made", 2), ("made", 2), ("made", 1), weights, ("made", 1)]
@@ -89,14 +89,14 @@ def test_what_travels_at_once_is_limited_and_weights_are_asked_for_at_every_shap
 def test_where_buffers_leave_no_room_on_the_gpu_it_travels_in_a_file(told):
     """Four sets of weights of 120 MB, twice each, leave less than a fifth of them of the fake GPU's 1 GiB."""
     large = "items.__setitem__(slice(None), [Tensor('w', 'float32', (30_000_000,), ('n',), 'weights')])"
-    kept = "(b := device.buffers(items, [out], 4), problem_inputs.draw(device, b, reference, 7, 1.0), type(device.weights).__name__)[1:]"
+    kept = "(b := device.buffers(items, [out], 4), input_transfer.draw(device, b, reference, 7, 1.0), type(device.weights).__name__)[1:]"
     found = told(f"({large}, {kept})[1]", CUDA_FAKE_COUNT=secrets.token_hex(8))
     assert eval(found) == ("", "ByFile")
 
 
 def test_what_could_not_be_made_is_told_and_nothing_of_it_is_kept(told):
     failed = "setattr(reference, 'error', 'no such layer')"
-    drawn = "problem_inputs.draw(device, (b := device.buffers(items, [out], 2)), reference, 7, 1.0)"
+    drawn = "input_transfer.draw(device, (b := device.buffers(items, [out], 2)), reference, 7, 1.0)"
     free = "os.listdir('/proc/self/fd')"
     found = told(
         f"({failed}, b0 := device.buffers(items, [out], 2), n := len({free}), {drawn}, b.close(), n - len({free}))[3:]"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_mcp_judge.devices.device import Device
-from gpu_mcp_judge.inputs import input_transfer, problem_inputs
+from gpu_mcp_judge.inputs import input_transfer
 from gpu_mcp_judge.numerics.tensors import Tensor
 from gpu_mcp_judge.verdicts import TooLarge
 
@@ -59,7 +59,7 @@ def test_each_set_is_made_from_a_seed_of_its_own_and_no_file_grows_with_the_roun
     monkeypatch.setattr(input_transfer, "AT_ONCE_BYTES", 3 * 512)
     buffers, reference = Buffers(7, "made"), Reference()
 
-    assert problem_inputs.draw(Device(), buffers, reference, 100, 1.0) == ""
+    assert input_transfer.draw(Device(), buffers, reference, 100, 1.0) == ""
 
     assert buffers.taken[:, 0].tolist() == [100 + call for call in range(7)]
     assert [task["where"]["sets"] for task in reference.asked] == [3, 3, 1]
@@ -72,7 +72,7 @@ def test_weights_are_made_once_for_all_shapes_and_alike_in_every_set():
         buffers = Buffers(sets, "weights")
         buffers.taken[:] = np.nan
         for _ in range(2):
-            assert problem_inputs.draw(device, buffers, reference, 9, 1.0) == ""
+            assert input_transfer.draw(device, buffers, reference, 9, 1.0) == ""
 
         assert (buffers.taken == 0).all(), "from seed 0, as the model's own are"
     assert len(reference.asked) == 1
@@ -82,12 +82,12 @@ def test_weights_are_made_once_for_all_shapes_and_alike_in_every_set():
 def test_weights_that_could_not_be_made_are_asked_for_again():
     device, reference = Device(), Reference()
     reference.error = "no such layer"
-    assert problem_inputs.draw(device, Buffers(1, "weights"), reference, 9, 1.0) == "no such layer"
+    assert input_transfer.draw(device, Buffers(1, "weights"), reference, 9, 1.0) == "no such layer"
     reference.error = ""
-    assert problem_inputs.draw(device, Buffers(1, "weights"), reference, 9, 1.0) == ""
+    assert input_transfer.draw(device, Buffers(1, "weights"), reference, 9, 1.0) == ""
 
 
 def test_what_no_file_can_hold_is_refused_with_both_sizes(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (500, 500))
     with pytest.raises(TooLarge, match=r"5\.12e-07 GB a call, the limit is 5e-07 GB"):
-        problem_inputs.draw(Device(), Buffers(2, "made"), Reference(), 1, 1.0)
+        input_transfer.draw(Device(), Buffers(2, "made"), Reference(), 1, 1.0)
