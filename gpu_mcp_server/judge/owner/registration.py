@@ -14,8 +14,7 @@ from ..numerics.tensors import FLOATS, Array, Tensor, brings_check
 from ..timing.judging_setup import JudgingSetup
 from ..timing.rounds import Rounds, named
 from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped
-from .check_trial import spoiled_answers, work_free_answers
-from .trivial_answers import Trivial, narrower_tolerances, reason_of, trivial_answers
+from .trivial_answers import Trivial, describe_trivial, spoiled_answers, trivial_answers, work_free_answers
 
 SEEDS = 2
 HIDDEN_S = 5.0
@@ -288,7 +287,8 @@ class Registration:
                 if compare(expected, answer, item.dtype, rtol, atol).wrong:
                     self.tried[name] = None
                     continue
-                reason = self._trivial(self._found(item, name, values, numbers(answer, item.dtype)))
+                found = describe_trivial(item, name, values, numbers(answer, item.dtype), rtol, atol)
+                reason = self._trivial(found)
                 if reason:
                     return reason
             if item.dtype in FLOATS:
@@ -331,9 +331,3 @@ class Registration:
             )
             if not said:
                 self.notes[text % (self.atol, 100 * self.atol / usual, item.name, usual)] = None
-
-    def _found(self, item: Tensor, name: str, values: Array, answer: Array) -> Trivial:
-        """Return what is said of an answer without work that is right, and which wishes would make it wrong."""
-        reason = "%s passes as %s: %s" % (name, item.name, reason_of(values, answer, self.rtol, self.atol))
-        helps: Dict[str, Any] = narrower_tolerances(values, answer, item.dtype, self.rtol, self.atol)
-        return Trivial("copy" if name.startswith("copy") else "constant", reason, helps)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpu_mcp_server.judge.numerics.tensors import Tensor
-from gpu_mcp_server.judge.owner.check_trial import ONE_IN, spoiled_answers
+from gpu_mcp_server.judge.owner.trivial_answers import ONE_IN, spoiled_answers
 
 TEXT = "with one element in 1000 changed by half"
 
