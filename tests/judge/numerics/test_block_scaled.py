@@ -9,7 +9,7 @@ from tests.services.problems.test_kernelbench_problems import needs_torch
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import torch
-from gpu_mcp_server.judge.adapters.block_scaled import is_block_scaled, scaled_product
+from gpu_mcp_server.judge.adapters.cuda_on_cpu import is_block_scaled, scaled_product
 
 torch.manual_seed(3)
 rows, columns, length, block = 130, 3, 96, 16
