@@ -15,7 +15,7 @@ sys.path[:0] = sys.argv[1:]
 import torch
 from call_writer import SampleWriter
 from gpu_mcp_judge.adapters.call_records import read_samples
-from gpu_mcp_judge.adapters.recorded_tensors import make_tensor
+from gpu_mcp_judge.adapters.captured_calls import make_tensor
 from gpu_mcp_judge.reference.made_inputs import InputMaker
 
 torch.manual_seed(5)
