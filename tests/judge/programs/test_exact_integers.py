@@ -4,7 +4,7 @@ import time
 
 import pytest
 from gpu_mcp_judge.owner import program_owner
-from gpu_mcp_judge.programs import exact_integers, output_parsers, program_runs
+from gpu_mcp_judge.programs import output_parsers, program_runs
 
 from tests.judge.program_harness import judge_program
 
@@ -92,7 +92,7 @@ def test_what_the_candidate_writes_does_not_choose_how_it_is_compared(format):
 def test_all_ways_to_write_a_whole_number_are_alike():
     assert reason("text", [BIG, "-0", -BIG], [f"+000{BIG}", "0", f"-00{BIG}"]) == ""
     assert reason("csv", [BIG], [f"\t{BIG} "]) == ""
-    assert [exact_integers.literal(word) for word in ("", "-", "+-1", "1_0", "1.", "٣", "0x1", "--1")] == [None] * 8
+    assert [program_runs.literal(word) for word in ("", "-", "+-1", "1_0", "1.", "٣", "0x1", "--1")] == [None] * 8
     assert reason("text", [BIG], ["4_611686018427387909"]) and reason("text", [BIG], [f"{BIG}".replace("4", "٤")])
 
 
