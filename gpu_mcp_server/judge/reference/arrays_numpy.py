@@ -11,28 +11,19 @@ from ..memory.mapped_file import Mapping
 from ..numerics.compare import STORAGE
 from ..numerics.small_floats import SHORT, short_bits
 from ..numerics.tensors import Array, Tensor
-from .bad_result import BadResult, check_shape
 
 NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
 """What the reference's function gets and returns; to the owner a bool is a byte, 0 or 1."""
 
 
-def view(mapping: Mapping, where: Dict[str, Any], items: Sequence[Tensor], *, writable: bool) -> List[Tuple[Any, ...]]:
-    """Return the tensors of every set as arrays over the mapping."""
-    memory: Any = (ctypes.c_uint8 * mapping.size).from_address(mapping.address)
-    whole: Array = np.frombuffer(memory, dtype=np.uint8)
-    # NumPy refuses a write with an exception that names it; the mapping alone would end the process.
-    whole.flags.writeable = writable
-    sets: List[Tuple[Any, ...]] = []
-    for number in range(where["sets"]):
-        start = number * where["stride"]
-        sets.append(
-            tuple(
-                whole[start + offset : start + offset + item.nbytes].view(NATIVE[item.dtype]).reshape(item.shape)
-                for offset, item in zip(where["offsets"], items)
-            )
-        )
-    return sets
+class BadResult(Exception):
+    """The reference returned something else than the problem declares: no candidate can be compared with it."""
+
+
+def check_shape(item: Tensor, shape: Sequence[int]) -> None:
+    """Refuse another shape than the declared one."""
+    if tuple(shape) != item.shape:
+        raise BadResult("output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape)))
 
 
 class NumpyArrays:
@@ -74,8 +65,16 @@ class NumpyArrays:
         """Prepare nothing."""
 
     def view(self, number: int, where: Dict[str, Any], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
-        """Return the tensors of every set over a map: 0 is that of the inputs."""
-        return view(self.maps[number], where, items, writable=number > 0)
+        """Return the tensors of every set as arrays over a map: 0 is that of the inputs."""
+        memory: Any = (ctypes.c_uint8 * self.maps[number].size).from_address(self.maps[number].address)
+        whole: Array = np.frombuffer(memory, dtype=np.uint8)
+        # NumPy refuses a write with an exception that names it; the mapping alone would end the process.
+        whole.flags.writeable = number > 0
+        sets: List[Tuple[Any, ...]] = []
+        for start in range(0, where["sets"] * where["stride"], where["stride"]):
+            parts = ((item, whole[start + at : start + at + item.nbytes]) for at, item in zip(where["offsets"], items))
+            sets.append(tuple(part.view(NATIVE[item.dtype]).reshape(item.shape) for item, part in parts))
+        return sets
 
     def close(self) -> None:
         """Let the arrays go and keep the maps: the next shape lies in the same files, unless it comes with others."""

@@ -7,8 +7,7 @@ import numpy as np
 
 from ..memory.torch_views import tensors_at
 from ..numerics.tensors import FLOATS, Tensor
-from .arrays_numpy import NumpyArrays
-from .bad_result import BadResult, check_shape
+from .arrays_numpy import BadResult, NumpyArrays, check_shape
 
 torch: Any = importlib.import_module("torch")
 """Untyped on purpose: the machine that checks types need not have it."""

@@ -8,7 +8,7 @@ import numpy as np
 from ..correctness import fp64_reference
 from ..numerics.array_copies import own_copy
 from ..numerics.tensors import FLOATS, tensors
-from .bad_result import BadResult
+from .arrays_numpy import BadResult
 
 Reply = Dict[str, Any]
 

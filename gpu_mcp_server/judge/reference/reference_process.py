@@ -18,7 +18,7 @@ from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import Tensor, tensors
 from ..package_misfits import place_of_misfit
 from .answer_check import AnswerCheck
-from .bad_result import BadResult
+from .arrays_numpy import BadResult, NumpyArrays
 from .double_precision import DoublePrecision
 
 Reply = Dict[str, Any]
@@ -48,8 +48,6 @@ def arrays_of(task: Dict[str, Any]) -> Any:
         from .arrays_torch import TorchArrays
 
         return TorchArrays()
-    from .arrays_numpy import NumpyArrays
-
     return NumpyArrays()
 
 
