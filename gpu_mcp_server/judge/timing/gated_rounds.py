@@ -102,18 +102,15 @@ class GatedRounds:
             NoGate: If that cannot be had here.
         """
         with self.rounds.ledger.part("launch"):
-            self._prepare()
-
-    def _prepare(self) -> None:
-        for gated in self.pages:
-            gated.prepare()
-        self.empty = self.candidate.time_empty(self.device.probe_s)
-        self.empty_s["candidate"] = self.empty.elapsed_s
-        if self.reference is not None:
-            self.empty = self.reference.time_empty(self.device.probe_s)
-            self.empty_s["reference"] = self.empty.elapsed_s
-        else:
-            self.empty = Empty(*(min(each_s, SWITCH_S) for each_s in self.empty))
+            for gated in self.pages:
+                gated.prepare()
+            self.empty = self.candidate.time_empty(self.device.probe_s)
+            self.empty_s["candidate"] = self.empty.elapsed_s
+            if self.reference is not None:
+                self.empty = self.reference.time_empty(self.device.probe_s)
+                self.empty_s["reference"] = self.empty.elapsed_s
+            else:
+                self.empty = Empty(*(min(each_s, SWITCH_S) for each_s in self.empty))
         # An empty pass is taken off the candidate's times: one that is slow in it on purpose would gain by that.
         most_s = DEARER * self.empty_s.get("reference", EMPTY_S)
         self.empty_s["candidate"] = min(self.empty_s["candidate"], most_s)

@@ -101,25 +101,22 @@ class Rounds:
     def open(self, sets: int) -> Buffers:
         """Return buffers for so many calls, which the players map; freeze them."""
         with self.ledger.part("map"):
-            return self._open(sets)
-
-    def _open(self, sets: int) -> Buffers:
-        buffers = self.device.buffers(self.inputs, self.outputs, sets)
-        sizes = [self.dims[name] for name in symbols(self.task)]
-        for player in self.present:
-            player.thaw()
-            fields, descriptors = buffers.describe(player.role)
-            player.tell("open", descriptors, dims=sizes, named_dims=self.dims, **fields)
-        for player in self.present:
-            reply = player.hear(OPEN_S)
-            if player is self.reference:
-                named(reply, "map its buffers")
-            elif reply.get("error"):
-                raise incorrect(str(reply["error"])[:500])
-            self._note(reply)
-            player.freeze()
-        buffers.take_strides(self.strides)
-        return buffers
+            buffers = self.device.buffers(self.inputs, self.outputs, sets)
+            sizes = [self.dims[name] for name in symbols(self.task)]
+            for player in self.present:
+                player.thaw()
+                fields, descriptors = buffers.describe(player.role)
+                player.tell("open", descriptors, dims=sizes, named_dims=self.dims, **fields)
+            for player in self.present:
+                reply = player.hear(OPEN_S)
+                if player is self.reference:
+                    named(reply, "map its buffers")
+                elif reply.get("error"):
+                    raise incorrect(str(reply["error"])[:500])
+                self._note(reply)
+                player.freeze()
+            buffers.take_strides(self.strides)
+            return buffers
 
     def _prepare(self, buffers: Buffers) -> None:
         """Have the candidate make its first call at this shape, untimed: compilers run then."""
