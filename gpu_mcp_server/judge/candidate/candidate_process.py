@@ -170,7 +170,8 @@ class Candidate:
         if "spin_s" in message:
             return {"spun_s": self.memory.spin(float(message["spin_s"]))}  # nothing but this file is loaded yet
         if "rehearse" in message:
-            return self.memory.rehearse(**message["rehearse"])  # likewise
+            self.memory.rehearse(**message["rehearse"])  # likewise
+            return {}
         if message.get("separators"):
             return self.separated(message["calls"], self.memory.separators(message["separators"]))
         if message.get("ghost"):

@@ -29,7 +29,7 @@ class CudaMemory:
         self.driver = Driver()
         self.driver.keep_pooled()
         self.turns = GpuTurns(self.driver)
-        self.ping, self.spin = self.turns.ping, self.turns.spin
+        self.ping, self.spin, self.rehearse = self.turns.ping, self.turns.spin, self.turns.rehearse
 
     def open(self, fields: Dict[str, Any], descriptors: Sequence[int]) -> List[int]:
         """Return the base addresses of inputs and outputs."""
@@ -66,11 +66,6 @@ class CudaMemory:
     def separators(self, asked: Dict[str, Any]) -> Separators:
         """Return what is put behind each call."""
         return separators(self.driver, asked, self.outputs, self.shared[1].address)
-
-    def rehearse(self, kernels: int, each_s: float, copies: int) -> Dict[str, Any]:
-        """Run kernels of a known time with copies behind so many of them, and wait."""
-        self.turns.rehearse(kernels, each_s, copies)
-        return {}
 
     def gate(self, descriptor: int, offsets: Dict[str, int]) -> StreamGate:
         """Return gates by words of the owner's page."""

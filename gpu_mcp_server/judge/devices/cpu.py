@@ -57,7 +57,6 @@ class CpuDevice(Device):
 
     kind = "cpu"
     stops_calls = True
-    counts_calls = True
     memory = "memfd, inputs sealed"
     max_sets = 4096
 

@@ -210,12 +210,10 @@ class Device:
     """Passes, at least, that give the clock's own cost."""
     pause_s = 0.001
     spin_s = 0.001
-    counts_calls = False
-    """Whether the candidate's own clock around its calls counts, which the owner's holds against its own."""
     spins = False
     """Whether the owner keeps a core awake while it waits for an answer, for which there must be a core to spare."""
     stops_calls = False
-    """Whether freezing a player stops its work."""
+    """Whether freezing a player stops its work: then the candidate's own clock counts, held against the owner's."""
     empty_hint = ""
     """What to add when nothing was written."""
     room_bytes = 0

@@ -140,7 +140,7 @@ class Players:
                 raise JudgeFailed("the candidate's process got no context on the GPU: %s" % str(reply["error"])[:500])
         with self.step("device alone"):
             device.alone()
-        if device.counts_calls or not self._is_timed():
+        if device.stops_calls or not self._is_timed():
             self.costs = {player.role: NO_COST for player in (candidate, reference)}
             candidate.freeze()
             reference.freeze()

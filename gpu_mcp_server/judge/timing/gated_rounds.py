@@ -159,9 +159,6 @@ class GatedRounds:
         """Time the reference in a loop of the host's from now on."""
         self.reference, self.ungated = None, why
 
-    def _patience_s(self, calls: int, host_s: float) -> float:
-        return host_s + HOST_TIMES * self.call_s * calls
-
     def _reference_patience_s(self, calls: int, host_s: float = HOST_S) -> float:
         return host_s + HOST_TIMES * self.reference_call_s * calls
 
@@ -239,7 +236,7 @@ class GatedRounds:
         self.launched += 1
         calls = each or buffers.sets
         with self.rounds.ledger.part("launch"):
-            return self.candidate.launch(calls, self._patience_s(calls, host_s), each=bool(each))
+            return self.candidate.launch(calls, host_s + HOST_TIMES * self.call_s * calls, each=bool(each))
 
     def lay_inputs(self, buffers: Buffers) -> None:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""

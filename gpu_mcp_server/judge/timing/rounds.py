@@ -201,8 +201,8 @@ class Rounds:
         with self.ledger.part("wait"):
             played = timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
             reply, candidate_s = played.reply, max(played.elapsed_s - self.costs["candidate"].low_s, 1e-9)
-            self.took_s = played.outside_s if self.device.counts_calls else candidate_s
-            if self.device.counts_calls:
+            self.took_s = played.outside_s if self.device.stops_calls else candidate_s
+            if self.device.stops_calls:
                 candidate_s = own_clock_s(reply, played.outside_s)
             self.ledger.move(candidate_s, "candidate")
             self.candidate.freeze()
@@ -220,7 +220,7 @@ class Rounds:
                     self.judge(buffers, reply, check, played.finished, reference_s, twice=self.twice)
             self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
-        outside_s = played.outside_s if self.device.counts_calls else 0.0
+        outside_s = played.outside_s if self.device.stops_calls else 0.0
         return Round(candidate_s, reference_s, check, state, outside_s=outside_s)
 
     def _reference(self, buffers: Buffers, calls: int) -> float:
@@ -231,7 +231,7 @@ class Rounds:
         told = reply.get("store_us")
         storing = min(float(told) / 1e6, elapsed) if isinstance(told, (int, float)) and told > 0 else 0.0
         reference_s = max(elapsed - storing - self.costs["reference"].low_s, 1e-9)
-        if self.device.counts_calls:
+        if self.device.stops_calls:
             reference_s = own_clock_s(reply, elapsed)
         self.ledger.move(reference_s, "reference")
         reference_s /= self.passes
