@@ -8,8 +8,6 @@ from typing import Any, Dict, List
 
 from .folders import CODE, JUDGE
 
-VERSION = "1"
-
 
 def shipped() -> List[str]:
     """Return the path of each file of the judge, below its folder, in order."""
@@ -42,7 +40,6 @@ def compiled_hashes() -> Dict[str, str]:
 def identity(seed: str, freeze: str) -> Dict[str, Any]:
     """Return what the evidence of every job says: the judge, seed, its hash, Python, and how players are frozen."""
     return {
-        "harness_version": VERSION,
         "harness_sha256": harness_hash(),
         "seed_commitment": commitment_of(seed),
         "seed": seed,
