@@ -1,7 +1,7 @@
 """Defines the ends of a shape's judging other than passing it."""
 
 import signal
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Iterable, Optional, Tuple
 
 VERDICTS = ("correct", "incorrect", "cheat")
 """From best to worst; the verdict over all shapes is the worst."""
@@ -82,6 +82,14 @@ def duration(seconds: float) -> str:
     """Return a short time in words, with a unit that needs no exponent."""
     us = seconds * 1e6
     return "%.3g us" % us if us < 999.5 else "%.3g ms" % (us / 1e3)
+
+
+def registration_result(
+    reason: str, tried: Iterable[str] = (), notes: Iterable[str] = (), times_us: Iterable[float] = (), **more: Any
+) -> Dict[str, Any]:
+    """Return what trying a problem's reference found; with a reason the problem is refused."""
+    lists = {"tried": list(tried), "notes": list(notes), "reference_us": list(times_us)}
+    return {"mode": "register", "status": "refused" if reason else "ok", "reason": reason, **lists, **more}
 
 
 def incorrect(reason: str) -> Judged:

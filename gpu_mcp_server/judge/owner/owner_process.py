@@ -24,7 +24,7 @@ from ..numerics.stats import geometric_mean, weighted_speedup
 from ..timing.clock_overhead import NO_COST
 from ..timing.judging_setup import JudgingSetup
 from ..timing.time_accounting import Ledger
-from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, incorrect, where_of
+from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, incorrect, registration_result, where_of
 from .afterwards import recall, survey
 from .module_signature import describe, without_cases
 from .peer_processes import Players
@@ -97,10 +97,7 @@ class Owner:
         except Unequipped:
             raise
         except JudgeFailed as error:
-            return {
-                "mode": "register", "status": "refused", "reason": str(error),
-                "tried": [], "notes": [], "reference_us": [],
-            }  # fmt: skip
+            return registration_result(str(error), status="refused")
         from .registration import Registration
 
         setup = self._setup(device, reference, reference)._replace(costs={"reference": NO_COST})

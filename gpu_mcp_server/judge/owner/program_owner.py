@@ -22,7 +22,7 @@ from ..programs.output_parsers import READ_S, Series, Unreadable, said, within
 from ..programs.program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from ..timing.run_delay import While
 from ..timing.time_accounting import Ledger
-from ..verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
+from ..verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect, registration_result
 from .peer_processes import START_S
 
 FEWEST = 6
@@ -181,15 +181,7 @@ class ProgramOwner:
             reason = str(error)
         if not reason:
             self.notes["verdicts will say: " + self._weaker()] = None
-        return {
-            "mode": "register",
-            "status": "refused" if reason else "ok",
-            "reason": reason,
-            "tried": list(tried),
-            "notes": list(self.notes),
-            "reference_us": times,
-            "evidence": self._evidence(),
-        }
+        return registration_result(reason, tried, self.notes, times, evidence=self._evidence())
 
     def _try(self, params: Params, tried: Dict[str, None], times: List[float]) -> str:
         argv, inputs = self.question(params)

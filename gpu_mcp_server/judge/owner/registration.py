@@ -13,7 +13,7 @@ from ..numerics.input_views import input_views
 from ..numerics.tensors import FLOATS, Array, Tensor, brings_check
 from ..timing.judging_setup import JudgingSetup
 from ..timing.rounds import Rounds, named
-from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped
+from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped, registration_result
 from .trivial_answers import Trivial, describe_trivial, spoiled_answers, trivial_answers, work_free_answers
 
 SEEDS = 2
@@ -72,18 +72,8 @@ class Registration:
             raise
         except JudgeFailed as error:
             reason = str(error)
-        return {
-            "mode": "register",
-            "status": "refused" if reason else "ok",
-            "reason": reason,
-            "tried": list(self.tried),
-            "notes": list(self.notes),
-            "reference_us": self.reference_us,
-            "degenerate": self.degenerate,
-            "trivial": self.trivial,
-            "helps": self.helps,
-            "dropped": list(self.dropped),
-        }
+        found: Dict[str, Any] = {"degenerate": self.degenerate, "trivial": self.trivial, "helps": self.helps}
+        return registration_result(reason, self.tried, self.notes, self.reference_us, dropped=[*self.dropped], **found)
 
     def _shapes(self) -> str:
         """Try the reference at each shape; return why the problem is refused, empty if it is not.
