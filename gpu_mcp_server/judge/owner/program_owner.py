@@ -58,27 +58,24 @@ class ProgramOwner:
         templates: List[str] = [*task["run"], *(task["generator"] or [])]
         self.secret = any("{seed}" in word for word in templates)
         self.players = [self._invited(role) for role in task["sandboxes"]]
-        self.reference = Runs(task, self._welcome(self._invited("reference")))
+        self.reference = Runs(task, self.welcome(self._invited("reference")))
 
     def _invited(self, role: str) -> Player:
         player = Player(role, Link.from_environment(role), self.supervisor)
         player.tell("hello", file_bytes=self.task["file_bytes"])
         return player
 
-    def _welcome(self, player: Player) -> Player:
+    def welcome(self, player: Player) -> Player:
+        """Return a player once its sandbox has started."""
         reply = player.hear(START_S)
         if reply.get("error"):
             raise JudgeFailed("the sandbox of %s did not start: %s" % (player.role, str(reply["error"])[:500]))
         self.versions["player_python"] = str(dict(reply.get("versions", {})).get("python"))[:40]
         return player
 
-    def _seed(self) -> int:
-        """Return a seed that fits a C int."""
-        return self.well.word() & 0x7FFFFFFF
-
     def question(self, params: Params) -> Tuple[List[str], Dict[str, bytes]]:
         """Draw a seed; return the command and the inputs of a run."""
-        seed = self._seed()
+        seed = self.well.word() & 0x7FFFFFFF  # it fits a C int
         inputs = self.reference.generate(params, seed) if self.task["generator"] else {}
         return filled(self.task["run"], params, seed), inputs
 
@@ -161,10 +158,6 @@ class ProgramOwner:
         for _ in range(EMPTY_RUNS):
             self.empty_s.append(runs.run(["true"], inputs).seconds)
             runs.clean()
-
-    def next_player(self) -> Runs:
-        """Return a sandbox in which nothing of the candidate has run."""
-        return Runs(self.task, self._welcome(self.players.pop(0)))
 
     def register(self) -> Dict[str, Any]:
         """Try the reference: does it run, is it steady, do answers without work fail?"""
@@ -273,7 +266,7 @@ class Case:
     def _play(self, *, warm: bool) -> None:
         """Have both answer the same question; who begins changes."""
         argv, inputs = self.owner.question(self.params)
-        runs = self.owner.next_player()
+        runs = Runs(self.task, self.owner.welcome(self.owner.players.pop(0)))  # where nothing of it has run
         failed: Optional[Judged] = None
         ran: Optional[Ran] = None
         answer = self.owner.answer(argv, inputs) if len(self.before) % 2 == 0 else None
