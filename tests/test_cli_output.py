@@ -78,7 +78,8 @@ def test_history_shows_time_user_and_age_and_its_notes_below():
     then = (datetime.now(UTC) - timedelta(hours=2, minutes=5)).isoformat()
     points = [
         HistoryPoint(number=1, attempt_id="a-1j156rb2062msg", created_at=then, outcome="correct", user="ada",
-                     median_us=38_723.4, shape="rows=1024,cols=1023", speedup=1.2345, best=1.2345, note=LONG),
+                     median_us=38_723.4, shape="rows=1024,cols=1023", speedup=1.2345, best=1.2345,
+                     best_trust="confirmed", note=LONG),
         HistoryPoint(number=2, attempt_id="a-2", created_at=then, outcome="incorrect"),
     ]  # fmt: skip
     heading, first, note, second, of = history.history_table(points)
@@ -102,6 +103,8 @@ def test_history_shows_time_user_and_age_and_its_notes_below():
     assert second.split() == ["2", "a-2", "incorrect", "-", "-", "-", "-", "2", "h", "5", "min"]
     assert of == "TIME: of one call at rows=1024,cols=1023; SPEED-UP: over all shapes"
     assert widest("\n".join([heading, first, note, second, of])) <= 80
+    doubted = history.history_table([points[0].model_copy(update={"best_trust": "provisional"})])
+    assert "1.23?" in doubted[1].split() and doubted[-1] == "BEST with ?: not confirmed"
 
 
 def test_a_host_of_many_compilers_and_busy_gpus_fits():

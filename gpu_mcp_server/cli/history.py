@@ -109,7 +109,7 @@ def history_table(points: list[HistoryPoint]) -> list[str]:
             str(p.number), p.attempt_id, p.outcome,
             format_time(p.median_us / 1e6) if p.median_us is not None else "-",
             f"{p.speedup:.3g}" if p.speedup else "-",
-            f"{p.best:.3g}" if p.best else format_time(p.best_us / 1e6) if p.best_us else "-", p.user or "-",
+            _best(p), p.user or "-",
             format_elapsed((now - datetime.fromisoformat(p.created_at)).total_seconds()),
         ]
         for p in points
@@ -119,7 +119,14 @@ def history_table(points: list[HistoryPoint]) -> list[str]:
     told = [[line, f"{INDENT}{said}"] if said else [line] for line, said in zip(lines, under, strict=True)]
     shapes = list(dict.fromkeys(p.shape for p in points if p.shape and p.median_us is not None))
     of = [f"TIME: of one call at {' or '.join(shapes)}; SPEED-UP: over all shapes"] if shapes else []
+    of += ["BEST with ?: not confirmed"] if any(_best(p).endswith("?") for p in points) else []
     return [heading, *(line for both in told for line in both), *of]
+
+
+def _best(point: HistoryPoint) -> str:
+    """Return the best until a point, with a question mark where it is not confirmed."""
+    best = f"{point.best:.3g}" if point.best else format_time(point.best_us / 1e6) if point.best_us else "-"
+    return best if best == "-" or point.best_trust == "confirmed" else f"{best}?"
 
 
 def _said(point: HistoryPoint) -> str:

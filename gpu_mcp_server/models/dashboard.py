@@ -15,9 +15,11 @@ class Ranking(Model):
     evaluations: int
     correct: int
     best: float | None = None
-    """Greatest speed-up of a correct one that no audit voided."""
+    """Speed-up of the attempt that the ranking begins with: confirmed ones go first."""
     best_us: float | None = None
-    """Shortest time of a call of a correct attempt that no audit voided, where there is no baseline."""
+    """Time of a call of that attempt, where there is no baseline."""
+    best_trust: str | None = None
+    """Trust in that time."""
 
 
 class ProblemLine(Model):

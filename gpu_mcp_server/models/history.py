@@ -33,9 +33,11 @@ class HistoryPoint(Model):
     shape: str | None = None
     """Shape of the call that `median_us` is of."""
     best: float | None = None
-    """Greatest speed-up of a correct attempt until then."""
+    """Speed-up of the best until then: the first of its ranking, in which confirmed attempts go first."""
     best_us: float | None = None
-    """Shortest time that ranks of a correct attempt until then."""
+    """Time of the best until then, where there is no baseline."""
+    best_trust: str | None = None
+    """Trust in the time of the best until then."""
     robust: str | None = None
     """Whether it is right with other inputs than declared, and what is not."""
     trust: str | None = None
@@ -74,7 +76,7 @@ class ProblemHistory(ResultModel):
     def summary(self) -> str:
         """Say how far it came."""
         correct = [point for point in self.points if point.outcome == "correct" and (point.speedup or point.by_time)]
-        best = min(correct, key=_rank, default=None)
+        best = min(correct, key=rank_of, default=None)
         text = f"{self.name} ({self.problem_id}) on {self.device or 'no device'}: {len(self.points)} evaluations"
         if best is None:
             untimed = sum(point.outcome == "correct" for point in self.points)
@@ -94,8 +96,16 @@ def _word(point: HistoryPoint) -> str:
     return (point.trust or "unknown").partition(":")[0]
 
 
-def _rank(point: HistoryPoint) -> tuple[int, float, float]:
-    """Order correct attempts as rankings do: by trust, then by the speed-up that each has at least."""
+def with_best(point: HistoryPoint, best: HistoryPoint | None) -> HistoryPoint:
+    """Return a point that tells the best until then."""
+    if best is None:
+        return point
+    told = {"best": best.speedup, "best_us": None if best.speedup else best.median_us, "best_trust": best.trust}
+    return point.model_copy(update=told)
+
+
+def rank_of(point: HistoryPoint) -> tuple[int, float, float]:
+    """Order correct attempts as rankings do, the best least: by trust, then by the speed-up that each has at least."""
     trust = TRUSTS.index(_word(point)) if _word(point) in TRUSTS else len(TRUSTS)
     high_us = point.time_range_us[1] if point.time_range_us else point.median_us
     return trust, -(point.speedup_low or point.speedup or 0.0), high_us or 0.0

@@ -58,6 +58,7 @@ def plot_history(history: ProblemHistory) -> str:
     parts += [label(x(p.number), FLOOR + 24, f"{p.number}", "middle") for p in [*points[:1], *points[1:][-1:]]]
     line = [f"{x(p.number):.1f},{y(p.best):.1f}" for p in points if p.best is not None]
     if line:
+        parts.append(label(WIDTH - RIGHT, TOP - 8, "line: the best so far, confirmed ones first", anchor="end"))
         parts.append(f"<polyline points='{_stepped(line)}' fill='none' stroke='#0969da' stroke-width='2'/>")
     for p in points:
         at = y(p.speedup) if p.outcome == "correct" and p.speedup else FAILED_AT
@@ -208,7 +209,7 @@ def _whisker(x: float, low: float, high: float) -> str:
 
 
 def _dot(x: float, y: float, point: HistoryPoint) -> str:
-    said = " ".join(filter(None, [point.attempt_id, point.outcome, point.note, point.reason]))
+    said = " ".join(filter(None, [point.attempt_id, point.outcome, point.trust, point.note, point.reason]))
     return (
         f"<circle cx='{x:.1f}' cy='{y:.1f}' r='5' fill='{colour(point.outcome)}'>"
         f"<title>{escape_text(said[:400])}</title></circle>"

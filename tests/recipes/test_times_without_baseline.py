@@ -173,12 +173,14 @@ async def test_history_lessons_and_memory_go_by_time(tmp_path: Path):
 
     assert [(x.says, x.before, x.after) for x in lessons if x.kind == "technique"] == [("side by side", 1.0, 4.0)]
     assert kept == [fast, slow], "a run starts from no time that is unconfirmed"
-    assert [(p.best_us, p.time_range_us) for p in history.points][:2] == [
-        (100.0, (75.0, 125.0)),
-        (25.0, (18.75, 31.25)),
-    ]
+    assert [(p.best_us, p.best_trust, p.time_range_us) for p in history.points] == [
+        (100.0, "confirmed", (75.0, 125.0)),
+        (25.0, "confirmed", (18.75, 31.25)),
+        (25.0, "confirmed", (7.5, 12.5)),
+    ], "a first look does not go before what is confirmed"
     words = [e.text for e in ET.fromstring(plot_history(history)).iter() if e.tag.endswith("}text")]
     assert "time of a call (no GPU baseline)" in words and "50.0 µs" in words
-    assert (board.best, board.best_us) == (None, 10.0) and course["time_axis"] == "time of a call (no GPU baseline)"
+    assert (board.best, board.best_us, board.best_trust) == (None, 25.0, "confirmed")
+    assert course["time_axis"] == "time of a call (no GPU baseline)"
     assert [p["speedup"] for p in course["points"]] == [10_000.0, 40_000.0, 100_000.0], "calls a second"
     assert f"best {fast} with 25.0 µs" in history.summary()

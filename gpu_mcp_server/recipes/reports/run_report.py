@@ -3,14 +3,13 @@
 import asyncio
 import difflib
 import itertools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
-from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory, rank_of, with_best
 from gpu_mcp_server.models.recipe import NO_BASELINE, RunState, RunStep, TunedPoint
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.plots.roofline_plot import heat_map
@@ -139,25 +138,21 @@ async def _roofs(lab: Lab, state: RunState, ends: Sequence[Judged]) -> str:
 
 def _history(state: RunState, candidates: Sequence[Judged]) -> ProblemHistory:
     points: list[HistoryPoint] = []
-    best: float | None = None
-    best_us: float | None = None
+    best: HistoryPoint | None = None
     for candidate in candidates:
         verdict, attempt = candidate.verdict, candidate.attempt
         outcome = "voided" if attempt and attempt.voided else verdict.outcome
-        if outcome == "correct" and verdict.speedup is not None and not verdict.coarse:
-            best = max(best or 0.0, verdict.speedup)
         by_time = bool(verdict.time_range_us and verdict.median_us)
-        if outcome == "correct" and by_time and not verdict.coarse:
-            best_us = min(best_us or math.inf, verdict.median_us or math.inf)
         low, high = speedup_range(candidate.shapes) or (None, None)
-        points.append(
-            HistoryPoint(
-                number=candidate.number, attempt_id=verdict.attempt_id or f"{candidate.number}", created_at="",
-                outcome=outcome, speedup=verdict.speedup, best=best, speedup_low=low, speedup_high=high,
-                reason=shown(verdict.reason) or None, median_us=verdict.median_us, by_time=by_time, best_us=best_us,
-                time_range_us=verdict.time_range_us,
-            )
+        point = HistoryPoint(
+            number=candidate.number, attempt_id=verdict.attempt_id or f"{candidate.number}", created_at="",
+            outcome=outcome, speedup=verdict.speedup, speedup_low=low, speedup_high=high,
+            reason=shown(verdict.reason) or None, median_us=verdict.median_us, by_time=by_time,
+            time_range_us=verdict.time_range_us, trust=(attempt and attempt.trust) or verdict.trust or None,
         )  # fmt: skip
+        if outcome == "correct" and (verdict.speedup is not None or by_time) and not verdict.coarse:
+            best = min(best or point, point, key=rank_of)
+        points.append(with_best(point, best))
     return ProblemHistory(problem_id=state.problem_id or "", name=state.name, device=DEVICE, points=points)
 
 

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from gpu_mcp_server.errors import NotFound
-from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory, rank_of, with_best
 from gpu_mcp_server.services.records.trust import trust_of
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import visibility_condition
@@ -16,16 +16,11 @@ MAX_POINTS = 10_000
 
 
 def history_points(rows: Sequence[sqlite3.Row]) -> list[HistoryPoint]:
-    """Number rows in their order, and say at each the best speed-up and the best time so far."""
+    """Number rows in their order, and say at each the best so far, as rankings order attempts."""
     points: list[HistoryPoint] = []
-    best: float | None = None
-    best_us: float | None = None
+    best: HistoryPoint | None = None
     for number, row in enumerate(rows, 1):
         outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
-        if outcome == "correct" and row["speedup"] is not None:
-            best = max(best or 0.0, row["speedup"])
-        if outcome == "correct" and row["by_time"] and row["median_us"]:
-            best_us = min(best_us or row["median_us"], row["median_us"])
         same = (
             "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time",
             "speedup_low", "speedup_high", "user", "shape",
@@ -34,8 +29,10 @@ def history_points(rows: Sequence[sqlite3.Row]) -> list[HistoryPoint]:
         evidence = json.loads(row["evidence"] or "{}")
         word = trust_of(row["verdict"], row["voided"], evidence, timed=timed)
         told = {name: row[name] for name in same} | {"time_range_us": evidence.get("time_range_us")}
-        found = HistoryPoint(number=number, outcome=outcome, best=best, best_us=best_us, trust=word, **told)
-        points.append(found)
+        found = HistoryPoint(number=number, outcome=outcome, trust=word, **told)
+        if outcome == "correct" and timed:
+            best = min(best or found, found, key=rank_of)
+        points.append(with_best(found, best))
     return points
 
 

@@ -19,8 +19,10 @@ LOW = "coalesce(evidence ->> '$.speedup_range[0]', speedup)"
 """The speed-up that an attempt has at least."""
 HIGH_US = "CASE WHEN speedup IS NULL THEN coalesce(evidence ->> '$.time_range_us[1]', median_us) END"
 """The time that it takes at most, where there is no baseline."""
-FASTEST = f"{LOW} DESC, {HIGH_US}, seq"
-RANKED = f"CASE WHEN NOT {TIMED} THEN 3 WHEN {DOUBTED} THEN 2 WHEN {CONFIRMED} THEN 0 ELSE 1 END, {FASTEST}"
+FASTER = f"{LOW} DESC, {HIGH_US}"
+FASTEST = f"{FASTER}, seq"
+BY_TRUST = f"CASE WHEN NOT {TIMED} THEN 3 WHEN {DOUBTED} THEN 2 WHEN {CONFIRMED} THEN 0 ELSE 1 END, {FASTER}"
+RANKED = f"{BY_TRUST}, seq"
 """From the best on: confirmed times, provisional ones, unconfirmable ones, each by the bound that is worse for it; then
 those without a time."""
 

@@ -1,6 +1,8 @@
 """The store at a glance, for pages: rankings, what surrounds an attempt, jobs as they stand, what was used."""
 
 import asyncio
+import json
+import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
 from gpu_mcp_server.services.records.attempts import AttemptStore
-from gpu_mcp_server.services.records.trust import BEST, RANKED, number_ranks
+from gpu_mcp_server.services.records.trust import BEST, RANKED, number_ranks, trust_of
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visibility_condition
 from gpu_mcp_server.team.users import Users
@@ -52,15 +54,15 @@ class DashboardQueries:
         """Return the rankings of a problem, those with most evaluations first."""
         seen, values = visibility_condition("attempt_id")
         rows = await self._db.fetch_all(
-            "SELECT problem_hash, device, driver, count(*) AS evaluations, "  # noqa: S608
-            "coalesce(sum(verdict = 'correct'), 0) AS correct, "
-            f"max(CASE WHEN {BEST} THEN speedup END) AS best, "
-            f"min(CASE WHEN {BEST} AND speedup IS NULL THEN median_us END) AS best_us FROM attempts "
-            f"WHERE kind = 'evaluate' AND device IS NOT NULL AND problem_id = ? AND {seen} "
-            "GROUP BY problem_hash, device, driver ORDER BY evaluations DESC, device LIMIT ?",
+            f"SELECT *, {BEST} AS ranks FROM (SELECT *, count(*) OVER board AS evaluations, "  # noqa: S608
+            "coalesce(sum(verdict = 'correct') OVER board, 0) AS correct, row_number() OVER "
+            f"(PARTITION BY problem_hash, device, driver ORDER BY coalesce({BEST}, 0) DESC, {RANKED}) AS place "
+            f"FROM attempts WHERE kind = 'evaluate' AND device IS NOT NULL AND problem_id = ? AND {seen} "
+            "WINDOW board AS (PARTITION BY problem_hash, device, driver)) "
+            "WHERE place = 1 ORDER BY evaluations DESC, device LIMIT ?",
             (problem_id, *values, MAX_BOARDS),
         )
-        return [Ranking(**dict(row)) for row in rows]
+        return [_board(row) for row in rows]
 
     async def ranking(self, board: Ranking, problem_id: str, limit: int = 50) -> Sequence[Attempt]:
         """Return the correct evaluations of one board, by trust and the speed-up that each has at least."""
@@ -161,3 +163,17 @@ class DashboardQueries:
             return user
         await require_own(self._db, "run", run_id)
         return await Users(self._db).worker(owner)
+
+
+def _board(first: sqlite3.Row) -> Ranking:
+    """Return a board by the attempt that its ranking begins with, or by any where none ranks."""
+    board = Ranking(**{name: first[name] for name in ("problem_hash", "device", "driver", "evaluations", "correct")})
+    if not first["ranks"]:
+        return board
+    evidence = json.loads(first["evidence"] or "{}")
+    told = {
+        "best": first["speedup"],
+        "best_us": first["median_us"] if first["speedup"] is None else None,
+        "best_trust": trust_of(first["verdict"], first["voided"], evidence, timed=True),
+    }
+    return board.model_copy(update=told)

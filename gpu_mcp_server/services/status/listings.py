@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from gpu_mcp_server.models.dashboard import AttemptLine, ProblemLine, Ranking, UserLine
 from gpu_mcp_server.runtime.current_user import current_user
+from gpu_mcp_server.services.records.trust import BEST, BY_TRUST
 from gpu_mcp_server.services.status.dashboard_queries import DashboardQueries, JobState
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import visibility_condition
@@ -111,7 +112,7 @@ _ATTEMPTS = _Table(
     orders={
         "newest": "a.seq DESC",
         "oldest": "a.seq",
-        "speed-up": "a.speedup DESC NULLS LAST, a.seq DESC",
+        "speed-up": f"coalesce({BEST}, 0) DESC, {BY_TRUST}, a.seq DESC",
         "time": "a.median_us ASC NULLS LAST, a.seq DESC",
         "outcome": f"{OUTCOME}, a.seq DESC",
         "problem": "p.json ->> 'name', a.seq DESC",

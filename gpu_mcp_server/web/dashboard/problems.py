@@ -78,6 +78,8 @@ async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
             "low": p.speedup_low,
             "high": p.speedup_high,
             "best": p.best,
+            "best_trust": p.best_trust,
+            "trust": p.trust,
             "said": display_text(p.note or p.reason or "", 140),
         }
         for p in history.points[-MAX_POINTS:]

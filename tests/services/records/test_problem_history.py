@@ -17,6 +17,7 @@ from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.status.dashboard_queries import DashboardQueries
 from gpu_mcp_server.store.database import Database
 
 STEERING = "\x07\x1b\x00\u202e\ud800"
@@ -63,6 +64,34 @@ async def test_the_best_so_far_rises_and_devices_are_never_mixed(db: Database):
         await experience.history("p-1", "A100")
     with pytest.raises(NotFound, match="p-2"):
         await experience.history("p-2")
+
+
+async def test_the_best_so_far_of_history_and_boards_is_the_first_of_the_ranking(db: Database):
+    experience = AttemptStore(db)
+
+    async def timed(speedup: float, low: float, **evidence: str) -> str:
+        attempt = await experience.start("evaluate", problem_id="p-1", device="H200", problem_hash="h")
+        told = {"speedup_range": [low, speedup + 0.1], **evidence}
+        await experience.finish(attempt, status="judged", verdict="correct", speedup=speedup, evidence=told)
+        return attempt
+
+    await timed(9.0, 8.0, unconfirmable="the host is busy")
+    await timed(5.0, 4.9)
+    await timed(4.0, 1.0, confirmed_by="itself")
+    sure = await timed(3.0, 2.9, confirmed_by="itself")
+    await timed(6.0, 5.9)
+
+    points = (await experience.history("p-1")).points
+    assert [(p.best, (p.best_trust or "").partition(":")[0]) for p in points] == [
+        (9.0, "unconfirmable"), (5.0, "provisional"), (4.0, "confirmed"), (3.0, "confirmed"), (3.0, "confirmed"),
+    ]  # fmt: skip
+    nothing: Any = None
+    queries = DashboardQueries(db, nothing, nothing, experience)
+    (board,) = await queries.boards("p-1")
+    (first, *_) = await queries.ranking(board, "p-1")
+    (listed, *_) = (await experience.list("best", problem_id="p-1")).attempts
+    assert first.attempt_id == listed.attempt_id == sure
+    assert (board.evaluations, board.correct, board.best, board.best_trust) == (5, 5, 3.0, "confirmed")
 
 
 @pytest.mark.parametrize("count", [0, 1, 500])

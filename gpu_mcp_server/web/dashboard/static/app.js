@@ -146,8 +146,9 @@
       readout.replaceChildren();
       if (!p) return;
       const range = p.low && p.high ? ` (95 % ${told(p.low)} to ${told(p.high)})` : "";
-      const speed = p.speedup ? ` ${told(p.speedup)}${range}` : "", best = p.best ? `, best so far ${told(p.best)}` : "";
-      readout.append(`#${p.number} ${p.outcome}${speed}${best}${p.said ? ` — ${p.said}` : ""}`);
+      const speed = p.speedup ? ` ${told(p.speedup)}${range}` : "", trust = p.trust ? `, ${p.trust.split(":")[0]}` : "",
+        best = p.best ? `, best so far ${told(p.best)}${p.best_trust === "confirmed" ? "" : ` (${p.best_trust?.split(":")[0] || "trust unknown"})`}` : "";
+      readout.append(`#${p.number} ${p.outcome}${speed}${trust}${best}${p.said ? ` — ${p.said}` : ""}`);
       const link = readout.appendChild(document.createElement("a"));
       link.href = p.href;
       link.textContent = p.attempt_id;
