@@ -55,6 +55,15 @@ class AttemptLine(Model):
     speedup_low: float | None = None
     speedup_high: float | None = None
     median_us: float | None = None
+    time_low_us: float | None = None
+    """95 % interval of the time, where it ranks."""
+    time_high_us: float | None = None
+    shape: str | None = None
+    """Shape of the call that `median_us` is of."""
+    trust: str | None = None
+    """In the time: confirmed, provisional, contradicted, or unconfirmable and why."""
+    source_artifact_id: str | None = None
+    """Of the candidate's source; `read_artifact` reads it."""
     said: str | None = None
     """Why it was voided, its reason, or its note."""
 

@@ -19,6 +19,12 @@ LOW = "coalesce(evidence ->> '$.speedup_range[0]', speedup)"
 """The speed-up that an attempt has at least."""
 HIGH_US = "CASE WHEN speedup IS NULL THEN coalesce(evidence ->> '$.time_range_us[1]', median_us) END"
 """The time that it takes at most, where there is no baseline."""
+TRUST_EVIDENCE = (
+    "json_object("
+    + ", ".join(f"'{name}', evidence ->> '{name}'" for name in (CONFIRMED_BY, CONTRADICTED_BY, "unconfirmable"))
+    + ") AS trust_evidence"
+)
+"""What `trust_of` reads of an attempt's evidence, which may be long."""
 FASTER = f"{LOW} DESC, {HIGH_US}"
 FASTEST = f"{FASTER}, seq"
 BY_TRUST = f"CASE WHEN NOT {TIMED} THEN 3 WHEN {DOUBTED} THEN 2 WHEN {CONFIRMED} THEN 0 ELSE 1 END, {FASTER}"

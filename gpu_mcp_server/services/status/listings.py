@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 from gpu_mcp_server.models.dashboard import AttemptLine, ProblemLine, Ranking, UserLine
 from gpu_mcp_server.runtime.current_user import current_user
-from gpu_mcp_server.services.records.trust import BEST, BY_TRUST
+from gpu_mcp_server.services.records.trust import BEST, BY_TRUST, TIMED, TRUST_EVIDENCE, trust_of
 from gpu_mcp_server.services.status.dashboard_queries import DashboardQueries, JobState
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import visibility_condition
@@ -97,6 +98,9 @@ _ATTEMPTS = _Table(
     columns=f"a.attempt_id, a.kind, a.created_at, {OUTCOME} AS outcome, p.problem_id, p.json ->> 'name' AS problem, "
     f"{OWNER.format('a.attempt_id')} AS user, a.language, a.host, a.device, a.speedup, a.median_us, "
     "a.evidence ->> '$.speedup_range[0]' AS speedup_low, a.evidence ->> '$.speedup_range[1]' AS speedup_high, "
+    "a.evidence ->> '$.time_range_us[0]' AS time_low_us, a.evidence ->> '$.time_range_us[1]' AS time_high_us, "
+    f"a.evidence ->> 'timed_at' AS shape, a.source_artifact_id, a.verdict, a.voided, {TIMED} AS timed, "
+    f"{TRUST_EVIDENCE}, "
     "substr(coalesce(a.voided, a.reason, a.note), 1, 400) AS said",
     source="attempts a LEFT JOIN problems p ON p.problem_id = a.problem_id AND {problem}",
     text="a.attempt_id || ' ' || a.kind || ' ' || coalesce(a.note, '') || ' ' || coalesce(a.reason, '') || ' ' "
@@ -155,7 +159,7 @@ class Listings:
     async def attempts(self, request: ListRequest) -> tuple[Sequence[AttemptLine], int]:
         """Return attempts and how many match."""
         rows, matching = await self._read(_ATTEMPTS, request, seen="a.attempt_id")
-        return [AttemptLine(**{name: row[name] for name in AttemptLine.model_fields}) for row in rows], matching
+        return [_attempt_line(row) for row in rows], matching
 
     async def problems(self, request: ListRequest) -> tuple[Sequence[ProblemLine], int]:
         """Return problems, each with its boards, and how many match."""
@@ -257,6 +261,12 @@ def _joined(source: str) -> tuple[str, list[Value]]:
             source = source.replace(name, seen)
             values += more
     return source, values
+
+
+def _attempt_line(row: sqlite3.Row) -> AttemptLine:
+    told = {name: row[name] for name in AttemptLine.model_fields if name != "trust"}
+    trust = trust_of(row["verdict"], row["voided"], json.loads(row["trust_evidence"]), timed=bool(row["timed"]))
+    return AttemptLine(**told, trust=trust)
 
 
 def _arguments(argv: str | None) -> Sequence[str]:

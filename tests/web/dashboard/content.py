@@ -138,6 +138,8 @@ async def tried(
         evidence["verdict_artifact"] = await lab.store.artifacts.put(data, name="verdict.json")
     if speedup:
         evidence["speedup_range"] = [speedup * 0.94, speedup * 1.05]
+        evidence["timed_at"] = "rows=4096,cols=4096"
+        evidence |= {10: {"confirmed_by": "itself"}, 0: {"unconfirmable": HOSTILE + TURNED}}.get(number, {})
         evidence["median_range_us"] = [61 / speedup * 0.99, 61 / speedup * 1.01]
     await lab.store.experience.finish(
         attempt_id, status=status, verdict=said, speedup=speedup, median_us=61 / speedup if speedup else None,

@@ -64,6 +64,33 @@ async def test_attempts_are_filtered_and_sorted_with_intervals_in_columns(dashbo
         assert "No attempt matches." in (await http.get("/attempts?user=bo")).text
 
 
+async def test_attempts_have_trust_shape_and_source_and_sort_by_trust_first(dashboard: Dashboard):
+    experience = dashboard.lab.store.experience
+    with acting_as(dashboard.ada):
+        for us, evidence in ((90.0, {"confirmed_by": "itself"}), (10.0, {"unconfirmable": "the host is busy"})):
+            attempt = await experience.start("evaluate", problem_id=dashboard.handles["hostile"], device="cpu")
+            told = {"ranked_by": "time", "time_range_us": [us * 0.9, us * 1.1], **evidence}
+            await experience.finish(attempt, status="judged", verdict="correct", median_us=us, evidence=told)
+        kept = await experience.get(dashboard.handles["best"])
+    async with visitor(dashboard, "ada") as http:
+        page = (await http.get(f"/attempts?problem={dashboard.handles['problem']}&sort=speed-up")).text
+        rows = page.split("<tr>")[2:]
+        best = next(row for row in rows if dashboard.handles["best"] in row)
+        assert '<td data-label="Trust" class="u">confirmed</td>' in best
+        assert "rows=4096,cols=4096" in best and f">{kept.source_artifact_id}</a>" in best
+        assert "unconfirmable: &lt;script&gt;" in page
+        assert sum(">provisional</td>" in row for row in rows) == 8
+        wrong = next(row for row in rows if dashboard.handles["wrong"] in row)
+        assert '<td data-label="Trust" class="u none"></td>' in wrong, "what has no time has no trust"
+        timed = (await http.get(f"/attempts?problem={dashboard.handles['hostile']}&sort=speed-up")).text
+        assert timed.index("81.0\u201399.0 \u00b5s") < timed.index("9.00\u201311.0 \u00b5s"), (
+            "a doubted time is not the best"
+        )
+        assert timed.index(">confirmed<") < timed.index("unconfirmable: the host is busy")
+        problems = (await http.get("/problems")).text
+        assert "<b>90.0 \u00b5s</b> on cpu" in problems and "<b>10.0" not in problems
+
+
 async def test_problems_are_searched_and_sorted(dashboard: Dashboard):
     async with visitor(dashboard, "ada") as http:
         named = (await http.get("/problems?sort=name")).text
