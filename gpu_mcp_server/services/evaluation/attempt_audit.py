@@ -91,7 +91,8 @@ class Auditor:
             if not is_left_running():
                 gone = isinstance(error, asyncio.CancelledError)
                 counted = not gone and not isinstance(error, OF_THE_HOST)
-                await self._confirmations.release(attempt.attempt_id, "" if gone else str(error), counted=counted)
+                why, seconds = "" if gone else str(error), time.monotonic() - began
+                await self._confirmations.release(attempt.attempt_id, why, counted=counted, seconds=seconds)
             raise
         return await self._outcomes.settle(attempt, again, time.monotonic() - began)
 

@@ -143,8 +143,9 @@ class Confirmations:
     async def release_left(self, attempt_id: str, server: str) -> None:
         """Owe a run again that a server holds as running although it works on it no more; nothing for any other."""
         await self._db.execute(
-            "UPDATE confirmations SET state = 'owed', server = NULL, ended_at = ? "
-            "WHERE attempt_id = ? AND state = 'running' AND server = ?",
+            "UPDATE confirmations SET state = 'owed', server = NULL, ended_at = ?1, "
+            "seconds = (julianday(?1) - julianday(started_at)) * 86400 "
+            "WHERE attempt_id = ?2 AND state = 'running' AND server = ?3",
             (_now(), attempt_id, server),
         )
 

@@ -197,6 +197,7 @@ async def test_a_run_gives_way_to_who_is_judged_and_is_owed_again(quick: Lab):
     await quick.evaluation.evaluator.evaluate(problem, CandidateSource(RIGHT, "c", "k.c"), timing=UNTIMED)
     assert (await quick.jobs.runner.poll(job_id, row.host, timeout_s=30.0)).record.status == "cancelled"
     await until(quick, slow.attempt_id, lambda c: c.state != "running" or c.started_at != row.submitted_at)
+    assert await quick.evaluation.confirmations.rest_s(row.host, 1e6) > 0, "its time counts among that of all runs"
     assert await _second_job(quick, slow.attempt_id, job_id) != job_id, "it is made once more"
 
 

@@ -1,6 +1,7 @@
 """The order of attempts by trust and lower bounds, ties, and what a time's word follows from."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ async def test_a_run_that_never_decides_fails_and_says_why(db: Database):
         assert await table.release(attempt_id, "the judge failed", counted=True) is (number == MOST_TRIES - 1)
     attempt = await AttemptStore(db).get(attempt_id)
     assert (attempt.trust, attempt.confirmation) == ("provisional", "failed 3 times: the judge failed")
+
+
+async def test_a_run_that_gives_way_counts_in_the_time_that_runs_may_take(db: Database):
+    table, attempt_id = Confirmations(db), await correct(db, 2.0)
+    await table.owe_best(attempt_id)
+    assert await table.claim(attempt_id, "one", "box")
+    began = (datetime.now(UTC) - timedelta(seconds=60)).isoformat()
+    await db.execute("UPDATE confirmations SET started_at = ? WHERE attempt_id = ?", (began, attempt_id))
+    await table.release_left(attempt_id, "one")
+    assert await table.rest_s("box", 1e6) > 59e6, "of a minute"
+    assert await table.rest_s("elsewhere", 1e6) == 0
 
 
 async def test_the_first_look_at_an_attempt_can_be_read_after_its_confirmation(db: Database):
