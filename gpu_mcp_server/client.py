@@ -2,7 +2,7 @@
 
     from gpu_mcp_server.client import Client
     gpu = Client("http://lab:8000", token)
-    verdict = gpu.evaluate(problem_id, source)
+    verdict = gpu.evaluate(problem_id, source, language="cuda")
 
 `AsyncClient` is the same with `await`. Every tool of the server is a method too: arguments by name, the structured
 result as a dictionary. Calls go to the server's own HTTP address with the user's token, so rights and quotas are those

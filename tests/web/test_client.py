@@ -1,6 +1,9 @@
 """The client in three lines: tools as functions over HTTP, with a user's rights."""
 
 import asyncio
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +12,7 @@ from gpu_mcp_server.errors import GpuMcpError, HostUnavailable, ToolCallFailed
 from tests.laboratory import HONEST, PROBLEM
 from tests.web.site import Served, served
 
+ROOT = Path(__file__).parents[2]
 SMOKE = {"language": "c", "timing": {"tier": "smoke"}}
 WRONG = HONEST.replace("+ 1", "+ 2")
 
@@ -36,6 +40,33 @@ async def test_a_search_judges_side_by_side_with_a_users_rights():
     assert {one["status"] for one in listed} == {"judged", "compile_failed"}
     assert "There is no attempt" in unseen
     assert "p-000000000000" in unknown
+
+
+async def test_the_examples_of_the_documents_run():
+    readme, guide = ((ROOT / page).read_text() for page in ("README.md", "docs/how-to/team-server.md"))
+    lines = re.findall(r"`((?:from gpu_mcp_server\.client|gpu = |verdict = gpu)[^`]+)`", readme)
+    blocks = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    assert len(lines) == 3 and len(blocks) == 1
+    examples = ["\n".join(lines), *blocks]
+    async with served() as site:
+        token = await site.token("ada")
+
+        def run() -> list[str]:
+            with Client(site.url, token) as gpu:
+                names = {"token": token, "problem_id": gpu.register_problem(**PROBLEM)["problem_id"], "source": HONEST}
+            found: list[str] = []
+            for example in examples:
+                told: dict[str, Any] = dict(names)
+                for there, here in (("https://gpu.example.org", site.url), ('language="cuda"', 'language="c"')):
+                    assert there in example
+                    example = example.replace(there, here)
+                exec(example, told)
+                found.append(told["verdict"]["verdict"])
+                told["gpu"].close()
+            return found
+
+        verdicts = await asyncio.to_thread(run)
+    assert verdicts == ["correct", "correct"]
 
 
 async def test_an_evaluation_waits_for_its_verdict_beyond_the_call():
