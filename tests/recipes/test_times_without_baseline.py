@@ -160,7 +160,7 @@ async def test_history_lessons_and_memory_go_by_time(tmp_path: Path):
 
         slow = await tried(100.0, "apart")
         fast = await tried(25.0, "side by side", slow)
-        await tried(10.0, "first look", None, confirmed_by=None)
+        await tried(10.0, "first look", slow, confirmed_by=None)
         memory = ExperienceSearch(db)
         lessons = (await memory.lessons("twice")).lessons
         history = await store.history("p-1")

@@ -39,7 +39,7 @@ def repository(experience: AttemptStore, tmp_path: Path) -> CandidateRepository:
 
 async def tried(
     repository: CandidateRepository, source: str | bytes, parent: str | None = None, speedup: float | None = None,
-    note: str | None = None, problem_id: str = "p-1", media_type: str = "text/plain",
+    note: str | None = None, problem_id: str = "p-1", media_type: str = "text/plain", confirmed: bool = True,
 ) -> str:  # fmt: skip
     data = source.encode() if isinstance(source, str) else source
     kept = await repository._artifacts.put(data, name="../../evil\n", media_type=media_type)
@@ -48,7 +48,7 @@ async def tried(
         "evaluate", problem_id=problem_id, parent_id=parent, source_artifact_id=kept, language="cuda", note=note
     )
     verdict = "correct" if speedup else "incorrect"
-    evidence = {"confirmed_by": "itself"}
+    evidence = {"generation": 1, "confirmed_by": "itself" if confirmed else None}
     await experience.finish(
         attempt_id, status="judged", verdict=verdict, speedup=speedup, device="H200", evidence=evidence
     )
@@ -85,6 +85,16 @@ async def test_a_branch_is_the_winner_after_its_ancestors_and_goes_into_a_reposi
     assert git("rev-list", "--count", "candidates", at=own).strip() == "3" and f"fetch {own}" in pushed.summary()
     with pytest.raises(BadRequest, match="was not written"):
         await repository.export("p-1", "candidates", attempt_id=first, into=own)
+
+
+async def test_only_what_is_confirmed_is_exported_unless_it_is_named(repository: CandidateRepository):
+    first = await tried(repository, "v1\n", None, 9.0, confirmed=False)
+    with pytest.raises(NotFound, match="correct attempt with a confirmed time") as refused:
+        await repository.export("p-1", "best")
+    assert "audit_attempt" in str(refused.value)
+    assert (await repository.export("p-1", "named", attempt_id=first)).attempt_id == first
+    slower = await tried(repository, "v2\n", None, 1.5)
+    assert (await repository.export("p-1", "best")).attempt_id == slower
 
 
 async def test_the_repository_follows_from_the_records_alone_and_two_may_bring_it_up(repository: CandidateRepository):
