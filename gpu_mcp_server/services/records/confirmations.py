@@ -108,7 +108,8 @@ class Confirmations:
         await self._db.execute(
             "INSERT INTO confirmations (attempt_id, why, state, requested_at, started_at, server, host) "
             "VALUES (?, ?, 'running', ?, ?, ?, ?) ON CONFLICT (attempt_id) DO UPDATE SET state = 'running', "
-            "started_at = excluded.started_at, server = excluded.server, host = excluded.host, ended_at = NULL",
+            "why = excluded.why, started_at = excluded.started_at, server = excluded.server, host = excluded.host, "
+            "ended_at = NULL",
             (attempt_id, why, now, now, server, host),
         )
 

@@ -101,6 +101,16 @@ async def test_what_somebody_asked_for_is_not_replaced(db: Database):
     assert [c.attempt_id for c in await table.list_owed()] == [asked, better]
 
 
+async def test_an_audit_of_what_is_owed_already_decides_by_itself(db: Database):
+    table, attempt_id = Confirmations(db), await correct(db, 2.0)
+    await table.owe_best(attempt_id)
+    owed = await table.get(attempt_id)
+    assert owed is not None and owed.needs_two()
+    await table.begin(attempt_id, "audit", "one", "box")
+    asked = await table.get(attempt_id)
+    assert asked is not None and (asked.why, asked.state, asked.needs_two()) == ("audit", "running", False)
+
+
 async def test_a_run_that_never_decides_fails_and_says_why(db: Database):
     table, attempt_id = Confirmations(db), await correct(db, 2.0)
     await table.owe_best(attempt_id)
