@@ -35,8 +35,7 @@ TIMEOUT_S = 60
 KNOCK_S = 10.0
 STDERR_KEPT = 4096
 CLOSE_S = 2.0
-# A first process that finds no Python ends, and its container removes itself, before or while Docker is asked for more.
-ENDED_WORDS = ("no such file or directory", "is not running", "marked for removal", "is already in progress")
+ENDED_WORDS = ("is not running", "marked for removal")
 MAKES_SANDBOXES = frozenset({
     "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount", "open_tree", "pivot_root",
     "sethostname", "setns", "umount2", "unshare",
@@ -123,10 +122,8 @@ class DockerBackend:
             ) from error
         except docker.errors.APIError as error:
             said = str(error.explanation or error)
-            if isinstance(error, docker.errors.NotFound) or any(words in said for words in ENDED_WORDS):
-                tried = self._host.python or ", ".join(PYTHONS)
-                hint = "Take another image, or set `python` of this host."
-                raise ToolMissing(f"Python 3.8 or newer ({tried}, or /bin/sh)", self.name, hint=hint) from error
+            if "no such file or directory" in said:
+                raise self._lacks_python() from error
             hint = ""
             if "could not select device driver" in said:
                 hint = "GPUs in Docker need nvidia-container-toolkit on its host: install it, then restart dockerd."
@@ -135,6 +132,11 @@ class DockerBackend:
             hint = "Is dockerd running, and may you use it? `docker info` must work"
             hint += f" with DOCKER_HOST={self._host.docker_url}." if self._host.docker_url else "."
             raise HostUnavailable(f"Docker of host {self.name!r} does not answer: {error}.", hint=hint) from error
+
+    def _lacks_python(self) -> ToolMissing:
+        tried = self._host.python or ", ".join(PYTHONS)
+        hint = "Take another image, or set `python` of this host."
+        return ToolMissing(f"Python 3.8 or newer ({tried}, or /bin/sh)", self.name, hint=hint)
 
     def _connect(self) -> Any:
         import docker
@@ -203,11 +205,21 @@ class DockerBackend:
                     api.remove_container(one["Id"], force=True)
 
     def _exec(self, api: Any, container: str) -> tuple[str, socket.socket]:
+        """Start hostd in a container that was found running."""
+        import docker.errors
+
         words = start_words(self._host.python)
-        number = api.exec_create(
-            container, words, stdin=True, user=f"{UID}:{UID}", environment={"HOME": STATE}, workdir="/"
-        )["Id"]
-        end = api.exec_start(number, socket=True)
+        try:
+            number = api.exec_create(
+                container, words, stdin=True, user=f"{UID}:{UID}", environment={"HOME": STATE}, workdir="/"
+            )["Id"]
+            end = api.exec_start(number, socket=True)
+        except docker.errors.APIError as error:
+            # A first process that finds no Python ends, and its container removes itself, before either question.
+            ended = any(text in str(error.explanation) for text in ENDED_WORDS)
+            if ended or isinstance(error, docker.errors.NotFound):
+                raise self._lacks_python() from error
+            raise
         plain = getattr(end, "_sock", end)
         if not isinstance(plain, socket.socket) or type(plain) is not socket.socket:
             raise HostUnavailable(

@@ -86,7 +86,7 @@ class CheatCandidate:
     harmless: bool = False
     right: bool = False
     """Its answers are right: all that it can gain is a time, and it gains nothing where the judge gives none, or says
-    on a GPU that it is unconfirmable."""
+    that it is unconfirmable."""
     quick: bool = False
     needs: str = ""
     """What the judge's Python must have."""
@@ -242,6 +242,9 @@ class CheatSuite:
         try:
             evaluation = await self._evaluated(candidate)
             row = self._row(candidate, evaluation)
+            doubt = evaluation.unconfirmable() if row.verdict == "correct" and not row.refused else ""
+            if candidate.right and doubt:
+                row = await self._doubted(row, doubt)
             if candidate.harmless and row.verdict == "correct" and row.timed and not row.refused:
                 row = await self._compared(row, evaluation)
             elif row.was_missed and row.verdict == "correct":
@@ -261,10 +264,6 @@ class CheatSuite:
         timed = verdict != "correct" or any(shape.speedup for shape in evaluation.shapes) or worth_of(evaluation) > 0
         refused = "" if timed else next((note for note in notes if note.startswith("no time: ")), "")
         caught = caught or (NO_TIME if refused else "" if verdict == "correct" else verdict)
-        # Every confirmed time ranks before it. On a processor its host decides what can be confirmed.
-        believed = refused or verdict != "correct" or not candidate.right or candidate.device == "cpu"
-        if not believed and (doubt := evaluation.unconfirmable()):
-            refused, caught = f"unconfirmable: {doubt}", UNCONFIRMABLE
         reason = evaluation.reason or refused
         return CheatRow(
             candidate, verdict, caught, reason, evaluation.speedup, refused=refused, timed=worth_of(evaluation) > 0
@@ -278,6 +277,16 @@ class CheatSuite:
         verdict = again.verdict_now or row.verdict
         caught = SLOWER if verdict == "correct" else part_that_gave(again.why) or verdict
         return replace(row, verdict=verdict, caught_by=caught, reason=again.why, voided=True)
+
+    async def _doubted(self, row: CheatRow, doubt: str) -> CheatRow:
+        """Return the row of a right cheat whose time is unconfirmable, where that of an honest candidate is not.
+
+        Every confirmed time ranks before it.
+        """
+        if (await self._plain(row.candidate)).unconfirmable():
+            return row
+        said = f"unconfirmable: {doubt}"
+        return replace(row, refused=said, reason=row.reason or said, caught_by=UNCONFIRMABLE)
 
     async def _compared(self, row: CheatRow, evaluation: Evaluation) -> CheatRow:
         """Return the row of a harmless cheat with its gain; one that seems to pay is tried again."""

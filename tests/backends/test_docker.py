@@ -96,7 +96,9 @@ async def test_a_container_that_ends_between_two_questions_lacks_a_python(docker
     host = DockerBackend("ended", dockerd.settings(python="/opt/none/python3"))
 
     def ask(api: Any) -> None:
-        api.exec_create("f" * 64, ["true"]) if gone == "container" else api.exec_start("f" * 64, socket=True)
+        if gone == "exec":
+            api.exec_create = lambda *_, **__: {"Id": "f" * 64}
+        host._exec(api, "f" * 64)
 
     with pytest.raises(ToolMissing, match="/opt/none/python3"):
         await asyncio.to_thread(host._explaining, ask)

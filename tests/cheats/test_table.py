@@ -198,20 +198,22 @@ async def test_a_gain_is_one_where_the_judge_is_sure_of_its_times(cheat, plain, 
     assert not any(court.evaluations.values())
 
 
-@pytest.mark.parametrize(("right", "device"), [(True, "cuda"), (True, "cpu"), (False, "cpu")])
-async def test_a_right_cheat_is_stopped_where_its_time_is_unconfirmable_on_a_gpu(right, device):
-    """Without a comparison: every confirmed time ranks before it. On a processor its host decides that."""
-    stopped = device == "cuda"
-    shapes = [ShapeVerdict(dims={}, verdict="correct", speedup=9.0, unconfirmable="the GPU was busy")]
-    evaluation = Evaluation(attempt_id="a-1", status="judged", verdict="correct", speedup=9.0, shapes=shapes, **OF)
-    plain = [] if stopped else [timed(1.0, NARROW)] * 2
-    court = Table(one=[evaluation] * (1 if stopped else 2), plain=plain)
-    row = await court.judge(replace(HARMLESS, right=right, device=device))
+@pytest.mark.parametrize(("right", "doubted"), [(True, False), (True, True), (False, False)])
+async def test_a_right_cheat_is_stopped_where_its_time_is_unconfirmable_and_an_honest_one_is_not(right, doubted):
+    """Without a comparison: every confirmed time ranks before it. A host that confirms none stops no cheat."""
 
-    assert (row.stopped_by, row.was_missed) == ("first look" if stopped else "", not stopped)
-    assert (row.reason, row.caught_by) == (
-        ("unconfirmable: the GPU was busy", cheat_suite.UNCONFIRMABLE) if stopped else ("", "")
-    )
+    def unconfirmable(times: str) -> Evaluation:
+        shapes = [ShapeVerdict(dims={}, verdict="correct", speedup=9.0, unconfirmable=times)]
+        return Evaluation(attempt_id="a-1", status="judged", verdict="correct", speedup=9.0, shapes=shapes, **OF)
+
+    stopped = right and not doubted
+    plain = [unconfirmable("no cgroup") if doubted else timed(1.0, NARROW)]
+    court = Table(one=[unconfirmable("the GPU was busy")] * (1 if right else 2), plain=plain * (1 if right else 2))
+    row = await court.judge(replace(HARMLESS, right=right))
+
+    assert (row.stopped_by, row.was_missed) == ("first look" if stopped else "", not stopped and not doubted)
+    if stopped:
+        assert (row.reason, row.caught_by) == ("unconfirmable: the GPU was busy", cheat_suite.UNCONFIRMABLE)
     assert not any(court.evaluations.values())
 
 

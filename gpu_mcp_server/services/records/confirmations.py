@@ -20,6 +20,8 @@ State = Literal["owed", "running", "done", "void", "failed", "replaced"]
 
 MOST_TRIES = 3
 """Runs without a verdict after which an attempt stays provisional."""
+MOST_S = 600.0
+"""That a run counts as having taken whose outcome nobody noted: what is more was a time without a server."""
 MOST_NEWS = 5
 LISTED = "SELECT c.*, a.problem_id, a.host AS at_host FROM confirmations c JOIN attempts a USING (attempt_id)"
 
@@ -145,9 +147,9 @@ class Confirmations:
         """Owe a run again that a server holds as running although it works on it no more; nothing for any other."""
         await self._db.execute(
             "UPDATE confirmations SET state = 'owed', server = NULL, ended_at = ?1, "
-            "seconds = (julianday(?1) - julianday(started_at)) * 86400 "
+            "seconds = min((julianday(?1) - julianday(started_at)) * 86400, ?4) "
             "WHERE attempt_id = ?2 AND state = 'running' AND server = ?3",
-            (_now(), attempt_id, server),
+            (_now(), attempt_id, server, MOST_S),
         )
 
     async def finish(self, attempt_id: str, state: State, said: str, seconds: float) -> None:

@@ -129,6 +129,11 @@ async def test_a_run_that_gives_way_counts_in_the_time_that_runs_may_take(db: Da
     await db.execute("UPDATE confirmations SET started_at = ? WHERE attempt_id = ?", (began, attempt_id))
     await table.release_left(attempt_id, "one")
     assert await table.rest_s("box", 1e6) > 59e6, "of a minute"
+    assert await table.claim(attempt_id, "two", "box")
+    began = (datetime.now(UTC) - timedelta(hours=10)).isoformat()
+    await db.execute("UPDATE confirmations SET started_at = ? WHERE attempt_id = ?", (began, attempt_id))
+    await table.release_left(attempt_id, "two")
+    assert await table.rest_s("box", 1e6) <= 600e6, "no server was there for most of it"
     assert await table.rest_s("elsewhere", 1e6) == 0
 
 
