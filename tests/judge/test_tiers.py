@@ -51,3 +51,32 @@ def test_smoke_finds_what_is_wrong_at_the_smallest_shape(court):
     verdict = court(LATE_BUG.replace("WHERE", "rows == 3"), shapes=SHAPES, tier="smoke").verdict
 
     assert verdict["verdict"] == "incorrect" and "rows=3, cols=17" in verdict["reason"]
+
+
+IN_A_ROW = """
+#include <math.h>
+#include <stdint.h>
+#include <time.h>
+static double before;
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int launch(const float *x, float *y, int64_t rows, int64_t cols) {
+    double lost = now() - before < 50e-6 ? 0.5 : 1;
+    for (int64_t r = 0; r < rows; r++) {
+        float top = x[r * cols], sum = 0;
+        for (int64_t c = 1; c < cols; c++) top = fmaxf(top, x[r * cols + c]);
+        for (int64_t c = 0; c < cols; c++) sum += y[r * cols + c] = expf(x[r * cols + c] - top);
+        for (int64_t c = 0; c < cols; c++) y[r * cols + c] *= lost / sum;
+    }
+    before = now();
+    return 0;
+}
+"""
+"""Answers as a race does: wrongly where threads of the call before are still awake."""
+
+
+def test_correctness_finds_what_is_wrong_among_calls_in_a_row_alone(court):
+    verdict = court(IN_A_ROW, shapes=SHAPES, tier="correctness").verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "right call by call and wrong in " in verdict["reason"] and "as with a race" in verdict["reason"]
+    assert court(IN_A_ROW, shapes=SHAPES, tier="smoke").verdict["verdict"] == "correct"

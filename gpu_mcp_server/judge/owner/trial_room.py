@@ -51,11 +51,11 @@ class TrialRoom:
         else:
             table.buffers.close()
 
-    def sit(self, dims: Dims, *, hidden: bool, larger: bool = False) -> Table:
-        """Open a shape."""
+    def sit(self, dims: Dims, *, hidden: bool, larger: bool = False, calls: int = 1) -> Table:
+        """Open a shape, for so many calls in a round."""
         table = Table(Rounds(self.setup, dims), hidden=hidden, larger=larger)
         try:
-            table.buffers = table.rounds.open(1)
+            table.buffers = table.rounds.open(calls)
         except Judged as judged:
             raise self.failure_at(judged, table, "") from None
         return table
