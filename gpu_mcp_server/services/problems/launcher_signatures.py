@@ -52,8 +52,11 @@ NOT_INT = ("void", "float", "double", "bool")
 """What a launcher may have been said to return, which is then no status."""
 OTHER_NUMBER = "parameters and called with"
 """In the words on a launcher that is defined with another number of them."""
-BYTES = {"float": 4, "double": 8, "int": 4, "int32_t": 4, "int64_t": 8, "__half": 2, "half": 2, "__nv_bfloat16": 2}
+BYTES = {"float": 4, "double": 8, "int": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "int16_t": 2, "uint16_t": 2}
+BYTES |= {"__half": 2, "half": 2, "__nv_bfloat16": 2}
 """Of an element. Pointers to characters and vectors are taken for any type, and are not here."""
+SMALL_BYTES = {"int8_t": 1, "uint8_t": 1, "bool": 1}
+"""Of elements that a launcher is called with, and that may be taken as characters."""
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 MAX_NAME = 26
 """Letters of a name that gets a prefix."""
@@ -175,14 +178,16 @@ def _difference(given: Sequence[str], wanted: Sequence[str]) -> str:
         called = re.findall(r"\w+", mine)[-1]
         if called != name and called in names:
             return f"has {called} where it gets {name}"
-        own, right = (_bytes(each) if "*" in each else None for each in (mine, theirs))
-        if own and right and own != right:
+        own, right = _bytes(mine, BYTES), _bytes(theirs, BYTES | SMALL_BYTES)
+        pointer, wanted_pointer = bool(re.search(r"[*[&]", mine)), "*" in theirs
+        # A size that is taken as another whole number arrives all the same.
+        if own and right and (pointer != wanted_pointer or (pointer and own != right)):
             return f"takes {called} as {' '.join(mine.split())} and gets {theirs.strip()}"
     return ""
 
 
-def _bytes(parameter: str) -> int | None:
-    return next((BYTES[word] for word in re.findall(r"\w+", parameter) if word in BYTES), None)
+def _bytes(parameter: str, known: Mapping[str, int]) -> int | None:
+    return next((known[word] for word in re.findall(r"\w+", parameter) if word in known), None)
 
 
 def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:

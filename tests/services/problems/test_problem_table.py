@@ -368,6 +368,13 @@ def test_a_launcher_with_another_number_of_parameters_is_seen_in_its_text(source
             "takes out as double *out and gets float* y",
         ),
         ("int launch(const float *x, float *y, int64_t cols, int64_t rows) {", "has cols where it gets rows"),
+        ("int launch(const float x[], float *y, int64_t rows, int64_t cols) {", ""),
+        ("int launch(const float *x, uint16_t *y, int64_t rows, int64_t cols) {", "takes y as uint16_t *y and gets"),
+        ("int launch(float x, float *y, int64_t rows, int64_t cols) {", "takes x as float x and gets const float* x"),
+        (
+            "int launch(const float *x, float *y, int *rows, int *cols) {",
+            "takes rows as int *rows and gets int64_t rows",
+        ),
     ],
 )
 def test_a_launcher_that_is_defined_otherwise_than_it_is_called_is_seen_in_its_text(definition: str, said: str):
