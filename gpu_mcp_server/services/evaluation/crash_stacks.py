@@ -44,6 +44,10 @@ OURS = re.compile(
     r"|\?\? \(\) from \S*libffi"
 )
 """Python's own frames, and what calls a launcher: a stack ends there, Python tells its own."""
+ENDS = re.compile(
+    r"^(?:__pthread_kill|(?:__GI_)?(?:raise|abort)\b|std::terminate|__cxa_|\?\? \(\) from \S*libstdc\+\+)"
+)
+"""What ends a process that threw an exception or aborted: above the frames that tell why."""
 WAITS = re.compile(r"futex|nanosleep|sem_wait|cond_wait|epoll|\bpoll\b|\bselect\b")
 THEIRS = re.compile(r"\b(?:kernel|candidate)\.\w+|\blaunch\b")
 """A frame of the candidate's."""
@@ -181,6 +185,8 @@ def frames_in(text: str, name: str = "") -> list[str]:
         native, python = NATIVE.match(line), PYTHON.match(line)
         if native or python:
             whole = whole or bool(native and OURS.search(native["frame"]))
+            if native and not taken and ENDS.match(native["frame"]):
+                continue
             if whole or taken == MOST_FRAMES or (python and python["file"].endswith(PLAYER)):
                 continue
             taken += 1

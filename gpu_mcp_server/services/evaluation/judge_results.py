@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
 from gpu_mcp_server.hostd.protocol import JobRecord
+from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import DEGENERATE, Problem
 from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
@@ -162,8 +163,8 @@ class Verdicts:
         whole = json.dumps(verdict, indent=1).encode()
         evidence: dict[str, Any] = verdict.get("evidence", {})
         reason = verdict.get("reason") or ""
-        shapes, source, fallback = with_replay_doubt(problem, shape_verdicts(verdict)), "", ""
-        name = ""
+        shapes, source, name, fallback = with_replay_doubt(problem, shape_verdicts(verdict)), "", "", ""
+        failed = verdict["verdict"] != "correct"
         if attempt.source_artifact_id and problem.program is None:
             given = await source_of_attempt(self._artifacts, attempt)
             source, name = given.text, source_name(given.name, given.language)
@@ -171,11 +172,10 @@ class Verdicts:
             shapes = [_with_own_places(shape, source, name) for shape in shapes]
             notes = [note for shape in shapes for note in shape.notes]
             fallback = fallback_of(source, bool(row.context.get("unbuilt")), notes)
-        if verdict["verdict"] != "correct" and source:
+        if failed and source:
             why = signature_mismatch(problem, source, attempt.entry or "launch", row.context["language"])
             # Parameters of another number are the cause of whatever else was seen; other differences may be none.
             reason = "; ".join(filter(None, [why, reason] if OTHER_NUMBER in why else [reason, why]))
-        printed = await self._printed(done, row) if verdict["verdict"] != "correct" else ""
         return Evaluation(
             status="judged",
             verdict=verdict["verdict"],
@@ -184,7 +184,7 @@ class Verdicts:
             tier=verdict.get("tier"),
             weaker=verdict.get("weaker"),
             said=verdict.get("said") or [],
-            printed=with_own_places(printed, source, name),
+            printed=with_own_places(await self._printed(done, row) if failed else "", source, name),
             attempt_id=attempt.attempt_id,
             job_id=row.job_id,
             problem_id=problem.problem_id,
@@ -200,6 +200,7 @@ class Verdicts:
             fallback=fallback,
             trials=verdict.get("trials_summary") or "",
             resources=row.context.get("resources") or [],
+            diagnostics=_warnings(row) if failed else [],
             advice=row.context.get("advice") or [],
             level=done.record.level,
             weaker_because=done.record.weaker_because or None,
@@ -303,6 +304,12 @@ def without_baseline(evaluation: Evaluation) -> Evaluation:
     timed = {"shapes": shapes, "speedup": None, "time_us": whole}
     said = NO_BASELINE if evaluation.verdict == "correct" and evaluation.tier == "performance" else None
     return evaluation.model_copy(update={**timed, "baseline": said})
+
+
+def _warnings(row: JobRow) -> list[Diagnostic]:
+    """Return what the compiler said of a source that it took."""
+    kept: list[Any] = row.context.get("warnings") or []
+    return [Diagnostic.model_validate(each) for each in kept]
 
 
 def _extensions(row: JobRow) -> dict[str, str]:

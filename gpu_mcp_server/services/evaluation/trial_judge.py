@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_mcp_server.hostd.protocol import JobSpec
+from gpu_mcp_server.models.build import kept_diagnostics
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis, shape_of
@@ -158,6 +159,7 @@ def _context(trial: JudgeRequest, ready: BuildState, advice: Sequence[str]) -> M
         "confirm": trial.timing.confirm,
         "resources": [r.model_dump() for r in built.resources] if built else [],
         "advice": list(advice),
+        "warnings": kept_diagnostics(built.diagnostics) if built else [],
         "compile_s": time.monotonic() - trial.began,
         "compiler": built.compiler if built else None,
         "binding": ready.binding,

@@ -161,6 +161,25 @@ def test_a_thread_ends_where_python_begins():
     assert lines == ["Thread 2 (LWP 9):", "  f (x=1) at c.c:1"]
 
 
+def test_a_stack_begins_at_what_threw_and_not_at_what_ends_the_process():
+    thrown = "\n".join(
+        [
+            "Thread 1 (LWP 7):",
+            "#0  __pthread_kill_implementation (threadid=1) at ./nptl/pthread_kill.c:44",
+            "#1  __GI_raise (sig=sig@entry=6) at ../sysdeps/posix/raise.c:26",
+            "#2  __GI_abort () at ./stdlib/abort.c:79",
+            "#3  0x7f in ?? () from /lib/x86_64-linux-gnu/libstdc++.so.6",
+            "#4  0x7f in std::terminate() () from /lib/x86_64-linux-gnu/libstdc++.so.6",
+            "#5  0x7f in __cxa_throw () from /lib/x86_64-linux-gnu/libstdc++.so.6",
+            "#6  0x7f in std::__throw_bad_alloc() () from /lib/x86_64-linux-gnu/libstdc++.so.6",
+            "#7  0x7f in fill (n=7) at candidate.cpp:4",
+        ]
+    )
+
+    assert frames_in(thrown)[2:] == ["  fill (n=7) at candidate.cpp:4"]
+    assert "bad_alloc" in frames_in(thrown)[1]
+
+
 def test_threads_that_only_wait_are_counted_where_another_did_something():
     waiting = "Thread 2 (LWP 10):\n#0  0x7f in __futex_abstimed_wait_common64 (op=137) at ./nptl/futex.c:57\n"
     crashed = "Thread 1 (LWP 7):\n#0  launch (rows=64) at kernel.c:3\n#1  0x7f in ?? () from /lib/libffi.so.8\n"
@@ -187,3 +206,18 @@ async def test_a_verdict_on_a_crash_comes_with_its_stack(own_lab: Lab):
     assert found.verdict == "incorrect" and "SIGSEGV" in found.reason
     assert any("kernel.c:2" in line or "candidate.c:2" in line for line in found.stack), (found.stack, found.evidence)
     assert "where it stood" in found.summary() and "not believed" in found.summary()
+
+
+UNDECLARED = "int launch(const float *x, float *y, long n) {\n    for (long i = 0; i < n; i++) y[i] = tanhf(x[i]);\n"
+
+
+@pytest.mark.timeout(300)
+async def test_a_compiler_s_warnings_stand_beside_a_verdict_that_is_not_correct(own_lab: Lab):
+    tensors = {side: [TensorSpec(**PROBLEM[side][0])] for side in ("inputs", "outputs")}
+    whole: dict[str, Any] = {**PROBLEM, **tensors}
+    problem = await own_lab.evaluation.registry.register(**whole)
+    source = CandidateSource(UNDECLARED + "    return 0;\n}\n", "c", "kernel.c")
+    found = await own_lab.evaluation.evaluator.evaluate(problem.problem_id, source)
+
+    assert found.verdict == "incorrect"
+    assert "kernel.c:2: warning: implicit declaration of function 'tanhf'" in found.summary()
