@@ -309,8 +309,8 @@ class Rounds:
                 % (where, bad, calls_text(buffers.sets))
             )
         if untouched and isinstance(returned, str):
-            text = "%sno output was written; the launcher returned %s, which the judge ignores: write into the outputs"
-            return incorrect(text % (where, returned[:40]))
+            text = "%sno output was written; the launcher %s: write into the outputs, as y.copy_(...) does"
+            return incorrect(text % (where, returned[:100]))
         onto = written_onto(buffers, play, self.well.word()) if untouched else ""
         if onto:
             text = "%sno output changed, though outputs that hold %s do: %s"

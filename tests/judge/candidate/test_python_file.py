@@ -238,7 +238,7 @@ def test_a_launcher_that_returns_its_answer_is_told_to_write_it(court, writes, v
         ("def custom_kernel(data):\n    return [torch.softmax(data, -1)]", "correct", ""),
         ("def solve(x, y):\n    y.copy_(torch.softmax(x, -1))", "correct", ""),
         ("def run(x):\n    return torch.softmax(x, -1)[:1]", "incorrect", "returned a Tensor (1, "),
-        ("def run(x):\n    return None", "incorrect", "returned a NoneType ()"),
+        ("def run(x):\n    return None", "incorrect", "returned a NoneType; wanted is a tensor ("),
         ("def run(x):\n    return x, x", "incorrect", "returned 2 results: 1 tensors are wanted"),
     ],
 )
@@ -246,6 +246,14 @@ def test_a_suites_function_is_called_by_what_it_takes(court, source, verdict, wo
     found = court(f"import torch\n{source}\n", "launcher", tier="smoke")
 
     assert found["verdict"] == verdict and words in found["reason"], found["reason"]
+
+
+def test_a_launcher_that_assigns_to_an_output_is_told_what_that_does(court):
+    source = "import torch\ndef launch(x, y, rows, cols):\n    y = torch.softmax(x, -1)\n"
+    found = court(source, "launcher", tier="smoke")
+
+    assert found["verdict"] == "incorrect"
+    assert "no output was written; the launcher assigns to y, which then names another tensor" in found["reason"]
 
 
 def test_a_triton_kernel_that_misses_the_tail_is_incorrect(court):
