@@ -30,6 +30,9 @@ COARSE = 0.01
 KEPT = ("made", "weights", "integers")
 """How inputs are drawn that a wish for another distribution leaves alone."""
 ANOTHER = "the answer to another seed"
+RETURNS_NAN = (
+    "the reference returns NaN in %s: let it put numbers there, or draw inputs that give none (uniform, offset)"
+)
 SAME = "the inputs are the same for every seed: an answer that was kept from the first call would pass"
 
 
@@ -266,11 +269,14 @@ class Registration:
             expected, again = answers[0][number], answers[1][number]
             values = numbers(expected, item.dtype)
             if item.dtype in FLOATS and np.isnan(values).any():
-                return "the reference returns NaN in %s" % item.name
+                return RETURNS_NAN % item.name
             if expected.tobytes() != again.tobytes():
                 if compare(expected, again, item.dtype, rtol, atol).wrong:
                     text = "the reference answers the same inputs differently in %s, beyond the tolerance"
-                    more = ": it may draw random numbers, as dropout does until a model's __init__ calls self.eval()"
+                    more = (
+                        ": it may draw random numbers, as dropout does until a model's __init__ calls self.eval(), or "
+                        "return what it keeps from call to call, such as running averages"
+                    )
                     return text % item.name + more
                 self.notes["the reference is not bit for bit the same from run to run in %s" % item.name] = None
             for name, answer in trivial_answers(item, expected, self._given(buffers, item)):
@@ -289,7 +295,7 @@ class Registration:
         """Return why the problem's own check is none: it refuses the reference, or takes an answer without work."""
         for item, each, again in zip(outputs, *answers):
             if item.dtype in FLOATS and np.isnan(numbers(each, item.dtype)).any():
-                return "the reference returns NaN in %s" % item.name
+                return RETURNS_NAN % item.name
             if each.tobytes() != again.tobytes():
                 self.notes["the reference is not bit for bit the same from run to run in %s" % item.name] = None
         why = self._refusal(buffers, answers[0])

@@ -23,7 +23,8 @@ class BadResult(Exception):
 def check_shape(item: Tensor, shape: Sequence[int]) -> None:
     """Refuse another shape than the declared one."""
     if tuple(shape) != item.shape:
-        raise BadResult("output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape)))
+        text = "output %s has shape %s, declared as %s; shapes that follow the inputs' values are not judged: pad it"
+        raise BadResult(text % (item.name, list(shape), list(item.shape)))
 
 
 class NumpyArrays:
