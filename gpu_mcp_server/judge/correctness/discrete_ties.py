@@ -70,6 +70,17 @@ def discrete(item: Tensor) -> bool:
     return item.dtype not in FLOATS
 
 
+def may_tie(outputs: Sequence[Tensor], output: int, wrong: Array) -> str:
+    """Return what to do if equals explain a wrong output: it is discrete, and all floats of [calls, outputs] right."""
+    floats = [number for number, item in enumerate(outputs) if not discrete(item)]
+    if output in floats or not floats or wrong[:, floats].any():
+        return ""
+    return (
+        "; %s: where values are equal, let the reference choose by a rule that it states (a stable sort), or return "
+        "values alone" % ", ".join(outputs[number].name + " is right" for number in floats)
+    )
+
+
 def moved_by(inputs: Sequence[Tensor]) -> float:
     """Return how far, relatively, an input of a computed answer may be moved for rounding of float32 in n terms."""
     longest = max((max(item.shape, default=1) for item in inputs), default=1)

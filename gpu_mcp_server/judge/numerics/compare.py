@@ -172,13 +172,13 @@ def describe(
     want = numbers(expected[flat : flat + 1], tensor.dtype)[0]
     have = numbers(got[flat : flat + 1], tensor.dtype)[0]
     # A random byte equals its poison once in 256 times, too often to call it unwritten.
-    known = poison is not None and got.itemsize > 1
+    known = poison is not None and (got.itemsize > 1 or (tensor.dtype == "bool" and poison > 1))
     blank = got.view("u%d" % got.itemsize) == poison if known else np.zeros(got.shape, dtype=bool)
     is_what, expects = apart(have, want)
     where = whereabouts([difference.mask, *others], tensor)
-    text = "output %s[%s] %s, expected %s; %d of %d elements are wrong%s" % (
+    text = "output %s%s %s, expected %s; %d of %d elements are wrong%s" % (
         tensor.name,
-        index_of(flat, tensor),
+        "[%s]" % index_of(flat, tensor) if tensor.shape else "",
         "was not written" if blank[flat] else "is " + is_what,
         expects,
         difference.wrong,

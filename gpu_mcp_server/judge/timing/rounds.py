@@ -8,7 +8,7 @@ import numpy as np
 
 from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
-from ..correctness.discrete_ties import Ties
+from ..correctness.discrete_ties import Ties, may_tie
 from ..correctness.own_check import OwnCheck
 from ..correctness.replay_detector import History
 from ..correctness.sampled_errors import judged_by_samples
@@ -343,6 +343,7 @@ class Rounds:
         if any(not other.any() for other in others):
             others, which = [], which + "; one more, with other inputs, was right"
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
+        words += may_tie(buffers.outputs, output, check.wrong)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
         if others and twice and not self.calls_checked and is_right_onto_zeros(buffers, play):
             which += "; right in a round whose outputs held zeros: " + ONTO_JUNK % "add to"

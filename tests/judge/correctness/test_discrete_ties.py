@@ -334,3 +334,17 @@ def test_a_wrong_index_that_is_another_calls_by_chance_is_no_cheat(court):
 
     assert verdict["verdict"] == "incorrect", verdict["reason"]
     assert "elements are wrong" in verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    ("output", "wrong", "told"), [(1, [[0, 1]], True), (1, [[0, 1], [1, 0]], False), (0, [[1, 1]], False)]
+)
+def test_a_wrong_index_beside_right_values_is_told_of_ties(output, wrong, told):
+    outputs = [
+        Tensor("values", "float32", (4, 2), ("rows", "2"), "normal"),
+        Tensor("at", "int64", (4, 2), ("rows", "2"), ""),
+    ]
+
+    assert (
+        "; values is right: where values are equal" in discrete_ties.may_tie(outputs, output, np.array(wrong))
+    ) == told

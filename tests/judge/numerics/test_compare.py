@@ -381,3 +381,13 @@ for name in small_floats.FLOAT8:
 @pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 def test_eight_bits_are_torchs():
     subprocess.run([torch_python(), "-c", TORCH_ROUNDS, packages()], check=True)
+
+
+def test_an_unwritten_bool_is_told_and_a_scalar_has_no_index():
+    flags, scalar = tensors.Tensor("f", "bool", (3,), ("n",), "normal"), tensors.Tensor("s", "int64", (), (), "normal")
+    want, have = np.array([1, 0, 1], np.uint8), np.array([1, 231, 1], np.uint8)
+    words = compare.describe(want, have, compare.compare(want, have, "bool", 0, 0), flags, 231)
+    one, other = np.array([7]), np.array([9])
+
+    assert words.startswith("output f[1] was not written, expected 0")
+    assert compare.describe(one, other, compare.compare(one, other, "int64", 0, 0), scalar).startswith("output s is 9")
