@@ -84,3 +84,12 @@ def test_an_honest_one_is_tried_with_two_distributions_there_or_more_where_nothi
     there = [trial["distribution"] for trial in verdict["trials"] if trial["dims"] == {"n": 1 << 19}]
     assert there[0] == "declared"
     assert len({*there} - {"declared", "uniform", "zeros"}) >= 2
+
+
+def test_who_crashes_with_values_that_were_not_declared_is_told_how_to_exclude_them(court):
+    body = SIGNATURE + "x[i] < 2 ? x[i] * 2 : *(volatile float *)8;"
+    reference = "x * np.float32(2)"
+    verdict = judged(court, reference, body, inputs=UNIFORM)
+
+    assert verdict["verdict"] == "incorrect"
+    assert 'register the problem with trials: distributions = "declared"' in verdict["reason"]

@@ -339,7 +339,8 @@ class Queue:
             if taken:
                 return taken
         keeper = next((r for r in order if r is not request and set(r.claim) & set(request.names)), None)
-        return "GPUs are held back for %s, which is ahead" % _who(keeper) if keeper else ""
+        what = "%s is" % request.names[0] if len(request.names) == 1 else "GPUs are"
+        return "%s held back for %s, which is ahead" % (what, _who(keeper)) if keeper else ""
 
     def leases_to_reclaim(self, now: float) -> List[int]:
         """Return the idle holders that are in the way of somebody who waits; each is named once."""

@@ -20,6 +20,7 @@ TRIALS_S, OWN_S = 20.0, 60.0
 One hidden shape and one other distribution are tried whatever that takes: a candidate could be slow on purpose."""
 EMPTY, OUTSIDE = "returned without computing", "wrote outside its outputs"
 """What an ordinary bug does, too: the former at a shape that the author did not think of, the latter at any."""
+VALUES = '; if kernels need not take such values, register the problem with trials: distributions = "declared"'
 HINT = '; if kernels need not take such sizes, register the problem with trials: constraints = ["%s %s"]'
 
 
@@ -147,7 +148,7 @@ class TrialRoom:
         if drawn:
             text = "right with inputs as declared, wrong with the distribution %s" % drawn
         at = " at " + self.place(table) if table.hidden or table.dims != self.smallest else ""
-        hint = ""
+        hint = VALUES if drawn and not self.robustness.required else ""
         if table.hidden and not drawn:
             # Of a larger shape, the size that grew; else the last one, along which memory is contiguous.
             name = max(table.dims, key=table.dims.__getitem__) if table.larger else list(table.dims)[-1]

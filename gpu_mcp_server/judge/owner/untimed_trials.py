@@ -14,7 +14,7 @@ from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.compare import LARGE, numbers
-from ..numerics.tensors import FLOATS, symbols
+from ..numerics.tensors import FLOATS, MADE, symbols
 from ..timing.judging_setup import JudgingSetup
 from ..verdicts import Judged, incorrect
 from .larger_shapes import LargerShapes
@@ -200,7 +200,10 @@ class Trials(TrialRoom):
             return 0
         free = may_vary(table.declared)
         if not any(free):
-            self.left_out["other distributions (the inputs are integers, or made by the problem's own code)"] = None
+            small = any(i.dtype in ("int32", "int64") and i.distribution not in ("full", *MADE) for i in table.declared)
+            why = "the inputs are integers, or made by the problem's own code"
+            why = "int32 and int64 are 0 to 99 unless declared full" if small else why
+            self.left_out["other distributions (%s)" % why] = None
             return 0
         own = {item.distribution for item, may in zip(table.declared, free) if may}
         self.drawn.update(dict.fromkeys(sorted(own)))
