@@ -70,15 +70,24 @@ def discrete(item: Tensor) -> bool:
     return item.dtype not in FLOATS
 
 
-def may_tie(outputs: Sequence[Tensor], output: int, wrong: Array) -> str:
-    """Return what to do if equals explain a wrong output: it is discrete, and all floats of [calls, outputs] right."""
+def may_tie(outputs: Sequence[Tensor], output: int, wrong: Array, expected: Array, got: Array) -> str:
+    """Return what to do if equals explain a wrong discrete output; empty where nothing speaks for that.
+
+    Args:
+        outputs: Of the problem.
+        output: Which it is.
+        wrong: By call and output, how many elements are.
+        expected: Of one call, as is `got`.
+        got: The answer.
+    """
     floats = [number for number, item in enumerate(outputs) if not discrete(item)]
-    if output in floats or not floats or wrong[:, floats].any():
-        return ""
-    return (
-        "; %s: where values are equal, let the reference choose by a rule that it states (a stable sort), or return "
-        "values alone" % ", ".join(outputs[number].name + " is right" for number in floats)
-    )
+    said = ""
+    if output not in floats and floats and not wrong[:, floats].any():
+        said = ", ".join(outputs[number].name + " is right" for number in floats)
+    elif output not in floats and expected.size > 1 and (np.sort(expected) == np.sort(got)).all():
+        said = "it has the same numbers in another order"
+    rule = "; %s: where values are equal, let the reference choose by a rule that it states (a stable sort), or return "
+    return rule % said + "values alone" if said else ""
 
 
 def moved_by(inputs: Sequence[Tensor]) -> float:

@@ -343,7 +343,7 @@ class Rounds:
         if any(not other.any() for other in others):
             others, which = [], which + "; one more, with other inputs, was right"
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
-        words += may_tie(buffers.outputs, output, check.wrong)
+        words += may_tie(buffers.outputs, output, check.wrong, expected, got)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
         if others and twice and not self.calls_checked and is_right_onto_zeros(buffers, play):
             which += "; right in a round whose outputs held zeros: " + ONTO_JUNK % "add to"
