@@ -83,6 +83,9 @@ class LauncherCall:
                 shape = " %s" % (tuple(mine.shape),) if hasattr(mine, "shape") else ""
                 text = "returned a %s%s; wanted is a tensor %s"
                 raise ValueError(text % (type(mine).__name__, shape, tuple(theirs.shape)))
-            # The owner reads its own buffers alone, and copy_ also converts another dtype.
+            # The owner reads its own buffers alone, and copy_ also converts another dtype, of numbers to whole ones by
+            # rounding: x / 7 would be x // 7.
+            if not torch.can_cast(mine.dtype, theirs.dtype):
+                raise ValueError("returned a tensor of %s; wanted is %s" % (mine.dtype, theirs.dtype))
             theirs.copy_(mine)
         return ""

@@ -14,14 +14,18 @@ class Cell:
 
     shape = (2,)
 
-    def __init__(self, value: int = 0) -> None:
-        self.value = value
+    def __init__(self, value: int = 0, dtype: str = "q") -> None:
+        self.value, self.dtype = value, dtype
 
     def copy_(self, other: "Cell") -> None:
         self.value = other.value
 
 
-TORCH = SimpleNamespace(Tensor=Cell)
+def can_cast(one: Any, other: Any) -> bool:
+    return np.can_cast(one, other, "same_kind")
+
+
+TORCH = SimpleNamespace(Tensor=Cell, can_cast=can_cast)
 
 
 def sized(x: Cell, y: Cell, out: Cell, n: int) -> None:
@@ -38,6 +42,10 @@ def returning(x: Cell, y: Cell) -> Cell:
 
 def two(x: Any, y: Any) -> Any:
     return x, y
+
+
+def fraction(x: Cell, y: Cell) -> Cell:
+    return Cell(x.value, "d")
 
 
 def number(x: Any, y: Any) -> Any:
@@ -63,6 +71,8 @@ def test_answers_of_another_form_are_refused_and_a_file_without_a_launcher_has_n
         LauncherCall(SimpleNamespace(run=two), "launch", 2, 1).launch(TORCH, (Cell(), Cell()), [Cell()], [])
     with pytest.raises(ValueError, match="returned a int"):
         LauncherCall(SimpleNamespace(run=number), "launch", 2, 1).launch(TORCH, (1, 2), [Cell()], [])
+    with pytest.raises(ValueError, match="returned a tensor of d; wanted is q"):
+        LauncherCall(SimpleNamespace(run=fraction), "launch", 2, 1).launch(TORCH, (Cell(), Cell()), [Cell()], [])
     assert LauncherCall(SimpleNamespace(run=returning), "other", 2, 1).function is None
 
 
@@ -70,7 +80,7 @@ class Held:
     """A tensor over an array."""
 
     def __init__(self, array: Any) -> None:
-        self.array, self.shape = array, array.shape
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
 
     def numpy(self) -> Any:
         return self.array
@@ -95,7 +105,7 @@ Compiled.__module__ = "numba.core.registry"
 
 @pytest.mark.parametrize("function", [lambda x, y, out, n: np.add(x, y * n, out=out), lambda x, y: x + 3 * y])
 def test_a_function_that_numba_compiled_is_given_arrays(function: Any):
-    out, torch = Held(np.zeros(2)), SimpleNamespace(Tensor=Held, from_numpy=Held)
+    out, torch = Held(np.zeros(2)), SimpleNamespace(Tensor=Held, from_numpy=Held, can_cast=can_cast)
     call = LauncherCall(SimpleNamespace(launch=Compiled(function)), "launch", 2, 1)
     call.launch(torch, (Held(np.ones(2)), Held(np.arange(2.0))), [out], [3])
     assert out.array.tolist() == [1.0, 4.0]
