@@ -113,9 +113,11 @@ class Trials(TrialRoom):
         """Return the verdict at each declared shape that the tier wants, one checked call each, none timed."""
         if self.tier == "smoke":
             return [self.passed]
-        others: List[Dims] = [dims for dims in self.task["shapes"] if dims != self.smallest]
-        found: List[Dict[str, Any]] = []
-        for dims in [self.smallest, *others]:
+        shapes: List[Dims] = [dims for dims in self.task["shapes"] if dims != self.smallest]
+        found = [self.passed]
+        if self.task["device"] == "cpu":  # the smallest one once more, for its calls in a row
+            shapes, found = [self.smallest, *shapes], []
+        for dims in shapes:
             table = self.sit(dims, hidden=False)
             try:
                 took_s = self._once(table)

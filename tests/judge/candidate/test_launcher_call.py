@@ -25,7 +25,7 @@ def can_cast(one: Any, other: Any) -> bool:
     return np.can_cast(one, other, "same_kind")
 
 
-TORCH = SimpleNamespace(Tensor=Cell, can_cast=can_cast)
+TORCH = SimpleNamespace(Tensor=Cell, can_cast=can_cast, int64="q")
 
 
 def sized(x: Cell, y: Cell, out: Cell, n: int) -> None:
@@ -46,6 +46,10 @@ def two(x: Any, y: Any) -> Any:
 
 def fraction(x: Cell, y: Cell) -> Cell:
     return Cell(x.value, "d")
+
+
+def mask(x: Cell, y: Cell) -> Cell:
+    return Cell(1, "B")
 
 
 def number(x: Any, y: Any) -> Any:
@@ -73,6 +77,9 @@ def test_answers_of_another_form_are_refused_and_a_file_without_a_launcher_has_n
         LauncherCall(SimpleNamespace(run=number), "launch", 2, 1).launch(TORCH, (1, 2), [Cell()], [])
     with pytest.raises(ValueError, match="returned a tensor of d; wanted is q"):
         LauncherCall(SimpleNamespace(run=fraction), "launch", 2, 1).launch(TORCH, (Cell(), Cell()), [Cell()], [])
+    out = Cell(0, "?")
+    assert LauncherCall(SimpleNamespace(run=mask), "launch", 2, 1).launch(TORCH, (Cell(), Cell()), [out], []) == ""
+    assert out.value == 1, "whole numbers say true and false"
     assert LauncherCall(SimpleNamespace(run=returning), "other", 2, 1).function is None
 
 
@@ -105,7 +112,7 @@ Compiled.__module__ = "numba.core.registry"
 
 @pytest.mark.parametrize("function", [lambda x, y, out, n: np.add(x, y * n, out=out), lambda x, y: x + 3 * y])
 def test_a_function_that_numba_compiled_is_given_arrays(function: Any):
-    out, torch = Held(np.zeros(2)), SimpleNamespace(Tensor=Held, from_numpy=Held, can_cast=can_cast)
+    out, torch = Held(np.zeros(2)), SimpleNamespace(Tensor=Held, from_numpy=Held, can_cast=can_cast, int64="q")
     call = LauncherCall(SimpleNamespace(launch=Compiled(function)), "launch", 2, 1)
     call.launch(torch, (Held(np.ones(2)), Held(np.arange(2.0))), [out], [3])
     assert out.array.tolist() == [1.0, 4.0]

@@ -350,3 +350,8 @@ def test_a_wrong_index_that_equals_may_explain_is_told_so(output, wrong, got, to
     said = discrete_ties.may_tie(outputs, output, np.array(wrong), np.array([0, 2, 3]), np.array(got))
 
     assert said.startswith(told) and bool(said) == bool(told)
+
+
+def test_a_mask_in_another_order_is_told_of_no_ties():
+    outputs = [Tensor("mask", "bool", (3,), ("n",), "")]
+    assert not discrete_ties.may_tie(outputs, 0, np.array([[2]]), np.array([0, 0, 1]), np.array([1, 0, 0]))
