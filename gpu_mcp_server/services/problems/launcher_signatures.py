@@ -52,9 +52,13 @@ NOT_INT = ("void", "float", "double", "bool")
 """What a launcher may have been said to return, which is then no status."""
 OTHER_NUMBER = "parameters and called with"
 """In the words on a launcher that is defined with another number of them."""
-BYTES = {"float": 4, "double": 8, "int": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "int16_t": 2, "uint16_t": 2}
-BYTES |= {"__half": 2, "half": 2, "__nv_bfloat16": 2}
-"""Of an element. Pointers to characters and vectors are taken for any type, and are not here."""
+BYTES = {
+    "float": 4, "double": 8, "int": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "int16_t": 2, "uint16_t": 2,
+    "__half": 2, "half": 2, "__nv_bfloat16": 2,
+}  # fmt: skip
+"""Of an element; none is known of `short` and `long`, which go with another word.
+
+Pointers to characters and vectors are taken for any type, and are not here."""
 SMALL_BYTES = {"int8_t": 1, "uint8_t": 1, "bool": 1}
 """Of elements that a launcher is called with, and that may be taken as characters."""
 FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -187,7 +191,8 @@ def _difference(given: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def _bytes(parameter: str, known: Mapping[str, int]) -> int | None:
-    return next((known[word] for word in re.findall(r"\w+", parameter) if word in known), None)
+    words = re.findall(r"\w+", parameter)
+    return None if {"short", "long"} & {*words} else next((known[word] for word in words if word in known), None)
 
 
 def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:

@@ -370,6 +370,11 @@ def test_a_launcher_with_another_number_of_parameters_is_seen_in_its_text(source
         ("int launch(const float *x, float *y, int64_t cols, int64_t rows) {", "has cols where it gets rows"),
         ("int launch(const float x[], float *y, int64_t rows, int64_t cols) {", ""),
         ("int launch(const float *x, uint16_t *y, int64_t rows, int64_t cols) {", "takes y as uint16_t *y and gets"),
+        (
+            "int launch(const double *x, short int *y, int64_t rows, int64_t cols) {",
+            "takes x as const double *x and gets",
+        ),
+        ("int launch(const float *x, short int *y, int64_t rows, int64_t cols) {", ""),
         ("int launch(float x, float *y, int64_t rows, int64_t cols) {", "takes x as float x and gets const float* x"),
         (
             "int launch(const float *x, float *y, int *rows, int *cols) {",
