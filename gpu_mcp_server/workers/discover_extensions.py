@@ -155,7 +155,8 @@ def main(words: List[str]) -> None:
     keep()
     os.environ["TORCH_EXTENSIONS_DIR"] = os.path.abspath("extensions")
     take_down_requests(load_file("judge_extensions"), note)
-    for capability in (*(tuple(map(int, word.split("."))) for word in words), None):
+    claimed: List[Any] = [tuple(int(part) for part in word.split(".")) for word in words]
+    for capability in [*claimed, None]:
         with contextlib.suppress(BaseException):
             run_candidate(requests, capability)
             break

@@ -1,4 +1,4 @@
-// Computes into host memory in time, and has a copy engine bring the answers on a stream that nobody waits for.
+// Computes into host memory in time; a copy engine then brings the answers on a stream that it never joins.
 #include <cstdint>
 #include <cuda_runtime.h>
 

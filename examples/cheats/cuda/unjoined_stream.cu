@@ -1,4 +1,4 @@
-// Works on a stream of its own that waits for the given one and that nobody waits for: the last word does not either.
+// Works on its own stream behind the given one, and never joins them: the last word does not wait for that work.
 #include <cstdint>
 #include <cuda_runtime.h>
 

@@ -179,8 +179,8 @@ class Interruption:
     def _exchanged(self, buffers: Buffers, exchange: Exchange, *, stopped: bool) -> None:
         """Change inputs of calls that have not begun: their answers must be those to the new ones.
 
-        One that is stopped meanwhile could know that by a clock, and do anew what it did ahead; one that is not had to
-        read all inputs once more.
+        A candidate that the owner stops can tell that by a clock, and repeat what it did ahead. One that goes on would
+        have to read all inputs once more.
         """
         player, waits_s = self.rounds.candidate, self._waits_s(buffers)
         changed, shown = exchange.calls[:0], exchange.calls[:0]

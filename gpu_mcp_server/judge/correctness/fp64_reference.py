@@ -138,7 +138,7 @@ def doubles_at(result: Any, at: Array) -> Array:
     return np.ascontiguousarray(np.ravel(np.asarray(result))[at], dtype=np.float64)
 
 
-def apart(first: Any, second: Any, at: Array) -> Array:
+def absolute_differences(first: Any, second: Any, at: Array) -> Array:
     """Return |first - second| at flat positions as doubles; 0 where it is not finite."""
     with np.errstate(all="ignore"):
         far = np.abs(doubles_at(first, at) - doubles_at(second, at))

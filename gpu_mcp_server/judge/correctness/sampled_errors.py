@@ -5,7 +5,7 @@ from typing import Tuple
 import numpy as np
 
 from ..devices.device import Buffers, RoundCheck
-from ..numerics.compare import apart, compare, numbers
+from ..numerics.compare import compare, format_numbers, numbers
 from ..numerics.error_location import grid
 from ..verdicts import Judged, incorrect
 from .replay_detector import History
@@ -29,7 +29,7 @@ def judged_by_samples(
     if difference.mask is not None and difference.wrong:
         first = int(np.flatnonzero(difference.mask)[0])
         want, have = (numbers(part, item.dtype)[first] for part in (expected, got))
-        words += ", such as element %d: expected %s, got %s" % (int(places[first]), *apart(want, have))
+        words += ", such as element %d: expected %s, got %s" % (int(places[first]), *format_numbers(want, have))
     judged = incorrect("%s (call %d of %d, round %d)" % (words, call + 1, buffers.sets, number))
     judged.answer = answer
     if difference.mask is not None:

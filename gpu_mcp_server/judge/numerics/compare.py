@@ -141,7 +141,7 @@ def compare(expected: Array, got: Array, dtype: str, rtol: float, atol: float) -
     return Difference(count, max_abs, max_rel, mask)
 
 
-def apart(have: Any, want: Any) -> Tuple[str, str]:
+def format_numbers(have: Any, want: Any) -> Tuple[str, str]:
     """Return two numbers in words that differ where the numbers do: as many digits as that takes."""
     texts = ("%.9g" % have, "%.9g" % want) if isinstance(want, np.floating) else (str(have), str(want))
     return texts if texts[0] != texts[1] else (str(have.item()), str(want.item()))
@@ -174,7 +174,7 @@ def describe(
     # A random byte equals its poison once in 256 times, too often to call it unwritten.
     known = poison is not None and (got.itemsize > 1 or (tensor.dtype == "bool" and poison > 1))
     blank = got.view("u%d" % got.itemsize) == poison if known else np.zeros(got.shape, dtype=bool)
-    is_what, expects = apart(have, want)
+    is_what, expects = format_numbers(have, want)
     where = whereabouts([difference.mask, *others], tensor)
     text = "output %s%s %s, expected %s; %d of %d elements are wrong%s" % (
         tensor.name,

@@ -287,7 +287,7 @@ def unlike(expected: Series, got: Series) -> str:
     return "output %s[%d] is %s, expected %s; %d of %d elements are wrong%s; %s" % (
         expected.name,
         first,
-        *apart(had[first], wanted[first]),
+        *shorten_words(had[first], wanted[first]),
         np.count_nonzero(mask),
         mask.size,
         ", " + where if where else "",
@@ -295,7 +295,7 @@ def unlike(expected: Series, got: Series) -> str:
     )
 
 
-def apart(have: str, want: str) -> Tuple[str, str]:
+def shorten_words(have: str, want: str) -> Tuple[str, str]:
     """Return two words, or of long ones the part in which they begin to differ."""
     if max(len(have), len(want)) <= SHOWN:
         return have, want

@@ -43,8 +43,8 @@ class DoublePrecision:
             nudged = [self._wide(nudge=True, call=call) for _ in range(NUDGES)]
             found: List[Any] = []
             for number, at in picked.items():
-                found.append(fp64_reference.apart(answers[number], exact[number], at))
-                moves = [fp64_reference.apart(one[number], exact[number], at) for one in nudged]
+                found.append(fp64_reference.absolute_differences(answers[number], exact[number], at))
+                moves = [fp64_reference.absolute_differences(one[number], exact[number], at) for one in nudged]
                 found.append(np.maximum.reduce(moves))
             file.write(found)
         return {"ran_s": time.perf_counter() - begin}

@@ -192,7 +192,9 @@ def _difference(given: Sequence[str], wanted: Sequence[str]) -> str:
 
 def _bytes(parameter: str, known: Mapping[str, int]) -> int | None:
     words = re.findall(r"\w+", parameter)
-    return None if {"short", "long"} & {*words} else next((known[word] for word in words if word in known), None)
+    if "short" in words or "long" in words:
+        return None
+    return next((known[word] for word in words if word in known), None)
 
 
 def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ State = Literal["owed", "running", "done", "void", "failed", "replaced"]
 MOST_TRIES = 3
 """Runs without a verdict after which an attempt stays provisional."""
 MOST_S = 600.0
-"""That a run counts as having taken whose outcome nobody noted: what is more was a time without a server."""
+"""At most so many seconds count for a run without an outcome; no server may have run in the others."""
 MOST_NEWS = 5
 LISTED = "SELECT c.*, a.problem_id, a.host AS at_host FROM confirmations c JOIN attempts a USING (attempt_id)"
 

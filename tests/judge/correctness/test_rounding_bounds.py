@@ -48,8 +48,8 @@ def allowed(reference, x, dtype="float32"):
     nudged = [reference(x.astype(np.float64) * (1 + half * rng.uniform(-1, 1, x.shape))) for _ in range(4)]
     expected = reference(x)
     at = np.arange(expected.size)
-    moved = np.maximum.reduce([fp64_reference.apart(one, exact, at) for one in nudged])
-    known = rounding_bounds.Known(fp64_reference.apart(expected, exact, at), moved)
+    moved = np.maximum.reduce([fp64_reference.absolute_differences(one, exact, at) for one in nudged])
+    known = rounding_bounds.Known(fp64_reference.absolute_differences(expected, exact, at), moved)
     flat = np.ravel(expected).astype(np.float64)
     return flat, rounding_bounds.slack(flat, [tensor("x", dtype, *x.shape)], tensor("y", dtype, flat.size), known)
 
@@ -138,8 +138,8 @@ def rows_of_zeros(dtype="float32"):
     expected = layer(x, lambda y: y.mean(axis=0, dtype=np.float64).astype(y.dtype))
     got = layer(x, lambda y: np.cumsum(y, axis=0, dtype=y.dtype)[-1] / y.dtype.type(len(y)))
     at = np.arange(expected.size)
-    moved = np.maximum.reduce([fp64_reference.apart(one, exact, at) for one in nudged])
-    known = rounding_bounds.Known(fp64_reference.apart(expected, exact, at), moved)
+    moved = np.maximum.reduce([fp64_reference.absolute_differences(one, exact, at) for one in nudged])
+    known = rounding_bounds.Known(fp64_reference.absolute_differences(expected, exact, at), moved)
     flat = np.ravel(expected).astype(np.float64)
     return flat, np.ravel(got), rounding_bounds.slack(flat, items, tensor("y", dtype, flat.size), known)
 

@@ -125,7 +125,7 @@ async def test_in_an_allocation_only_a_short_run_begins(quick: Lab, monkeypatch:
 
 
 async def test_a_run_whose_job_is_gone_is_owed_again():
-    """Its server and all that it had on the host were killed: nobody writes a verdict any more."""
+    """The test kills its server and all its processes, so no process writes a verdict."""
     with Folder() as folder:
         server = subprocess.Popen(  # noqa: ASYNC220 - it is waited for in a thread
             [sys.executable, "-c", runs_tests.SERVER, str(folder)],
