@@ -187,6 +187,19 @@ class ModelNew(torch.nn.Module):
         self.graph.replay()
         return self.y
 """
+COMPILED = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tanh = torch.compile(torch.tanh, mode="reduce-overhead")
+        WARMED
+
+    def forward(self, x):
+        return self.tanh(x)
+"""
+WARMED = COMPILED.replace("WARMED", "[self.tanh(torch.randn(1024, 4096, device='cuda')) for _ in range(3)]")
 FRESH = TANH.split("def get_inputs")[0].replace("class Model", "class ModelNew")
 
 
@@ -195,6 +208,8 @@ FRESH = TANH.split("def get_inputs")[0].replace("class Model", "class ModelNew")
     [
         pytest.param(KEPT, 1024, "outputs that the model keeps get other memory in each call: no copy", id="kept"),
         pytest.param(GRAPH, 1024, "within the clock: two calls returned the same memory; return a new", id="graph"),
+        pytest.param(COMPILED.replace("WARMED", ""), 1024, "within the clock: torch.compile's CUDA", id="compiled"),
+        pytest.param(WARMED, 1024, "within the clock: torch.compile's CUDA graphs answer in", id="compiled and warm"),
         pytest.param(
             KEPT, 60_000, "outputs that the model keeps get other memory in each call: no copy", id="1 GB kept"
         ),

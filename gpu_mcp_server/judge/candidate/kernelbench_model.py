@@ -143,18 +143,26 @@ class ModelFile(PythonFile):
             self.pool = None
 
     def first(self) -> Reply:
-        """Call twice on the first set, to see whether results can stay where they are, and how they are laid out."""
-        if self.pool is None or self.why_copied:
-            return self.run(1)
+        """Call at a shape, untimed, and see whether results can stay where they are, and how they are laid out."""
+        # Outside the pool: workspaces and graphs that a model makes once would stay in the arena, which ends.
+        self.pooled = False
+        reply = super().first()
+        if reply or self.pool is None or self.why_copied:
+            return reply
+        if self.has_compiled_graphs():
+            self.why_copied = "torch.compile's CUDA graphs answer in memory of their own"
+            self._say_where()
+            return {}
         try:
             with self.torch.no_grad(), self.pool.use():
                 one = self.results(0)
+                first = self.pool.places(one, self.outputs[0])  # before a second call, which may take it away
                 two = self.results(0)
-                self.why_copied = self.pool.why_not(one, two, self.outputs[0])
+                self.why_copied = self.pool.why_not(first, self.pool.places(two, self.outputs[0]), self.outputs[0])
                 self.reused = self._find_reused(one, two) if self.why_copied else None
             if self.reused is not None:
                 self.why_copied = ""
-            self.strides = self.known[self.at] = [layout_of(result).strides for result in one]
+            self.strides = self.known[self.at] = [place.layout.strides for place in first]
             del one, two
         except BaseException as error:
             return {"error": "call 1 raised %s" % words(error)}

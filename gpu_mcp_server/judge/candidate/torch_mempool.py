@@ -23,6 +23,15 @@ class ResultLayout(NamedTuple):
     """Whether they are all that lies there."""
 
 
+class ResultPlace(NamedTuple):
+    """Where a result lay when its call had returned: a later call may overwrite it, or take it away."""
+
+    layout: ResultLayout
+    dtype: Any
+    offset: int
+    """In the arena, `HERE` if it lay elsewhere."""
+
+
 @lru_cache(maxsize=64)
 def _layout(shape: Tuple[int, ...], strides: Tuple[int, ...]) -> ResultLayout:
     steps = [int(step) if size > 1 else 0 for size, step in zip(shape, strides)]
@@ -64,24 +73,28 @@ class Pool:
         inside = 0 <= at <= self.size - layout_of(result).span * one and at % one == 0
         return at if inside else HERE
 
-    def why_not(self, first: Sequence[Any], second: Sequence[Any], targets: Sequence[Any]) -> str:
+    def places(self, results: Sequence[Any], targets: Sequence[Any]) -> List[ResultPlace]:
+        """Return where the results of a call lie."""
+        return [
+            ResultPlace(layout_of(result), result.dtype, self.offset(result, target))
+            for result, target in zip(results, targets)
+        ]
+
+    @staticmethod
+    def why_not(first: Sequence[ResultPlace], second: Sequence[ResultPlace], targets: Sequence[Any]) -> str:
         """Say why the results of two calls cannot stay where they are; empty if they can."""
-        places: List[int] = []
-        layouts = [layout_of(result) for result in first]
         # The owner learns strides once per shape and could not read a layout that varies.
-        if layouts != [layout_of(result) for result in second]:
+        if [place.layout for place in first] != [place.layout for place in second]:
             return "an output's strides differ from call to call"
-        if not all(layout.dense for layout in layouts):
+        if not all(place.layout.dense for place in first):
             return "an output's elements have gaps between them, or lie in the same place"
-        for result, target in [*zip(first, targets), *zip(second, targets)]:
-            if result.dtype != target.dtype:
-                return "an output is %s, expected %s" % (result.dtype, target.dtype)
-            at = self.offset(result, target)
-            if at == HERE:
+        for place, target in [*zip(first, targets), *zip(second, targets)]:
+            if place.dtype != target.dtype:
+                return "an output is %s, expected %s" % (place.dtype, target.dtype)
+            if place.offset == HERE:
                 return "an output does not lie in memory that torch allocated for this call"
-            places.append(at)
         # A model that reuses its output buffer overwrites call one's answer by call two's before the check.
-        if set(places[: len(targets)]) & set(places[len(targets) :]):
+        if {place.offset for place in first} & {place.offset for place in second}:
             return "two calls returned the same memory; return a new tensor from each call"
         return ""
 
