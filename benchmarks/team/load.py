@@ -61,7 +61,7 @@ class Server:
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("GPU_MCP_")},
             "GPU_MCP_DATA_DIR": str(folder / "data"), "GPU_MCP_HOSTS": json.dumps(hosts), "HOME": str(folder),
-            "GPU_MCP_MIN_LEVEL": "namespaces",
+            "GPU_MCP_MIN_LEVEL": "namespaces", "GPU_MCP_TOOLSETS": "default,team",
         }  # fmt: skip
         self.process: subprocess.Popen[str] | None = None
 

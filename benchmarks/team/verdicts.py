@@ -186,17 +186,17 @@ async def play(server: Server, options: argparse.Namespace) -> tuple[list[Level]
         agents = [await stack.enter_async_context(AsyncClient(url, token)) for token in tokens]
         given = {"reference": REFERENCES[options.language], "shapes": SHAPES[options.language]}
         about = {**PROBLEM, **given, "name": f"twice tanh plus one, {options.language}"}
-        registered = await asyncio.gather(*(gpu.register_problem(**about) for gpu in agents))
-        problems = [each["problem_id"] for each in registered]
+        problem = (await agents[0].register_problem(**about))["problem_id"]
+        await agents[0].call_tool("share", handle=problem, to="everybody")
         first = await agents[0].evaluate(
-            problems[0], candidate_of(options.language, next(numbers))[0], language=options.language
+            problem, candidate_of(options.language, next(numbers))[0], language=options.language
         )
         for count in options.agents:
             level = Level(count)
             sampler = asyncio.create_task(sample(level, device))
             tasks = [
                 asyncio.create_task(work(gpu, problem, options.language, numbers, level))
-                for gpu, problem in zip(agents[:count], problems, strict=False)
+                for gpu in agents[:count]
             ]
             begin = time.monotonic()
             ended, _ = await asyncio.wait(tasks, timeout=options.seconds, return_when=asyncio.FIRST_EXCEPTION)
