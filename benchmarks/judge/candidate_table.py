@@ -28,7 +28,7 @@ REMARKS = {
     "within the clock: an output": "a copy of its outputs is in its time",
 }
 """What is told besides of a time, by words of the judge's summary."""
-FARTHER = "the reference is farther from double precision than the candidate"
+FARTHER = "the reference is about as far from double precision as the candidate, or farther"
 """In the judge's words; a plain harness takes the reference for the truth."""
 
 Row = Mapping[str, Any]

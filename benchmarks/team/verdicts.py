@@ -195,8 +195,7 @@ async def play(server: Server, options: argparse.Namespace) -> tuple[list[Level]
             level = Level(count)
             sampler = asyncio.create_task(sample(level, device))
             tasks = [
-                asyncio.create_task(work(gpu, problem, options.language, numbers, level))
-                for gpu in agents[:count]
+                asyncio.create_task(work(gpu, problem, options.language, numbers, level)) for gpu in agents[:count]
             ]
             begin = time.monotonic()
             ended, _ = await asyncio.wait(tasks, timeout=options.seconds, return_when=asyncio.FIRST_EXCEPTION)

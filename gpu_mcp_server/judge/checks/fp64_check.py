@@ -6,6 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..correctness.error_statistics import SCATTERED
 from ..correctness.fp64_reference import EPSILON, available
 from ..correctness.rounding_bounds import Known, beyond, slack
 from ..devices.device import Buffers, RoundCheck
@@ -19,17 +20,25 @@ LOOKED_AT = 1 << 16
 """Elements of a larger output of which double precision is asked: so many of the wrong ones that are farthest beyond
 the tolerance, so many of them drawn, and as many others, as what rounding does to an element is told by those of its
 size too (judge/correctness/rounding_bounds.py)."""
+IN_DOUBLE = {"cpu": LARGE, "cuda": 1 << 26}
+"""Elements of the largest tensor, up to which double precision is asked by a device: it takes seconds and memory."""
 MOST = 4 * LOOKED_AT
 """Elements of an output that is looked at whole, and wrong ones that are ordered by how far off they are."""
+AS_EXACT = 2.0
+"""Times the reference's root mean square and largest error that an answer's may be: the next coarser type has eight
+times as large ones or more. Of few elements the largest error differs by more, up to `SCATTERED` root mean squares."""
 NO_MEASURE = 0.5
 """Of a value: a reference that is farther off says nothing of what a candidate may be."""
 MOST_S = 40.0
 """At a shape, for wrong calls in which the reference is farther off; beyond it there is no verdict."""
 SLOW = (
-    "the reference is farther from double precision than the candidate, and %.0f s were too short to check all such "
-    "calls; let the reference compute in a wider type, or widen the tolerance"
+    "the reference is about as far from double precision as the candidate, or farther, and %.0f s were too short to "
+    "check all such calls; let the reference compute in a wider type, or widen the tolerance"
 )
-FARTHER = "the reference is farther from double precision than the candidate in %s: such differences do not count"
+FARTHER = (
+    "the reference is about as far from double precision as the candidate, or farther, in %s: such differences do "
+    "not count"
+)
 NARROW = (
     "the wrong elements are no farther off than rounding may put them, as where many terms are added one after the "
     "other: add in parts or in a wider type; if no kernel can be so exact, widen the problem's tolerance"
@@ -55,22 +64,32 @@ class Look(NamedTuple):
     """What is expected and what is there at these, in double precision."""
 
 
-def nearer(exact: Array, want: Array, have: Array, tolerances: Tuple[float, float]) -> Optional[Array]:
-    """Say of each element whether it is as near to double precision as the reference's, or within the tolerance of it.
+def as_exact(exact: Array, want: Array, have: Array, tolerances: Tuple[float, float]) -> Optional[Array]:
+    """Say of each element whether it is within the tolerance of double precision, or as near as the reference.
 
-    `None` where the reference is nearer as a whole. Where it is off by half of the value it is no measure, and an
-    element must be within the tolerance.
+    As near: no farther off than one with the reference's errors may be, as a number and in tolerances. Two right
+    answers in one precision lie about the exact one, so that an element may well be farther off than the reference's.
+    Where that is off by half of the value it is no measure. `None` where it is clearly more exact as a whole.
     """
     rtol, atol = tolerances
     with np.errstate(all="ignore"):
         own, off = np.abs(have - exact), np.abs(want - exact)
         known = np.isfinite(own) & np.isfinite(off)
         # Over all elements: a few that are right by luck make no answer the more exact one.
-        if known.any() and float(np.mean(own[known] ** 2)) >= float(np.mean(off[known] ** 2)):
+        if not known.any() or np.mean(own[known] ** 2) > AS_EXACT**2 * np.mean(off[known] ** 2):
             return None
-        within = own <= atol + rtol * np.abs(exact)
-        found: Array = within | ((own < off) & (off <= NO_MEASURE * np.abs(exact)))
+        allowed = atol + rtol * np.abs(exact)
+        measure = known & (off > 0) & (off <= NO_MEASURE * np.abs(exact))
+        farthest, times = (_most_of_one_precision(each[measure]) for each in (off, off / allowed))
+        found: Array = (own <= allowed) | ((own <= farthest) & (own <= times * allowed))
     return found & np.isfinite(exact)
+
+
+def _most_of_one_precision(errors: Array) -> float:
+    """Return how far off an answer may be whose errors are like these; 0 of none."""
+    if not errors.size:
+        return 0.0
+    return max(AS_EXACT * float(errors.max()), SCATTERED * float(np.sqrt(np.mean(errors**2))))
 
 
 class InDouble:
@@ -123,7 +142,7 @@ class InDouble:
     def forgiven(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Compare wrong calls once more, and allow what rounding of inputs and partial sums does to each element.
 
-        And what the reference itself is farther off from double precision.
+        And what is as near to double precision as the reference.
         """
         wrong = check.wrong.copy()
         for call in np.flatnonzero(check.wrong.any(axis=1)).tolist():
@@ -131,7 +150,7 @@ class InDouble:
         return check._replace(wrong=wrong)
 
     def excuse(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
-        """Compare wrong calls once more, and allow where the reference is farther from double precision.
+        """Compare wrong calls once more, and allow what is as near to double precision as the reference.
 
         The first call in which something else is wrong ends it, as the round has failed then.
         """
@@ -171,20 +190,20 @@ class InDouble:
             more = slack(look.want, buffers.inputs, buffers.outputs[look.number], told) if rounding else 0.0
             most = atol + rtol * np.abs(look.want) + more
             left.append(beyond(look.have, look.want, most)[: look.farthest + look.drawn])
-        for look, some in zip(looks, self._without_nearer(buffers, call, looks, left)):
+        for look, some in zip(looks, self._without_as_exact(buffers, call, looks, left)):
             # The drawn ones stand for all wrong elements: their share is what is left of those that were not looked at.
             share = np.count_nonzero(some[look.farthest :]) / max(1, look.drawn)
             found[look.number] = max(int(np.count_nonzero(some)), math.ceil(share * look.bad))
         return found
 
-    def _without_nearer(
+    def _without_as_exact(
         self, buffers: Buffers, call: int, looks: Sequence[Look], left: Sequence[Array]
     ) -> Sequence[Array]:
-        """Return which wrong elements are left where the reference is farther from double precision than they are."""
+        """Return which wrong elements are left where they are not as near to double precision as the reference."""
         wrong = [look for look, some in zip(looks, left) if some.any()]
         picked: Dict[str, Array] = {str(look.number): look.at for look in wrong}
         sizes = [look.at.size for look in wrong]
-        small = max(item.count for item in [*buffers.inputs, *buffers.outputs]) <= LARGE
+        small = max(item.count for item in [*buffers.inputs, *buffers.outputs]) <= IN_DOUBLE[self.rounds.device.kind]
         told = self.read(buffers, "oracle", sum(sizes), call, picked) if wrong and small else None
         if told is None:
             return left
@@ -192,7 +211,7 @@ class InDouble:
         found: List[Array] = []
         for look, some in zip(looks, left):
             if look.number in exact:
-                near = nearer(exact[look.number], look.want, look.have, self.tolerances)
+                near = as_exact(exact[look.number], look.want, look.have, self.tolerances)
                 if near is not None and not (some & ~near[: some.size]).any():
                     self.notes[FARTHER % buffers.outputs[look.number].name] = None
                     some = np.zeros_like(some)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from gpu_mcp_judge.checks.fp64_check import nearer
+from gpu_mcp_judge.checks.fp64_check import as_exact
 
 from tests.judge.harness import thorough
 from tests.judge.owner.test_untimed_trials import NAIVE, SCALING, scaling
@@ -213,9 +213,26 @@ def test_a_reference_that_is_farther_from_double_precision_condemns_nobody(court
 
     assert found["verdict"] == verdict, found["reason"]
     if verdict == "correct":
-        said = "the reference is farther from double precision than the candidate in y"
+        said = "the reference is about as far from double precision as the candidate, or farther, in y"
         assert said in found["trials_summary"]
         assert any(said in note for note in found["shapes"][0]["notes"])
+
+
+@pytest.mark.parametrize(("step", "verdict"), [("0", "correct"), ("1", "incorrect")])
+def test_a_right_answer_may_be_as_inexact_as_the_reference(court, step, verdict):
+    backwards = """#include <stdint.h>
+int launch(const _Float16 *x, _Float16 *y, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        _Float16 s = 0;
+        for (int64_t c = cols - 1; c >= STEP; c--) s = s + x[r * cols + c];
+        y[r] = s + (STEP ? (_Float16)40 : (_Float16)0);
+    }
+    return 0;
+}
+"""
+    found = court(backwards.replace("STEP", step), **SUMS).verdict
+
+    assert found["verdict"] == verdict, found["reason"]
 
 
 @pytest.mark.parametrize(("factor", "told"), [("1", True), ("1.1f", False)])
@@ -230,16 +247,42 @@ def test_a_tolerance_that_is_narrower_than_rounding_is_told_and_decides(court, f
     assert ("no farther off than rounding may put them" in str(found)) == told
 
 
-def test_which_element_is_nearer_to_double_precision():
+def test_which_element_is_as_near_to_double_precision_as_the_reference():
     exact = np.array([1.0, 2.0, 3.0, 4.0])
     off = np.array([1.1, 2.1, 3.1, 4.1])
     tolerances = (1e-3, 0.0)
 
-    assert nearer(exact, off, np.array([1.0, 2.05, 3.0, 4.0]), tolerances).tolist() == [True] * 4
-    assert nearer(exact, off, np.array([1.0, 2.0, 3.0, 4.15]), tolerances).tolist() == [True, True, True, False]
-    assert nearer(exact, exact, off, tolerances) is None
-    assert nearer(exact, np.array([3.0, 9.0, 9.0, 9.0]), exact * 1.3, tolerances).tolist() == [False] * 4
-    assert nearer(exact, np.array([np.inf, 2.1, 3.1, 4.1]), np.array([0.0, 2.0, 3.0, 4.0]), tolerances)[0] == 0
+    assert as_exact(exact, off, np.array([1.0, 2.05, 3.0, 4.0]), tolerances).tolist() == [True] * 4
+    assert as_exact(exact, off, np.array([1.0, 2.0, 3.0, 4.25]), tolerances).tolist() == [True] * 4
+    assert as_exact(exact, off, np.array([1.0, 2.0, 3.0, 4.5]), tolerances) is None
+    assert as_exact(exact, exact, off, tolerances) is None
+    assert as_exact(exact, np.array([3.0, 9.0, 9.0, 9.0]), exact * 1.3, tolerances).tolist() == [False] * 4
+    assert as_exact(exact, np.array([np.inf, 2.1, 3.1, 4.1]), np.array([0.0, 2.0, 3.0, 4.0]), tolerances)[0] == 0
+
+
+def test_two_answers_in_one_precision_are_as_exact_and_a_coarser_one_is_not():
+    draw = np.random.default_rng(5)
+    exact = draw.standard_normal(5000)
+    want, have, coarser = (exact + size * draw.standard_normal(5000) for size in (1e-4, 1e-4, 4e-4))
+    tolerances = (1e-4, 1e-4)
+    beyond = np.abs(have - want) > 1e-4 + 1e-4 * np.abs(want)
+    farther = np.abs(have - exact) > np.abs(want - exact)
+
+    assert (beyond & farther).sum() > 100  # each of which is farther off than the reference's own
+    assert as_exact(exact, want, have, tolerances).mean() > 0.999
+    assert as_exact(exact, want, coarser, tolerances) is None
+
+
+def test_an_element_that_is_farther_off_than_the_reference_anywhere_is_wrong_among_exact_ones():
+    draw = np.random.default_rng(6)
+    exact = draw.standard_normal(5000)
+    exact[:2] = 1e-3, 1e-9
+    want, have = exact + 1e-6 * draw.standard_normal(5000), exact.copy()
+    have[0] = 1.1e-3
+    want[1] = 1.4e-9  # by a large part of itself, which says nothing of larger ones
+
+    found = as_exact(exact, want, have, (1e-5, 0.0))
+    assert not found[0] and found[1:].all()
 
 
 @pytest.mark.parametrize(
