@@ -158,7 +158,7 @@ class ModelFile(PythonFile):
                 one = self.results(0)
                 first = self.pool.places(one, self.outputs[0])  # before a second call, which may take it away
                 two = self.results(0)
-                self.why_copied = self.pool.why_not(first, self.pool.places(two, self.outputs[0]), self.outputs[0])
+                self.why_copied = self.pool.why_not(first, self.pool.places(two, self.outputs[0]))
                 self.reused = self._find_reused(one, two) if self.why_copied else None
             if self.reused is not None:
                 self.why_copied = ""

@@ -5,13 +5,12 @@
 #include <cuda_runtime.h>
 #include <map>
 #include <mutex>
-#include <set>
 
 static std::mutex turn;
 static char *base;
 static size_t size, used;
 static std::multimap<size_t, char *> spare;
-static std::set<void *> others;  // from the device
+static std::map<char *, size_t> others;  // from the device, with their sizes
 static int64_t live;             // segments of the arena that are in use
 
 // 512 bytes is the granularity of torch's caching allocator, and cudaMalloc aligns to at least 256.
@@ -47,15 +46,15 @@ extern "C" void *pool_alloc(ptrdiff_t bytes, int device, cudaStream_t) {
     void *at = nullptr;
     // A null pointer makes torch free its cached segments, try again, and only then report out of memory.
     if (cudaSetDevice(device) != cudaSuccess || cudaMalloc(&at, whole) != cudaSuccess) return nullptr;
-    others.insert(at);
+    others[(char *)at] = whole;
     return at;
 }
 
 extern "C" void pool_free(void *at, ptrdiff_t bytes, int, cudaStream_t) {
     std::lock_guard<std::mutex> hold(turn);
     char *start = (char *)at;
-    // The set tells whose memory it is; an address alone does not, once the arena has been exchanged.
-    if (others.erase(at)) {
+    // The map tells whose memory it is; an address alone does not, once the arena has been exchanged.
+    if (others.erase(start)) {
         cudaFree(at);
     } else if (base && start >= base && start < base + used) {
         spare.emplace(rounded(bytes), start);
@@ -66,4 +65,13 @@ extern "C" void pool_free(void *at, ptrdiff_t bytes, int, cudaStream_t) {
 extern "C" int64_t pool_live() {
     std::lock_guard<std::mutex> hold(turn);
     return live;
+}
+
+// Whether an address lies in what was taken from the device because the arena was used up.
+extern "C" int pool_overflowed(uint64_t at) {
+    std::lock_guard<std::mutex> hold(turn);
+    auto next = others.upper_bound((char *)at);
+    if (next == others.begin()) return 0;
+    --next;
+    return (char *)at < next->first + next->second;
 }

@@ -27,9 +27,10 @@ class ResultPlace(NamedTuple):
     """Where a result lay when its call had returned: a later call may overwrite it, or take it away."""
 
     layout: ResultLayout
-    dtype: Any
     offset: int
     """In the arena, `HERE` if it lay elsewhere."""
+    why: str
+    """Why it lay elsewhere, if so."""
 
 
 @lru_cache(maxsize=64)
@@ -75,28 +76,42 @@ class Pool:
 
     def places(self, results: Sequence[Any], targets: Sequence[Any]) -> List[ResultPlace]:
         """Return where the results of a call lie."""
-        return [
-            ResultPlace(layout_of(result), result.dtype, self.offset(result, target))
-            for result, target in zip(results, targets)
-        ]
+        found: List[ResultPlace] = []
+        for result, target in zip(results, targets):
+            at = self.offset(result, target)
+            found.append(ResultPlace(layout_of(result), at, self._why_elsewhere(result, target) if at == HERE else ""))
+        return found
 
     @staticmethod
-    def why_not(first: Sequence[ResultPlace], second: Sequence[ResultPlace], targets: Sequence[Any]) -> str:
+    def why_not(first: Sequence[ResultPlace], second: Sequence[ResultPlace]) -> str:
         """Say why the results of two calls cannot stay where they are; empty if they can."""
         # The owner learns strides once per shape and could not read a layout that varies.
         if [place.layout for place in first] != [place.layout for place in second]:
             return "an output's strides differ from call to call"
         if not all(place.layout.dense for place in first):
             return "an output's elements have gaps between them, or lie in the same place"
-        for place, target in [*zip(first, targets), *zip(second, targets)]:
-            if place.dtype != target.dtype:
-                return "an output is %s, expected %s" % (place.dtype, target.dtype)
-            if place.offset == HERE:
-                return "an output does not lie in memory that torch allocated for this call"
+        for place in (*first, *second):
+            if place.why:
+                return place.why
         # A model that reuses its output buffer overwrites call one's answer by call two's before the check.
         if {place.offset for place in first} & {place.offset for place in second}:
             return "two calls returned the same memory; return a new tensor from each call"
         return ""
+
+    def _why_elsewhere(self, result: Any, target: Any) -> str:
+        """Say why a result lies outside of the arena, or cannot be named there."""
+        if result.dtype != target.dtype:
+            return "an output is %s, expected %s" % (result.dtype, target.dtype)
+        if type(result) is not self.torch.Tensor:
+            return (
+                "an output is a %s, no plain torch.Tensor: it may compute when it is read" % type(result).__name__[:60]
+            )
+        if result.is_neg() or result.is_conj():
+            return "an output is a lazy negation or conjugate: torch computes it when it is read"
+        self.library.pool_overflowed.argtypes = [ctypes.c_uint64]
+        if self.library.pool_overflowed(int(result.data_ptr())):
+            return "the model's other tensors filled the %.3g GB that the judge has for outputs" % (self.size / 1e9)
+        return "an output lies in memory from before the call, as of a CUDA graph, or of another allocator or thread"
 
     def name(self, call: int, number: int, offset: int) -> None:
         """Write a name."""
