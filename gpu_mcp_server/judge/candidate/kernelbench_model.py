@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
 from ..adapters.adapter_choice import adapted_module, load_file
 from ..numerics.input_views import with_constants
-from .model_weights import compared_weights
+from .model_weights import compared_weights, unchanged_statistics
 from .python_file import PROBLEM, PythonFile, Reply, words
 from .reused_outputs import ReusedOutputs
 from .torch_mempool import HERE, Pool, layout_of
@@ -143,6 +143,16 @@ class ModelFile(PythonFile):
             self.pool = None
 
     def first(self) -> Reply:
+        """Make the first calls at a shape, which are not timed."""
+        reply = self._try_pool()
+        names: Sequence[str] = self.task.get("state") or []
+        if names and not reply and not self.differ and hasattr(self.model, "state_dict"):
+            # If the calls left an error on the GPU, whoever waits for them says so.
+            with contextlib.suppress(Exception), open(PROBLEM, encoding="utf-8", errors="replace") as file:
+                self.differ = unchanged_statistics(names, dict(self.model.state_dict()), file.read())
+        return reply
+
+    def _try_pool(self) -> Reply:
         """Call at a shape, untimed, and see whether results can stay where they are, and how they are laid out."""
         # Outside the pool: workspaces and graphs that a model makes once would stay in the arena, which ends.
         self.pooled = False

@@ -9,6 +9,12 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 NAMED = 4
 """Names that a sentence lists."""
+STATISTICS = "running_mean"
+"""Last part of the names of what a batch norm changes in training mode alone; zero when it is made."""
+UNCHANGED = (
+    "no running_mean of ModelNew changed, as in eval mode; the problem's Model is in training mode and takes each "
+    "batch's own statistics"
+)
 
 
 class ComparedWeights(NamedTuple):
@@ -85,3 +91,16 @@ def _difference(others: Sequence[str], alone: Sequence[str], copied: bool) -> st
     if parts:
         parts.append("both draw from one seed: make the problem's weights in its order")
     return "; ".join(parts)
+
+
+def unchanged_statistics(theirs: Sequence[str], own: Dict[str, Any], problem: str) -> str:
+    """Say so if no batch norm of a model that was called is in training mode, and the problem's are; empty if not.
+
+    Args:
+        theirs: Names in the problem's state.
+        own: The model's state behind a call.
+        problem: The problem's text: KernelBench calls a model in training mode, unless that says otherwise itself.
+    """
+    kept = [value for name, value in own.items() if name.endswith(STATISTICS)]
+    trains = any(name.endswith(STATISTICS) for name in theirs) and ".eval()" not in problem
+    return UNCHANGED if trains and kept and not any(bool(value.any()) for value in kept) else ""

@@ -144,6 +144,34 @@ def test_a_model_in_training_mode_is_wrong_where_the_problem_is_not_and_nothing_
     assert "after the common seed" not in found["reason"] and "counterpart" not in found["reason"]
 
 
+TRAINING = PROBLEM.replace("self.eval()", "self.drop.p = 0")
+"""Of which each batch is normalized by its own statistics."""
+NOT_TRAINING = "no running_mean of ModelNew changed, as in eval mode; the problem's Model is in training mode"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        pytest.param(NEW, True, id="eval mode"),
+        pytest.param(NEW.replace("self.eval()", "self.drop.p = 0").replace(
+            "self.norm(", "torch.nn.functional.batch_norm(").replace("self.second(x)) +",
+            "self.second(x), self.norm.running_mean, self.norm.running_var) +"), True, id="running statistics by hand"),
+        pytest.param(NEW.replace("self.eval()", "self.drop.p = 0").replace("* self.scale", "+ self.scale"), False, id="another mistake"),
+    ],
+)  # fmt: skip
+def test_who_normalizes_as_in_eval_mode_where_the_problem_does_not_is_told_so(verdict_on, source: str, told: bool):
+    found = verdict_on(source, TRAINING)
+
+    assert found["verdict"] == "incorrect"
+    assert (NOT_TRAINING in found["reason"]) == told, found["reason"]
+
+
+def test_statistics_that_stay_are_right_where_the_problem_is_in_eval_mode(verdict_on):
+    found = verdict_on(NEW.replace("* self.scale", "+ self.scale"))
+
+    assert found["verdict"] == "incorrect" and "running_mean" not in found["reason"]
+
+
 def test_a_norm_in_training_mode_needs_no_statistics_of_the_problem(verdict_on):
     problem = PROBLEM.replace("self.eval()", "self.drop.eval()")
     text = NEW.replace("self.eval()", "self.drop.eval(); self.norm.running_mean.fill_(7)")
