@@ -40,8 +40,8 @@ FARTHER = (
     "not count"
 )
 NARROW = (
-    "the wrong elements are no farther off than rounding may put them, as where many terms are added one after the "
-    "other: add in parts or in a wider type; if no kernel can be so exact, widen the problem's tolerance"
+    "the wrong elements are no farther off than rounding may put them, be it TF32's or that of many terms added one "
+    "after the other: add in parts or in a wider type; if no kernel can be so exact, widen the problem's tolerance"
 )
 CLOSE = 16.0
 """Times the tolerance, up to which it is asked whether rounding explains a wrong answer; that takes seconds."""

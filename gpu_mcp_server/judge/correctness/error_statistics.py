@@ -4,6 +4,7 @@ from typing import Any, Dict
 
 import numpy as np
 
+from ..numerics.compare import numbers
 from ..numerics.tensors import Array
 from .fp64_reference import EPSILON
 
@@ -27,6 +28,41 @@ SCATTERED = 8.0
 """
 NO_TYPE_LIKE = 2.0**-14
 """The same, below which no type is as coarse: float16 and TF32 have eleven bits."""
+
+MISTAKE = 2.0**-8.5
+"""As `BFLOAT16_LIKE`, from which a difference between two answers is taken for a mistake: bfloat16 gives some 2^-9, and
+a bias or an activation that was left out gives some per cent."""
+SPREAD = 0.5
+"""Of the root mean square, that one in ten differences exceeds where rounding makes them; few gross ones are mistakes.
+"""
+ALL_ALIKE = 0.95
+"""Of a difference, what a factor or a constant explains of a mistake and not of rounding, even of one that cuts off."""
+LOOKED_AT = 1 << 16
+"""Elements that tell how two answers differ."""
+LIKE_TF32 = "looks like TF32 or float16"
+TORCH_TF32 = "; torch's convolutions use TF32 unless torch.backends.cudnn.allow_tf32 = False"
+"""Source: https://docs.pytorch.org/docs/stable/notes/cuda.html, on TensorFloat-32."""
+
+
+def coarse_difference(expected: Array, got: Array, dtype: str, name: str) -> str:
+    """Say which lower precision a wrong answer's differences from the reference look like; empty if none.
+
+    Which of the two is coarse does not show. Both are flat, as they are stored.
+    """
+    if dtype not in ("float32", "float64"):
+        return ""
+    step = -(-expected.size // LOOKED_AT)
+    want, have = (numbers(part[::step], dtype).astype(np.float64) for part in (expected, got))
+    fine = np.isfinite(want) & np.isfinite(have)
+    want, off = want[fine], (have - want)[fine]
+    size, rms = (float(np.sqrt(np.mean(part * part))) if off.size else 0.0 for part in (want, off))
+    relative = rms / max(size, 1e-300)
+    if not NO_TYPE_LIKE <= relative < MISTAKE or float(np.percentile(np.abs(off), MOST)) < SPREAD * rms:
+        return ""
+    if max(abs(float(np.mean(off * want))) / size, abs(float(np.mean(off)))) > ALL_ALIKE * rms:
+        return ""
+    like = "looks like bfloat16" if relative > BFLOAT16_LIKE else LIKE_TF32
+    return "; off by %.2g %% of %s as a whole: %s" % (100 * relative, name, like)
 
 
 def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict[str, Any]:
@@ -68,7 +104,7 @@ def lower_precision(errors: Dict[str, Any]) -> str:
     relative = errors["rms"] / max(errors["rms_of_values"], 1e-300)
     if relative > BFLOAT16_LIKE:
         return "looks like bfloat16" if relative < NOTHING_LIKE else ""
-    return "looks like TF32 or float16" if relative > NO_TYPE_LIKE else "looks like lower precision"
+    return LIKE_TF32 if relative > NO_TYPE_LIKE else "looks like lower precision"
 
 
 def suspicion(errors: Dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from ..devices.device import Buffers, RoundCheck
 from ..numerics.compare import compare, format_numbers, numbers
 from ..numerics.error_location import grid
 from ..verdicts import Judged, incorrect
+from .error_statistics import coarse_difference
 from .replay_detector import History
 
 LARGE_SAMPLES = 1 << 16
@@ -30,6 +31,7 @@ def judged_by_samples(
         first = int(np.flatnonzero(difference.mask)[0])
         want, have = (numbers(part, item.dtype)[first] for part in (expected, got))
         words += ", such as element %d: expected %s, got %s" % (int(places[first]), *format_numbers(want, have))
+    words += coarse_difference(expected, got, item.dtype, item.name)
     judged = incorrect("%s (call %d of %d, round %d)" % (words, call + 1, buffers.sets, number))
     judged.answer = answer
     if difference.mask is not None:

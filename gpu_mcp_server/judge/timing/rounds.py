@@ -9,6 +9,7 @@ import numpy as np
 from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
 from ..correctness.discrete_ties import Ties, may_tie
+from ..correctness.error_statistics import LIKE_TF32, TORCH_TF32, coarse_difference
 from ..correctness.own_check import OwnCheck
 from ..correctness.replay_detector import History
 from ..correctness.sampled_errors import judged_by_samples
@@ -288,6 +289,8 @@ class Rounds:
         wrong = self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
         if wrong.verdict == "incorrect" and self.differ:
             wrong.reason += "; " + self.differ
+        elif LIKE_TF32 in wrong.reason and self.device.kind == "cuda" and self.task.get("candidate") == "model":
+            wrong.reason += TORCH_TF32
         raise wrong
 
     def _without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
@@ -344,6 +347,7 @@ class Rounds:
             others, which = [], which + "; one more, with other inputs, was right"
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
         words += may_tie(buffers.outputs, output, check.wrong, expected, got)
+        words += coarse_difference(expected, got, buffers.outputs[output].dtype, buffers.outputs[output].name)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
         if others and twice and not self.calls_checked and is_right_onto_zeros(buffers, play):
             which += "; right in a round whose outputs held zeros: " + ONTO_JUNK % "add to"

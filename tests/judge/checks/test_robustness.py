@@ -76,6 +76,13 @@ def test_it_is_incorrect_where_the_problem_wants_more(court, wish):
     assert wrong in verdict["reason"]
 
 
+def test_a_lower_precision_beyond_the_tolerance_is_told_with_the_wrong_answer(court):
+    reason = court(product(TF32), **{**PRODUCT, "rtol": 1e-4, "atol": 1e-4}).verdict["reason"]
+
+    assert "of y as a whole: looks like TF32 or float16" in reason
+    assert "cudnn" not in reason  # this kernel does not compute with torch
+
+
 def test_a_softmax_without_its_maximum_is_correct_and_not_robust(court):
     verdict = court(launcher(NAIVE), shapes=SMALL, **QUICK).verdict
 

@@ -1,0 +1,68 @@
+"""A wrong answer's differences that look like a lower precision, and those that are a mistake."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gpu_mcp_server.judge.correctness.error_statistics import coarse_difference
+
+Array = np.ndarray
+DRAWN = np.random.default_rng(7)
+A, B = (DRAWN.standard_normal(shape, dtype=np.float32) for shape in ((256, 27), (27, 300)))
+EXACT = A @ B
+
+
+def cut(values: Array, bits: int) -> Array:
+    """Round float32 to so many bits of mantissa behind the point."""
+    drop = 23 - bits
+    whole = values.view(np.uint32) + np.uint32(1 << (drop - 1))
+    return (whole & np.uint32(0xFFFFFFFF << drop & 0xFFFFFFFF)).view(np.float32)
+
+
+def product(bits: int, then: Callable[[Array], Array] = lambda y: y) -> tuple[Array, Array]:
+    return then(EXACT), then(cut(A, bits) @ cut(B, bits))
+
+
+def relu(y: Array) -> Array:
+    return np.maximum(y, 0)
+
+
+def with_some(share: float, factor: float) -> tuple[Array, Array]:
+    wrong = DRAWN.random(EXACT.shape) < share
+    return EXACT, np.where(wrong, EXACT * np.float32(factor), EXACT)
+
+
+@pytest.mark.parametrize(
+    ("pair", "like"),
+    [
+        pytest.param(product(10), "looks like TF32 or float16", id="TF32"),
+        pytest.param(product(10, relu), "looks like TF32 or float16", id="TF32, half of it zero"),
+        pytest.param(product(7), "looks like bfloat16", id="bfloat16"),
+        pytest.param((EXACT, EXACT.astype(np.float16).astype(np.float32)), "looks like TF32 or float16", id="float16"),
+        pytest.param(product(20), "", id="float32 in another order"),
+        pytest.param((EXACT, EXACT * np.float32(1.01)), "", id="another factor"),
+        pytest.param((EXACT, EXACT * np.float32(1.0004)), "", id="a factor as small as rounding"),
+        pytest.param((EXACT, EXACT + np.float32(0.001)), "", id="another constant"),
+        pytest.param((EXACT, EXACT + np.float32(0.1)), "", id="no bias"),
+        pytest.param((EXACT, relu(EXACT)), "", id="an activation too many"),
+        pytest.param(with_some(0.05, 1.001), "", id="a few elements"),
+        pytest.param((EXACT, np.full_like(EXACT, np.nan)), "", id="nothing but NaN"),
+    ],
+)
+def test_a_difference_looks_like_a_precision_or_like_none(pair: tuple[Array, Array], like: str):
+    said = coarse_difference(pair[0].ravel(), pair[1].ravel(), "float32", "y")
+
+    assert said.endswith(like) and bool(said) == bool(like)
+
+
+def test_how_far_off_is_said_of_the_whole_output():
+    pair = np.ones(100, np.float32), np.tile(np.float32([0.9996, 1.0004]), 50)
+
+    assert coarse_difference(*pair, "float32", "y") == "; off by 0.04 % of y as a whole: looks like TF32 or float16"
+
+
+def test_a_type_that_is_as_coarse_itself_looks_like_nothing():
+    half = EXACT.astype(np.float16).ravel()
+
+    assert coarse_difference(half, half * np.float16(1.001), "float16", "y") == ""
