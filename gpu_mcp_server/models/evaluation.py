@@ -314,6 +314,7 @@ class Evaluation(ResultModel):
         lines[0] += f"; robust: {self.robust}" if self.robust else ""
         lines[0] += f"; {both}" if (both := self._both_ratios()) else ""
         lines += [f"declared shapes: {self.declared}"] if self.declared else []
+        lines += [said] if (said := self._failed_builds()) else []
         lines += [f"kept: {self.kept}"] if self.kept else []
         lines += [f"speed-up against the reference: {self._ratio()}"] if self.speedup is not None else []
         if self.time_us is not None:
@@ -344,9 +345,7 @@ class Evaluation(ResultModel):
         )
         lines.append(f"on {where}" + (f" (not full: {self.weaker_because})" if self.weaker_because else ""))
         lines += [f"advice: {a}" for a in self.advice]
-        told = {*HASHES, *(("stack",) if self.stack else ())}
-        evidence = [f"{k} {v}" for k, v in self.evidence.items() if not isinstance(v, (dict, list)) and k not in told]
-        lines += [f"evidence: {', '.join(evidence)}"] if evidence else []
+        lines += self._evidence_lines()
         if self.evidence_artifact_id:
             lines.append(f"all samples: read_artifact {self.evidence_artifact_id}")
         if self.seconds:
@@ -354,6 +353,16 @@ class Evaluation(ResultModel):
         if self.note and self.note not in lines:
             lines.append(f"note: {self.note}")
         return join_lines(lines)
+
+    def _failed_builds(self) -> str:
+        """Return what the compiler said of extensions that a candidate went on without; empty for any other."""
+        return str(self.evidence.get("extensions") or "") if self.fallback else ""
+
+    def _evidence_lines(self) -> list[str]:
+        """Say the evidence that other lines do not have."""
+        told = {*HASHES, *(("stack",) if self.stack else ()), *(("extensions",) if self._failed_builds() else ())}
+        evidence = [f"{k} {v}" for k, v in self.evidence.items() if not isinstance(v, (dict, list)) and k not in told]
+        return [f"evidence: {', '.join(evidence)}"] if evidence else []
 
     def _both_ratios(self) -> str:
         """Say a launch-bound candidate's speed-ups by both clocks; empty for any other, or where one is not known."""

@@ -33,6 +33,15 @@ ASK_S = 180.0
 """For a candidate to say what it wants."""
 CPP = CandidateSource("", "cpp", "extension.cpp")
 """What the compiler is told that it builds."""
+BINDINGS = "main.cpp"
+"""What load_inline makes of cpp_sources, and of its bindings of `functions`."""
+UNDECLARED = re.compile(r"\W(\w+)\W was not declared in this scope")
+UNDECLARED_HINT = (
+    "load_inline binds {0} in main.cpp: declare it in cpp_sources; it must be a C++ function that launches, as no "
+    "__global__ kernel can be bound"
+)
+TWICE = re.compile(r"redefinition of .*\bPyInit_")
+TWICE_HINT = "load_inline writes a PYBIND11_MODULE for its `functions`: leave out yours, or leave out `functions`"
 LOCAL = re.compile(r'^[^\S\n]*#\s*include\s*"', re.MULTILINE)
 """A header that the candidate may have written itself."""
 
@@ -87,11 +96,8 @@ class ExtensionBuilder:
                 if missing := program_missing_in(text, probe):
                     raise program_error(missing, "candidate", host)
                 files[f"built/{key}.txt"] = log
-                failed = failed or result
-                first = (
-                    result.diagnostics[0].line_text().partition("\n")[0][:200] if result.diagnostics else "no reason"
-                )
-                said.append(f"extension {name} does not compile: {first}")
+                failed = failed or with_binding_hint(result, request)
+                said.append(f"extension {name} does not compile: {_first_error(with_binding_hint(result, request))}")
             else:
                 said.append(f"extension {name} is left to the candidate: its build ended with {result.status}")
         unbuilt = failed is not None and not any(name.endswith(".so") for name in files)
@@ -139,6 +145,29 @@ def _sound(request: Any) -> bool:
     arguments = cast("dict[str, Any]", fields["arguments"]) if isinstance(fields["arguments"], dict) else {}
     name = arguments.get("name")
     return isinstance(name, str) and re.fullmatch(r"\w{1,100}", name) is not None
+
+
+def with_binding_hint(result: CompileResult, request: Mapping[str, Any]) -> CompileResult:
+    """Return a failed build whose first error has a hint where the bindings that load_inline wrote are at fault."""
+    main = next((str(text) for name, text in request["sources"] if name == BINDINGS), "")
+    if not result.diagnostics or result.diagnostics[0].file != BINDINGS:
+        return result
+    first, *others = result.diagnostics
+    missing = UNDECLARED.search(first.message)
+    if missing and re.search(rf"^m\.def\(.*\b{missing.group(1)}\b", main, re.MULTILINE):
+        hint = UNDECLARED_HINT.format(missing.group(1))
+    elif TWICE.search(first.message) and main.count("PYBIND11_MODULE") > 1:
+        hint = TWICE_HINT
+    else:
+        return result
+    return result.model_copy(update={"diagnostics": [first.model_copy(update={"hint": hint}), *others]})
+
+
+def _first_error(result: CompileResult) -> str:
+    if not result.diagnostics:
+        return "no reason"
+    first = result.diagnostics[0]
+    return first.line_text().partition("\n")[0][:200] + (f"; {first.hint}" if first.hint else "")
 
 
 def key_of(request: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ def test_a_difference_looks_like_a_precision_or_like_none(pair: tuple[Array, Arr
 
 
 def test_how_far_off_is_said_of_the_whole_output():
-    pair = np.ones(100, np.float32), np.tile(np.float32([0.9996, 1.0004]), 50)
+    pair = np.ones(100, np.float32), np.tile(np.array([0.9996, 1.0004], np.float32), 50)
 
     assert coarse_difference(*pair, "float32", "y") == "; off by 0.04 % of y as a whole: looks like TF32 or float16"
 
