@@ -73,12 +73,12 @@ def compared_weights(torch: Any, theirs: Dict[str, Any], own: Dict[str, Any], *,
 def _summary(
     alike: Sequence[str], renamed: Sequence[str], others: Sequence[str], alone: Sequence[str], *, copied: bool
 ) -> str:
-    parts = ["weights: %d alike by the common seed" % len(alike)]
+    parts = ["%d alike by the common seed" % len(alike)] if alike else []
     parts += ["%d alike under another name" % len(renamed)] if renamed else []
     how = "taken over from the problem" if copied else "other than the problem's"
     parts += ["%d %s (%s)" % (len(others), how, words_of_names(others))] if others else []
     parts += ["%d without a counterpart (%s)" % (len(alone), words_of_names(alone))] if alone else []
-    return ", ".join(parts)
+    return "weights: " + ", ".join(parts)
 
 
 def _difference(others: Sequence[str], alone: Sequence[str], copied: bool) -> str:

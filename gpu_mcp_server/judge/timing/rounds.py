@@ -334,9 +334,8 @@ class Rounds:
         mask = self.ties.inexcusable_at(call, output, difference.mask)
         if mask is None or not mask.any():
             return cheat("kept writing after it said done: %sa wrong output changed during the comparison" % where)
-        which = "call %d of %d, round %d; wrong: %d of %s" % (
-            call + 1, buffers.sets, self.number, bad, calls_text(buffers.sets),
-        )  # fmt: skip
+        which = "call %d of %d, round %d" % (call + 1, buffers.sets, self.number)
+        which += "; wrong: %d of %s" % (bad, calls_text(buffers.sets)) if buffers.sets > 1 else ""
         difference, poison = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask), buffers.words[output]
         others = (
             []
