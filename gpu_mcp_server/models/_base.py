@@ -1,6 +1,8 @@
 """Base of every data model."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 
 class Model(BaseModel):
@@ -29,6 +31,23 @@ class PagedModel(Model):
 
 class ResultModel(Model):
     """A model that a tool returns: complete as data, and able to say itself as text."""
+
+    _whole: Self | None = PrivateAttr(default=None)
+
+    @property
+    def whole(self) -> Self:
+        """What this was before an agent's budget shortened it: counts and means over a list are of that one's."""
+        return self._whole or self
+
+    def shorten_to(self, data: dict[str, Any]) -> Self:
+        """Return this result with shorter data.
+
+        Raises:
+            ValidationError: If the data is none of this kind of result.
+        """
+        short = self.model_validate(data)
+        short._whole = self
+        return short
 
     def summary(self) -> str:
         """Say all that an agent needs for its next step, the decisive line first."""

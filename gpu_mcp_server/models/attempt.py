@@ -231,9 +231,9 @@ class RedoneVerdicts(ResultModel):
 
     def summary(self) -> str:
         """Say each outcome."""
-        counts = {outcome: sum(a.outcome == outcome for a in self.audits) for outcome in get_args(Outcome)}
+        counts = {outcome: sum(a.outcome == outcome for a in self.whole.audits) for outcome in get_args(Outcome)}
         said = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
         first = f"judged again: {said or 'none'}" + (
-            f"; could not be judged: {len(self.failed)}" if self.failed else ""
+            f"; could not be judged: {len(self.whole.failed)}" if self.failed else ""
         )
         return join_lines([first, *(audit.summary() for audit in self.audits), *self.failed])

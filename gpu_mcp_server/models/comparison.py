@@ -96,10 +96,10 @@ class Comparison(ResultModel):
 
     def summary(self) -> str:
         """Say the table."""
-        lines = [*self.news, f"{len(self.rows)} candidates of {self.problem_id}, tier {self.tier}, best first:"]
+        lines = [*self.news, f"{len(self.whole.rows)} candidates of {self.problem_id}, tier {self.tier}, best first:"]
         lines += [f"{row.rank or number}. {row.line_text()}" for number, row in enumerate(self.rows, 1)]
         lines += [f"reference: {', '.join(self.reference)}"] if self.reference else []
-        found = {row.status for row in self.rows}
+        found = {row.status for row in self.whole.rows}
         left = [text for status, text in LEFT.items() if status in found]
         lines += [] if self.complete else [f"not complete: {', '.join(left) or 'the reasons say why'}"]
         lines += [f"note: {self.note}"] if self.note else []

@@ -286,22 +286,23 @@ class Evaluation(ResultModel):
 
     def speedup_range(self) -> tuple[float, float] | None:
         """Return the overall speed-up of the shapes' low ends and of their high ends: an interval around it."""
-        lows = [shape.speedup_low for shape in self.shapes if shape.speedup_low]
-        highs = [shape.speedup_high for shape in self.shapes if shape.speedup_high]
-        if self.speedup is None or not self.shapes or not len(lows) == len(highs) == len(self.shapes):
+        shapes = self.whole.shapes
+        lows = [shape.speedup_low for shape in shapes if shape.speedup_low]
+        highs = [shape.speedup_high for shape in shapes if shape.speedup_high]
+        if self.speedup is None or not shapes or not len(lows) == len(highs) == len(shapes):
             return None
-        return overall_speedup(self.shapes, lows), overall_speedup(self.shapes, highs)
+        return overall_speedup(shapes, lows), overall_speedup(shapes, highs)
 
     def time_range_us(self) -> tuple[float, float] | None:
         """Return the same of the time of a call, where the reference is no baseline."""
-        timed = [shape.candidate for shape in self.shapes if shape.candidate]
-        if self.time_us is None or not timed or len(timed) != len(self.shapes):
+        timed = [shape.candidate for shape in self.whole.shapes if shape.candidate]
+        if self.time_us is None or not timed or len(timed) != len(self.whole.shapes):
             return None
         return geometric_mean([t.low_us for t in timed]), geometric_mean([t.high_us for t in timed])
 
     def unconfirmable(self) -> str:
         """Say why a time could not be confirmed on this host, or nothing; others rank before it."""
-        return next((shape.unconfirmable for shape in self.shapes if shape.unconfirmable), "")
+        return next((shape.unconfirmable for shape in self.whole.shapes if shape.unconfirmable), "")
 
     def summary(self) -> str:
         """Say the verdict first."""
@@ -366,13 +367,14 @@ class Evaluation(ResultModel):
 
     def _both_ratios(self) -> str:
         """Say a launch-bound candidate's speed-ups by both clocks; empty for any other, or where one is not known."""
-        bound = [shape.launch_bound() for shape in self.shapes if shape.launch_bound()]
-        on_gpu = [ratio for shape in self.shapes if (ratio := shape.gpu_speedup())]
-        in_loop = [ratio for shape in self.shapes if (ratio := shape.loop_speedup())]
-        if not bound or self.speedup is None or not len(on_gpu) == len(in_loop) == len(self.shapes):
+        shapes = self.whole.shapes
+        bound = [shape.launch_bound() for shape in shapes if shape.launch_bound()]
+        on_gpu = [ratio for shape in shapes if (ratio := shape.gpu_speedup())]
+        in_loop = [ratio for shape in shapes if (ratio := shape.loop_speedup())]
+        if not bound or self.speedup is None or not len(on_gpu) == len(in_loop) == len(shapes):
             return ""
-        alone, loop = (overall_speedup(self.shapes, ratios) for ratios in (on_gpu, in_loop))
-        where = bound[0] if len(self.shapes) == 1 else f"launch-bound at {len(bound)} of {len(self.shapes)} shapes"
+        alone, loop = (overall_speedup(shapes, ratios) for ratios in (on_gpu, in_loop))
+        where = bound[0] if len(shapes) == 1 else f"launch-bound at {len(bound)} of {len(shapes)} shapes"
         return f"{alone:.3g} times on the GPU alone, {loop:.3g} in a loop: {where}"
 
     def _ratio(self) -> str:
@@ -382,7 +384,7 @@ class Evaluation(ResultModel):
 
     def _copy_note(self) -> str:
         """Return the note on a copy in the candidate's time that it could do without; empty if there is none."""
-        notes = (note for shape in self.shapes for note in shape.notes if note.startswith(COPIED))
+        notes = (note for shape in self.whole.shapes for note in shape.notes if note.startswith(COPIED))
         return next((note for note in notes if ALWAYS_COPIED not in note), "")
 
     def _shape_lines(self) -> list[str]:

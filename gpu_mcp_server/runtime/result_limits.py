@@ -64,7 +64,7 @@ def limit_result(result: ResultModel, limit: int = RESULT_LIMIT) -> tuple[dict[s
 
 def _said_again(result: ResultModel, data: dict[str, Any]) -> str:
     try:
-        return type(result).model_validate(data).summary()
+        return result.shorten_to(data).summary()
     except ValidationError:
         return result.summary()
 
