@@ -12,7 +12,7 @@ from gpu_mcp_server.toolchains.python_languages import imports_of
 MOST_FILES = 64
 """Files that a candidate may bring along."""
 
-_BEGIN, _CALL = "def _install_siblings(", "_install_siblings("
+_BEGIN, _CALL, _END = "def _install_siblings(", "_install_siblings(", "\n\nif False:\n"
 _PLACE = re.compile(r'\bcandidate\.py(:|",? line | line )(\d{1,9})')
 """Place in the candidate, as the judge, gdb's stand-in and Python name a line of the candidate."""
 _INSTALL = """
@@ -48,7 +48,21 @@ def joined_python(files: Mapping[str, str], path: str, *, first: bool = True) ->
     futures, body = _without_futures(files[path])  # the lines behind the head are as many as the file's own
     used = sorted({each.module for text in others.values() for each in imports_of(text).languages()})
     never = "".join(f"\n    import {module}" for module in used)  # so that the judge sees what they are written in
-    return f"{futures}{head}{body}" + (f"\n\nif False:{never}\n" if used else "")
+    return f"{futures}{head}{body}" + (f"{_END}{never[1:]}\n" if used else "")
+
+
+def texts_in(source: str) -> list[str]:
+    """Return the files that `joined_python` made one of, without what installs them; another file as it is."""
+    begin, call = source.find(_BEGIN), source.find("\n" + _CALL)
+    if not 0 <= begin < call:
+        return [source]
+    line, _, body = source[call + 1 :].partition("\n")
+    try:
+        others, _ = ast.literal_eval(line.removeprefix(_CALL[:-1]))
+        own = source[:begin].removesuffix("\n") + (body.rpartition(_END)[0] if _END in body else body)
+        return [own, *others.values()]
+    except (SyntaxError, ValueError, RecursionError, MemoryError, AttributeError, TypeError):
+        return [source]  # a candidate's own function of that name
 
 
 async def siblings_of(text: str, read: Callable[[str], Awaitable[str | None]]) -> dict[str, str]:

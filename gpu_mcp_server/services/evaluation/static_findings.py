@@ -5,6 +5,8 @@ from typing import Any, cast
 
 import structlog
 
+from gpu_mcp_server.services.builds.python_siblings import texts_in
+
 MOST = 5
 _log = structlog.get_logger()
 
@@ -20,7 +22,7 @@ def _read(source: str) -> list[str]:
     except ImportError:
         return []
     try:
-        report = cast("Any", kernelguard).analyze_code(source)
+        report = cast("Any", kernelguard).analyze_code("\n".join(texts_in(source)))
     except Exception as error:
         _log.warning("kernelguard failed", error=str(error))
         return []

@@ -13,7 +13,7 @@ from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.builds.python_siblings import joined_python, with_own_places
+from gpu_mcp_server.services.builds.python_siblings import joined_python, texts_in, with_own_places
 from gpu_mcp_server.services.evaluation.missing_equipment import check_one_file, program_missing_in
 from gpu_mcp_server.services.lab import Lab
 from tests.judge.harness import torch_python
@@ -82,7 +82,7 @@ async def test_an_autotuned_triton_kernel_is_judged_by_the_interpreter(torch_lab
         ("import torch.nonexistent_part", "imports the module 'torch.nonexistent_part'"),
         ("import ctypes; ctypes.CDLL('libcuda.so.1')", "loads the library 'libcuda.so.1'"),
         ("import ctypes; ctypes.CDLL('libsurely_not_there.so.3')", "loads the library 'libsurely_not_there.so.3'"),
-        ("x = x.cuda()", "asks for a GPU"),
+        ("x = x.cuda()", "Torch not compiled with CUDA enabled (model.py line 5)"),
         ("raise RuntimeError('0 active drivers ([]). There should only be one.')", "asks for a GPU"),
         ("import subprocess; subprocess.run(['nvcc'])", "has 'nvcc' run"),
     ],
@@ -295,6 +295,17 @@ def test_imports_from_the_future_stand_first_however_they_are_written(head: str)
     place = f"candidate.py line {lines.tb_next.tb_lineno}"
     own = 1 + len(re.split("\r\n|\n", head)) + 3
     assert with_own_places(place, text, "norms.py") == f"norms.py line {own}"
+
+
+def test_advice_is_of_the_files_that_were_sent_and_not_of_what_installs_them():
+    own = "import beside\n\ndef launch(x, y, n):\n    y.copy_(beside.half(x) * 4 + 1)\n"
+    beside = "import triton\n\ndef half(x):\n    return x / 2\n"
+    text = joined_python({"norms.py": own, "beside.py": beside}, "norms.py", first=False)
+
+    assert texts_in(text) == [own, beside]
+    assert texts_in(own) == [own]
+    lookalike = "def _install_siblings(a):\n    pass\n_install_siblings(1)\n"
+    assert texts_in(lookalike) == [lookalike]
 
 
 @needs_torch
