@@ -22,11 +22,12 @@ SYMBOL = re.compile(r"(/[^\s:]{1,300}): undefined symbol: (\w{1,200})(?:, versio
 GPU = re.compile(
     r"\b0 active drivers\b|Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled"
     r"|no CUDA-capable device is detected|CUDA driver version is insufficient|CUDA driver library cannot be found"
-    r"|CUDA_HOME environment variable is not set"
+    r"|CUDA_HOME environment variable is not set|not supported in interpreter mode"
 )
-"""How Triton, torch, the CUDA runtime and Numba say that there is no GPU, and torch that it cannot compile for one.
-Source: triton/runtime/driver.py 3.9, torch/cuda/__init__.py and utils/cpp_extension.py 2.13, driver_types.h of CUDA
-13.0, numba/cuda/cudadrv/driver.py 0.61."""
+"""How Triton, torch, the CUDA runtime and Numba say that there is no GPU, torch that it cannot compile for one, and
+Triton's interpreter that it runs less than a GPU. Source: triton/runtime/driver.py and interpreter.py 3.9,
+torch/cuda/__init__.py and utils/cpp_extension.py 2.13, driver_types.h of CUDA 13.0, numba/cuda/cudadrv/driver.py
+0.61."""
 TOOLS: Sequence[Tuple[str, Sequence[str]]] = (
     ("Ninja is required to load C++ extensions", ("ninja",)),
     ("CUDA_HOME environment variable is not set", ("nvcc",)),

@@ -6,13 +6,14 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
 from ..adapters.adapter_choice import adapted_module, load_file
 from ..numerics.input_views import with_constants
+from .interpreted_file import InterpretedFile
 from .model_weights import compared_weights, unchanged_statistics
-from .python_file import PROBLEM, PythonFile, Reply, words
+from .python_file import PROBLEM, Reply, words
 from .reused_outputs import ReusedOutputs
 from .torch_mempool import HERE, Pool, layout_of
 
 
-class ModelFile(PythonFile):
+class ModelFile(InterpretedFile):
     """Constructs `ModelNew` as KernelBench does, and calls it."""
 
     def __init__(self, task: Dict[str, Any], memory: Any) -> None:
@@ -265,10 +266,12 @@ class ModelFile(PythonFile):
 
     def results(self, number: int) -> Sequence[Any]:
         """Return what the model answers to one set, if it is what the problem has."""
-        inputs = self.inputs[number]
+        inputs, copies = self.lend(number) if self.interpreted else (self.inputs[number], ())
         if not self.settled:
             self.settle(inputs[self.given :])
         found: Any = self.answer(inputs[: self.given])
+        if copies:
+            self.take_back(number, copies)
         results = cast("Sequence[Any]", found if isinstance(found, (tuple, list)) else (found,))
         targets = self.outputs[number]
         if len(results) != len(targets):

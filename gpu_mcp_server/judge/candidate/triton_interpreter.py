@@ -10,7 +10,10 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any, List
 
+import numpy as np
+
 from .gpu_stand_in import hook_torch, stand_in_driver
+from .libdevice_stand_in import add_libdevice
 from .python_file import words
 
 REGISTERS = 64
@@ -48,7 +51,8 @@ class TritonInterpreter:
         tuner: Any = importlib.import_module("triton.runtime.autotuner").Autotuner
         runtime: Any = importlib.import_module("triton.runtime")
         target: Any = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", 90, 32)
-        function: Any = importlib.import_module("triton.runtime.interpreter").InterpretedFunction
+        interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+        function, convert = interpreter.InterpretedFunction, interpreter._implicit_cvt
         driver, run = stand_in_driver(target), function.run
         driver.get_device_interface = driver.get_empty_cache_for_benchmark = self._refuse_clock
         runtime.driver.set_active(driver)
@@ -67,6 +71,15 @@ class TritonInterpreter:
             self.tuned = True
             return [0.0, 0.0, 0.0]
 
+        def typed(given: Any) -> Any:
+            if type(given) is not float:
+                return convert(given)
+            # The compiler makes it a scalar of float32; the interpreter leaves Python's, which has no type to cast.
+            kind = interpreter.tl.float32
+            return interpreter.tl.tensor(interpreter.TensorHandle(np.array([given], np.float32), kind), kind)
+
+        interpreter._implicit_cvt = typed
+        add_libdevice(interpreter)
         tuner._bench, function.run, function.warmup = untimed, launch, warmup
         hook_torch("sm_90", path)
 

@@ -18,6 +18,8 @@ EXIT_S = 5.0
 """For a process that is killed to end."""
 EXIT_EVENT_S = 2.0
 """How long to wait for the word on how a process ended, once its link is closed."""
+SAID_CHARACTERS = 300
+"""Of an error's first line, told where equipment is missing."""
 LATE = {
     "load": "was not loaded",
     "prepare": "did not end its first call",
@@ -234,6 +236,7 @@ class Player:
         if reply.get("error") and self.wants_gpu:
             lack = lack or {"kind": "gpu", "name": self.wants_gpu}
         if lack:
+            lack["said"] = str(reply["error"]).partition("\n")[0][:SAID_CHARACTERS]
             raise Unequipped(self.role, lack, early=self.rounds_asked <= 1)
         return reply, files
 

@@ -37,9 +37,12 @@ class BuiltCandidate:
 
     @property
     def interpreter(self) -> str:
-        """Return the simulator of a launcher's kernels on a CPU; empty if the CPU runs them itself."""
-        found = self.imports.languages() if self.kind == "launcher" else []
-        return "" if any(one.gpu_alone for one in found) else next((o.interpreter for o in found if o.interpreter), "")
+        """Return the simulator of a Python file's kernels on a CPU; empty if the CPU runs them itself.
+
+        A language that needs a GPU may stand beside Triton for the GPUs that have it, as packages of kernels do.
+        """
+        found = self.imports.languages() if self.kind != "library" else []
+        return next((language.interpreter for language in found if language.interpreter), "")
 
     @property
     def file(self) -> str:

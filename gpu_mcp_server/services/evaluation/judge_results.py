@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
 from gpu_mcp_server.hostd.protocol import JobRecord
+from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import DEGENERATE, Problem
@@ -149,12 +150,22 @@ class Verdicts:
 
         One whose answers were compared already stays, without a verdict: it could choose which of its runs count.
         """
+        if row.attempt_id and lack.get("said"):
+            source, name = await self._source(await self._experience.get(row.attempt_id))
+            lack = {**lack, "said": with_own_places(lack["said"], source, name)}
         error = error_of(lack, row.host, (await self._jobs.probe(row.host)).judge)
         if row.attempt_id and lack.get("early"):
             await self._experience.forget(row.attempt_id)
         elif row.attempt_id:
             await self._experience.finish(row.attempt_id, status="refused", reason=str(error))
         return error
+
+    async def _source(self, attempt: Attempt) -> tuple[str, str]:
+        """Return the text of an attempt's one file, and its name; empty of a program or where none is kept."""
+        if not attempt.source_artifact_id or attempt.language == "program":
+            return "", ""
+        given = await source_of_attempt(self._artifacts, attempt)
+        return given.text, source_name(given.name, given.language)
 
     async def _evaluation(
         self, problem: Problem, verdict: dict[str, Any], done: FinishedJob, row: JobRow
@@ -163,11 +174,10 @@ class Verdicts:
         whole = json.dumps(verdict, indent=1).encode()
         evidence: dict[str, Any] = verdict.get("evidence", {})
         reason = verdict.get("reason") or ""
-        shapes, source, name, fallback = with_replay_doubt(problem, shape_verdicts(verdict)), "", "", ""
+        shapes, fallback = with_replay_doubt(problem, shape_verdicts(verdict)), ""
         failed = verdict["verdict"] != "correct"
-        if attempt.source_artifact_id and problem.program is None:
-            given = await source_of_attempt(self._artifacts, attempt)
-            source, name = given.text, source_name(given.name, given.language)
+        source, name = await self._source(attempt)
+        if source:
             reason = with_own_places(reason, source, name)
             shapes = [_with_own_places(shape, source, name) for shape in shapes]
             notes = [note for shape in shapes for note in shape.notes]

@@ -28,7 +28,7 @@ def error_of(lack: Mapping[str, Any], host: str, python: JudgePython | None) -> 
     """Return the error that names what an owner found missing.
 
     Args:
-        lack: As an owner wrote it: `kind`, `name`, and whose need it is (`role`).
+        lack: As an owner wrote it: `kind`, `name`, whose need it is (`role`), and the error in which it `said` so.
         host: The host's name.
         python: The judge's interpreter there.
     """
@@ -46,7 +46,8 @@ def error_of(lack: Mapping[str, Any], host: str, python: JudgePython | None) -> 
             return MachineLacks(f"the {who} loads the library {name!r}", host, hint)
         case "gpu":
             asks = f"has kernels in {name}, which run on a GPU alone" if name else "asks for a GPU"
-            return MachineLacks(f"the {who} {asks}", host, GPU, without="as it is judged on the processor of")
+            said = f"Its error (not believed): {lack['said']}. " if lack.get("said") else ""
+            return MachineLacks(f"the {who} {asks}", host, said + GPU, without="as it is judged on the processor of")
         case "packages":
             hint = f"Install versions that fit each other into {where}, or name another host."
             need = f"packages that the {who} imports do not fit each other: {name}"

@@ -263,6 +263,55 @@ def test_a_triton_kernel_that_misses_the_tail_is_incorrect(court):
     assert verdict["verdict"] == "incorrect", verdict
 
 
+LIKE_A_PACKAGE = """
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+@triton.jit
+def softmax(x, y, cols, scale, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + tl.program_id(0) * cols + at, mask=at < cols, other=-float("inf"))
+    powers = libdevice.{function}((values - tl.max(values, axis=0)) * scale.to(tl.float32))
+    tl.store(y + tl.program_id(0) * cols + at, libdevice.div_rn(powers, tl.sum(powers, axis=0)), mask=at < cols)
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty(x.shape, device="cuda")
+        softmax[(len(x),)](x, y, x.shape[1], {scale}, BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y
+"""
+"""A model as packages of kernels are written: libdevice's functions, and a scalar that is cast."""
+
+
+@pytest.mark.parametrize(
+    ("function", "scale", "verdict"),
+    [("exp", 1.0, "correct"), ("fast_expf", 1.0, "correct"), ("exp", 1.01, "incorrect"), ("expm1", 1.0, "incorrect")],
+)
+def test_a_model_in_triton_is_judged_by_the_interpreter(court, function, scale, verdict):
+    source = LIKE_A_PACKAGE.format(function=function, scale=scale)
+    found = court(source, "model", **INTERPRETED, round_timeout_s=60)
+
+    assert found["verdict"] == verdict, found["reason"]
+    assert "raised" not in found["reason"]
+
+
+def test_a_function_that_the_interpreter_lacks_is_no_fault_of_the_candidate(court):
+    source = LIKE_A_PACKAGE.format(function="j0", scale=1.0)
+    found = court(source, "model", **INTERPRETED, round_timeout_s=60)
+
+    assert found["lacks"]["kind"] == "gpu" and "interpreter mode: __nv_j0f" in found["lacks"]["said"], found
+
+
+def test_a_model_that_writes_to_an_input_is_incorrect_in_the_interpreter_too(court):
+    source = LIKE_A_PACKAGE.format(function="exp", scale=1.0).replace("        return y", "        return x.copy_(y)")
+    found = court(source, "model", **INTERPRETED, round_timeout_s=60)
+
+    assert found["verdict"] == "incorrect"
+    assert "writes to input x: inputs are read-only" in found["reason"], found["reason"]
+
+
 def test_a_launcher_that_writes_nothing_is_a_cheat(court):
     verdict = court("def launch(x, y, rows, cols):\n    pass\n", "launcher", **INTERPRETED)
 
