@@ -8,6 +8,8 @@ import structlog
 from gpu_mcp_server.services.builds.python_siblings import texts_in
 
 MOST = 5
+MOST_CHARACTERS = 64_000
+"""Read of a candidate, its own file first: 0.7 s on one core of an EPYC, where 748,000 took 10 s."""
 _log = structlog.get_logger()
 
 
@@ -21,8 +23,9 @@ def _read(source: str) -> list[str]:
         import kernelguard  # pyright: ignore[reportMissingTypeStubs] # 0.1 s to import, needed only here
     except ImportError:
         return []
+    text = "\n".join(texts_in(source))[:MOST_CHARACTERS]
     try:
-        report = cast("Any", kernelguard).analyze_code("\n".join(texts_in(source)))
+        report = cast("Any", kernelguard).analyze_code(text)
     except Exception as error:
         _log.warning("kernelguard failed", error=str(error))
         return []
