@@ -3,6 +3,7 @@
 from typing import Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.evaluation import format_range
 from gpu_mcp_server.text_safety import join_lines
 
 NOTHING = "nothing like it was tried; ask with fewer or other words, or see list_attempts"
@@ -15,6 +16,10 @@ class FoundAttempt(Model):
     problem: str
     outcome: str
     speedup: float | None = None
+    speedup_range: tuple[float, float] | None = None
+    """Its 95 % interval; the lower end orders."""
+    trust: str | None = None
+    """Of its time: confirmed, provisional, contradicted, or unconfirmable and why."""
     device: str | None = None
     language: str | None = None
     idea: str | None = None
@@ -26,14 +31,15 @@ class FoundAttempt(Model):
 
     def line_text(self) -> str:
         """Say it on one line."""
-        speed = f", speed-up {self.speedup:.3g}" if self.speedup is not None else ""
+        speed = f", speed-up {self.speedup:.3g}{format_range(self.speedup_range)}" if self.speedup is not None else ""
+        speed += f", {self.trust}" if self.trust else ""
         about = ", ".join(filter(None, [self.language, self.device]))
         said = "; ".join(filter(None, [self.idea, self.reason, self.bottleneck]))
         return f"{self.attempt_id} {self.problem}: {self.outcome}{speed} ({about}) {said}".rstrip()
 
 
 class FoundAttempts(ResultModel):
-    """Verified rows first, fastest first; then failures."""
+    """Verified rows first, in the order of rankings; then failures."""
 
     attempts: list[FoundAttempt] = []
     left_out: int | None = None

@@ -18,7 +18,7 @@ from gpu_mcp_server.models.experience import FoundAttempt, FoundAttempts, Lesson
 from gpu_mcp_server.models.profile import BOUND_BY
 from gpu_mcp_server.services.experience.scored_lessons import find_fixes, hint_effects, score_summaries
 from gpu_mcp_server.services.experience.word_match import FAILURES, OPERATIONS, texts_that_match
-from gpu_mcp_server.services.records.trust import CONFIRMED_BY
+from gpu_mcp_server.services.records.trust import BY_TRUST, FASTER, TIMED_ATTEMPTS, trust_of
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
 from gpu_mcp_server.store.problem_aliases import require_problem
@@ -28,20 +28,18 @@ SCANNED = 2000
 SHOWN = 240
 MAX_NOTE = 2000
 VERIFIED = "a.verdict = 'correct' AND a.voided IS NULL"
-RANKS = "(a.speedup IS NOT NULL OR coalesce(a.evidence ->> 'ranked_by', '') = 'time')"
-CONFIRMED_TIME = f"(a.evidence ->> '{CONFIRMED_BY}' IS NOT NULL AND a.evidence ->> 'unconfirmable' IS NULL)"
 PROFILED = (
     "(SELECT p.reason FROM attempts p WHERE p.kind = 'profile' AND p.parent_id = a.attempt_id "
     "ORDER BY p.seq DESC LIMIT 1)"
 )
 """Note of the last profile of an attempt, its bound first."""
 FROM = (
-    "FROM attempts a JOIN problems ON problems.problem_id = a.problem_id "
+    f"FROM {TIMED_ATTEMPTS} a JOIN problems ON problems.problem_id = a.problem_id "
     f"WHERE a.kind = 'evaluate' AND a.status != 'running' AND a.status NOT IN ({NOBODYS})"
 )
 TRIED = "COALESCE(a.note, '') NOT LIKE 'audit of %'"
 """An audit judges what was tried before."""
-STEPS = FROM.replace("WHERE", "JOIN attempts b ON b.attempt_id = a.parent_id WHERE")
+STEPS = FROM.replace("WHERE a", f"JOIN {TIMED_ATTEMPTS} b ON b.attempt_id = a.parent_id WHERE a", 1)
 PROBLEM_TEXTS = (
     "SELECT problem_id, json ->> 'name' AS name, json ->> 'description' AS about, "
     "json ->> 'reference' AS source FROM problems"
@@ -75,7 +73,7 @@ class ExperienceSearch:
         shape: str | None = None,
         limit: int = 8,
     ) -> FoundAttempts:
-        """Return attempts like a new one: verified first, fastest first, then failures, newest first.
+        """Return attempts like a new one: verified first, in the order of rankings, then failures, newest first.
 
         Args:
             operation: Words, all of which are in the problem's name, description or reference, by stem or another name.
@@ -97,7 +95,7 @@ class ExperienceSearch:
         rows = await self._db.fetch_all(
             f"SELECT a.*, problems.json ->> 'name' AS problem, problems.json ->> 'shapes' AS shapes, "
             f"{PROFILED} AS bottleneck {FROM} {where} "
-            f"ORDER BY ({VERIFIED}) DESC, a.speedup DESC, NOT {RANKS}, a.median_us, a.seq DESC LIMIT ?",
+            f"ORDER BY ({VERIFIED}) DESC, CASE WHEN {VERIFIED} THEN 0 ELSE -a.seq END, {BY_TRUST}, a.seq DESC LIMIT ?",
             (*values, SCANNED),
         )
         if error:
@@ -129,7 +127,7 @@ class ExperienceSearch:
             await self._techniques(own, own_values, limit),
             await self._failures(own, own_values, limit),
             await find_fixes(self._db, f"{STEPS} {own}", VERIFIED, own_values, limit),
-            await score_summaries(self._db, f"{FROM} {own}", own_values, limit),
+            await score_summaries(self._db, f"{FROM} {own}", VERIFIED, own_values, limit),
             await hint_effects(self._db, f"{FROM} {own}", own_values, limit),
         ]
         return Lessons(lessons=[lesson for group in fair_parts(groups, limit) for lesson in group])
@@ -198,11 +196,9 @@ class ExperienceSearch:
         own, own_values = _own(f" AND {conditions}" if conditions else "", [*alike.values()])
         rows = await self._db.fetch_all(
             f"SELECT a.attempt_id {FROM} AND {VERIFIED} AND a.problem_id = ? "
-            "AND a.problem_hash = problems.content_hash AND a.evidence ->> 'unconfirmable' IS NULL "
-            f"AND (? OR NOT {RANKS} OR {CONFIRMED_TIME}) "
+            "AND a.problem_hash = problems.content_hash AND NOT doubted AND (? OR NOT timed OR confirmed) "
             f"AND coalesce(a.evidence ->> 'generation', 0) >= ? {own} "
-            "ORDER BY a.speedup IS NULL, coalesce(a.evidence ->> '$.speedup_range[0]', a.speedup) DESC, "
-            "a.median_us IS NULL, coalesce(a.evidence ->> '$.time_range_us[1]', a.median_us), a.seq LIMIT ?",
+            f"ORDER BY NOT timed, {FASTER}, a.seq LIMIT ?",
             (problem_id, accept_provisional, generation, *own_values, SCANNED),
         )
         return [row["attempt_id"] for row in rows]
@@ -248,18 +244,20 @@ class ExperienceSearch:
         return said.removeprefix(BOUND_BY).partition(";")[0] if said.startswith(BOUND_BY) else None
 
     async def _techniques(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
-        """Return steps from parent to child, both verified on one device, by how much faster the child is.
+        """Return steps from parent to child, both verified on one device, by how much faster the child is at least.
 
-        The child's time is confirmed. Without a baseline on the device the parent counts as 1.
+        The child's time is confirmed, the parent's is in no doubt, and their intervals do not overlap. Without a
+        baseline on the device the parent counts as 1.
         """
-        times = f"{RANKS} AND {RANKS.replace('a.', 'b.')} AND coalesce(a.speedup, b.speedup) IS NULL"
+        times = "a.speedup IS NULL AND b.speedup IS NULL"
         rows = await self._db.fetch_all(
             f"SELECT a.attempt_id, a.note, problems.json ->> 'name' AS problem, "
             f"CASE WHEN {times} THEN b.median_us / a.median_us ELSE a.speedup END AS after, "
-            f"CASE WHEN {times} THEN 1.0 ELSE b.speedup END AS before {STEPS} "
-            f"{where} AND {VERIFIED} AND {CONFIRMED_TIME} AND {TRIED} AND b.verdict = 'correct' AND b.voided IS NULL "
-            "AND a.device = b.device AND a.problem_id = b.problem_id AND after > before AND a.note IS NOT NULL "
-            "ORDER BY after / before DESC LIMIT ?",
+            f"CASE WHEN {times} THEN 1.0 ELSE b.speedup END AS before, "
+            f"CASE WHEN {times} THEN b.low_us / a.high_us ELSE a.speedup_low / b.speedup_high END AS gain {STEPS} "
+            f"{where} AND {VERIFIED} AND a.confirmed AND {TRIED} AND b.verdict = 'correct' AND b.voided IS NULL "
+            "AND NOT b.doubted AND a.timed AND b.timed AND a.device = b.device AND a.problem_id = b.problem_id "
+            "AND gain > 1 AND a.note IS NOT NULL ORDER BY gain DESC LIMIT ?",
             (*values, limit),
         )
         return [
@@ -383,12 +381,15 @@ def _alike(one: str, other: str) -> bool:
 
 def _found(row: sqlite3.Row) -> FoundAttempt:
     outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
+    evidence: dict[str, Any] = json.loads(row["evidence"] or "{}")
+    trust = trust_of(row["verdict"], row["voided"], evidence, timed=bool(row["timed"]))
 
     def short(name: str) -> str | None:
         return row[name][:SHOWN] if row[name] else None
 
     return FoundAttempt(
         attempt_id=row["attempt_id"], problem=row["problem"], outcome=outcome, speedup=row["speedup"],
-        device=row["device"], language=row["language"], idea=short("note"), reason=short("reason"),
-        bottleneck=short("bottleneck"), source_artifact_id=row["source_artifact_id"],
+        speedup_range=evidence.get("speedup_range"), trust=trust, device=row["device"], language=row["language"],
+        idea=short("note"), reason=short("reason"), bottleneck=short("bottleneck"),
+        source_artifact_id=row["source_artifact_id"],
     )  # fmt: skip

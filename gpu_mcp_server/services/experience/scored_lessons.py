@@ -42,23 +42,30 @@ async def find_fixes(db: Database, steps: str, verified: str, values: Sequence[V
     ]  # fmt: skip
 
 
-async def score_summaries(db: Database, attempts: str, values: Sequence[Value], limit: int) -> list[Lesson]:
+async def score_summaries(
+    db: Database, attempts: str, verified: str, values: Sequence[Value], limit: int
+) -> list[Lesson]:
     """Return for each kind of advice on each device what it promised and what it brought, the most tried first.
+
+    What was voided, or has a time in doubt, brought nothing that is known.
 
     Args:
         db: The store.
         attempts: FROM and WHERE over attempts `a` and `problems`.
+        verified: Condition on a verified `a`.
         values: Of its placeholders.
         limit: How many.
     """
     rows = await db.fetch_all(
-        f"SELECT a.device, a.evidence ->> 'advice' AS score {attempts} AND a.evidence ->> 'advice' IS NOT NULL "
-        "ORDER BY a.seq DESC LIMIT ?",
+        f"SELECT a.device, a.evidence ->> 'advice' AS score, {verified} AND NOT a.doubted AS sure "
+        f"{attempts} AND a.evidence ->> 'advice' IS NOT NULL ORDER BY a.seq DESC LIMIT ?",
         (*values, SCANNED),
     )
     groups: defaultdict[tuple[str, str], list[dict[str, float | None]]] = defaultdict(list)
     for row in rows:
         score = json.loads(row["score"])
+        if not row["sure"]:
+            score["measured"] = None
         groups[score["topic"], row["device"] or "unknown device"].append(score)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     return [_advice_lesson(topic, device, scores) for (topic, device), scores in ordered[:limit]]

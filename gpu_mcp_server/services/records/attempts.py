@@ -196,12 +196,12 @@ class AttemptStore:
             problem_id = await require_problem(self._db, problem_id)
         seen, values = visibility_condition("a.attempt_id")
         rows = await self._db.fetch_all(
-            "SELECT a.*, p.json ->> 'name' AS name FROM attempts a LEFT JOIN problems p USING (problem_id) "  # noqa: S608
-            f"WHERE a.kind = 'evaluate' AND a.verdict = 'correct' AND a.voided IS NULL AND {BEFORE.format('a')} "
+            "SELECT a.*, (SELECT p.json ->> 'name' FROM problems p WHERE p.problem_id = a.problem_id) AS name "  # noqa: S608
+            f"FROM attempts a WHERE {CORRECT} AND {BEFORE.format('a')} "
             f"AND {seen} AND (? IS NULL OR a.problem_id = ?) AND NOT EXISTS (SELECT 1 FROM attempts b "
             "WHERE b.parent_id = a.attempt_id AND b.note = 'audit of ' || a.attempt_id "
             f"AND b.source_hash = a.source_hash AND b.verdict = a.verdict AND NOT {BEFORE.format('b')}) "
-            "ORDER BY name, problem_id, problem_hash, device, driver, speedup DESC, median_us, seq",
+            f"ORDER BY name, problem_id, problem_hash, device, driver, {RANKED}",
             (generation, *values, problem_id, problem_id, generation),
         )
         boards: dict[tuple[Value, ...], OldBoard] = {}
@@ -213,15 +213,13 @@ class AttemptStore:
         return [*boards.values()]
 
     async def is_beaten_since(self, generation: int, board: OldBoard, attempt: Attempt) -> bool:
-        """Say whether a verdict of a generation or later on the same ranking is faster than an attempt."""
+        """Say whether the ranking has a verdict of a generation or later before an attempt."""
         row = await self._db.fetch_one(
-            f"SELECT 1 FROM attempts a WHERE {BEST} AND NOT {BEFORE.format('a')} "  # noqa: S608
-            "AND a.problem_id IS ? AND a.problem_hash IS ? AND a.device IS ? AND a.driver IS ? AND CASE "
-            "WHEN a.speedup IS NULL THEN ?6 IS NULL AND a.median_us < ?7 ELSE a.speedup > coalesce(?6, 0) END LIMIT 1",
-            (generation, board.problem_id, board.problem_hash, board.device, board.driver, attempt.speedup,
-             attempt.median_us),
-        )  # fmt: skip
-        return row is not None
+            f"SELECT attempt_id FROM attempts WHERE {BEST} AND (attempt_id = ? OR NOT {BEFORE.format('attempts')}) "  # noqa: S608
+            f"AND problem_id IS ? AND problem_hash IS ? AND device IS ? AND driver IS ? ORDER BY {RANKED} LIMIT 1",
+            (attempt.attempt_id, generation, board.problem_id, board.problem_hash, board.device, board.driver),
+        )
+        return row is not None and row["attempt_id"] != attempt.attempt_id
 
     async def get(self, attempt_id: str) -> Attempt:
         """Return an attempt with its evidence.

@@ -17,6 +17,8 @@ DOUBTED = "evidence ->> 'unconfirmable' IS NOT NULL"
 CONFIRMED = f"(evidence ->> '{CONFIRMED_BY}' IS NOT NULL AND NOT {DOUBTED})"
 LOW = "coalesce(evidence ->> '$.speedup_range[0]', speedup)"
 """The speed-up that an attempt has at least."""
+HIGH = "coalesce(evidence ->> '$.speedup_range[1]', speedup)"
+LOW_US = "CASE WHEN speedup IS NULL THEN coalesce(evidence ->> '$.time_range_us[0]', median_us) END"
 HIGH_US = "CASE WHEN speedup IS NULL THEN coalesce(evidence ->> '$.time_range_us[1]', median_us) END"
 """The time that it takes at most, where there is no baseline."""
 TRUST_EVIDENCE = (
@@ -25,6 +27,11 @@ TRUST_EVIDENCE = (
     + ") AS trust_evidence"
 )
 """What `trust_of` reads of an attempt's evidence, which may be long."""
+TIMED_ATTEMPTS = (
+    f"(SELECT *, {TIMED} AS timed, {CONFIRMED} AS confirmed, {DOUBTED} AS doubted, {LOW} AS speedup_low, "  # noqa: S608
+    f"{HIGH} AS speedup_high, {LOW_US} AS low_us, {HIGH_US} AS high_us FROM attempts)"
+)
+"""The attempts with the same as columns, for queries that have several tables."""
 FASTER = f"{LOW} DESC, {HIGH_US}"
 FASTEST = f"{FASTER}, seq"
 BY_TRUST = f"CASE WHEN NOT {TIMED} THEN 3 WHEN {DOUBTED} THEN 2 WHEN {CONFIRMED} THEN 0 ELSE 1 END, {FASTER}"

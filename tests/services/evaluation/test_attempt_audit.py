@@ -101,6 +101,32 @@ async def test_an_old_record_below_a_trusted_best_is_listed_and_not_judged_again
         assert (await lab.evaluation.auditor.redo()).audits == []
 
 
+async def test_which_old_record_is_a_best_goes_by_the_ranking():
+    async with laboratory() as lab:
+        problem = await register(lab)
+        store, source = lab.store.experience, CandidateSource(HONEST, "c", "kernel.c")
+        fresh = await lab.evaluation.evaluator.evaluate(problem, source, timing=UNTIMED)
+        await store._db.execute(TIMED, (fresh.attempt_id,))
+        new = await store.get(fresh.attempt_id)
+        slow, wide, doubted, sure = [await forged(lab, new, speedup) for speedup in (0.5, 8.0, 9.0, 0.1)]
+
+        async def state(attempt_id: str, name: str, value: str) -> None:
+            sql = "UPDATE attempts SET evidence = json_set(evidence, '$.' || ?, json(?)) WHERE attempt_id = ?"
+            await store._db.execute(sql, (name, value, attempt_id))
+
+        await state(wide, "speedup_range", "[0.4, 160.0]")
+        await state(doubted, "unconfirmable", '"it waits for the GPU"')
+        await state(sure, "confirmed_by", '"itself"')
+        (board,) = (await lab.evaluation.auditor.older(problem)).boards
+        assert [a.attempt_id for a in board.attempts] == [sure, slow, wide, doubted]
+        beaten = {a.attempt_id: await store.is_beaten_since(GENERATION, board, a) for a in board.attempts}
+        assert beaten == {sure: False, slow: True, wide: True, doubted: True}, "the new one has 1.0, provisional"
+        await state(new.attempt_id, "confirmed_by", '"itself"')
+        assert await store.is_beaten_since(GENERATION, board, board.attempts[0])
+        await store.void(new.attempt_id, "not had twice")
+        assert not await store.is_beaten_since(GENERATION, board, board.attempts[3]), "a voided one beats none"
+
+
 async def test_a_note_that_only_says_so_is_no_audit():
     async with laboratory() as lab:
         problem = await register(lab)

@@ -98,6 +98,39 @@ async def test_an_error_is_found_by_a_word_of_it_or_its_kind(db: Database, asked
     assert reason in {a.reason for a in found} and len(found) == 1, [a.reason for a in found]
 
 
+async def test_verified_rows_stand_in_the_order_of_rankings_and_say_their_trust(db: Database):
+    doubted = await tried(db, "p-1", "correct", 99.0, evidence={"unconfirmable": "it waits for the GPU"})
+    wide = await tried(db, "p-1", "correct", 9.0, evidence={"confirmed_by": None, "speedup_range": [2.0, 40.0]})
+    narrow = await tried(db, "p-1", "correct", 5.0, evidence={"confirmed_by": None, "speedup_range": [4.9, 5.1]})
+    sure = await tried(db, "p-1", "correct", 1.5, evidence={"speedup_range": [1.4, 1.6]})
+    voided = await tried(db, "p-1", "correct", 200.0)
+    await AttemptStore(db).void(voided, "not had twice", sure)
+    wrong = await tried(db, "p-1", "incorrect", reason="wrong at 7")
+
+    found = await ExperienceSearch(db).find("softmax")
+    assert [a.attempt_id for a in found.attempts] == [sure, narrow, wide, doubted, wrong, voided]
+    assert "speed-up 1.5 (1.4-1.6), confirmed" in found.attempts[0].line_text()
+    assert [a.trust for a in found.attempts[1:]] == [
+        "provisional", "provisional", "unconfirmable: it waits for the GPU", None, "contradicted",
+    ]  # fmt: skip
+
+
+async def test_a_step_is_a_technique_only_where_the_child_is_faster_beyond_both_intervals(db: Database):
+    async def step(note: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+        first = await tried(db, "p-1", "correct", before.pop("speedup"), evidence=before)
+        await tried(db, "p-1", "correct", after.pop("speedup"), parent_id=first, note=note, evidence=after)
+
+    await step("tied", {"speedup": 2.0, "speedup_range": [1.5, 2.6]}, {"speedup": 3.0, "speedup_range": [2.5, 3.6]})
+    await step("wide", {"speedup": 1.0, "speedup_range": [0.9, 1.1]}, {"speedup": 9.0, "speedup_range": [1.2, 80.0]})
+    await step("narrow", {"speedup": 1.0, "speedup_range": [0.9, 1.1]}, {"speedup": 2.0, "speedup_range": [1.9, 2.1]})
+    await step("doubtful parent", {"speedup": 1.0, "unconfirmable": "busy"}, {"speedup": 5.0})
+    await step("doubtful child", {"speedup": 1.0}, {"speedup": 5.0, "unconfirmable": "busy"})
+    await step("first look", {"speedup": 1.0}, {"speedup": 5.0, "confirmed_by": None})
+
+    lessons = (await ExperienceSearch(db).lessons("softmax")).lessons
+    assert [x.says for x in lessons if x.kind == "technique"] == ["narrow", "wide"], "by the gain that is sure"
+
+
 MATMUL = (
     '{"name": "int8_matmul", "description": "", "reference": "def reference(a, b): return a @ b", "shapes": [{"n": 64}], '
     '"inputs": [{"dtype": "int8"}], "outputs": [{"dtype": "int32"}]}'
@@ -198,14 +231,20 @@ async def test_lessons_say_what_advice_of_a_kind_promised_and_brought_on_each_de
         attempt = await tried(db, "p-1", "correct" if measured else "incorrect", measured, device=device)
         score = AdviceScore(topic="spills", predicted=1.25, measured=measured, profiled="a-0")
         await AttemptStore(db).add_evidence(attempt, "advice", score.model_dump_json())
+    for number, more in enumerate(({}, {"unconfirmable": "busy"})):
+        attempt = await tried(db, "p-1", "correct", 90.0, evidence=more)
+        score = AdviceScore(topic="spills", predicted=1.25, measured=90.0, profiled="a-0")
+        await AttemptStore(db).add_evidence(attempt, "advice", score.model_dump_json())
+        if number == 0:
+            await AttemptStore(db).void(attempt, "not had twice")
     hint = await tried(db, "p-2", "correct", 1.0)
     effect = HintEffect(text="look at the tail", before="correctness", after="performance", helped=True)
     await AttemptStore(db).add_evidence(hint, "hint", effect.model_dump_json())
 
     said = [one.says for one in (await ExperienceSearch(db).lessons()).lessons if one.kind in ("advice", "hint")]
     assert said == [
-        "advice 'spills' on NVIDIA H200: predicted 1.25x, measured 1.20x (medians); faster in 1 of 3, "
-        "not correct or not timed in 1",
+        "advice 'spills' on NVIDIA H200: predicted 1.25x, measured 1.20x (medians); faster in 1 of 5, "
+        "not correct or not timed in 3",
         "advice 'spills' on AMD MI300: predicted 1.25x, measured 2.00x (medians); faster in 1 of 1",
         "helped (correctness to performance): look at the tail",
     ]
