@@ -1,10 +1,8 @@
 """A problem's attempts in the order in which they were made."""
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.ranking import bound_of, trust_place, trust_word
 from gpu_mcp_server.time_format import format_time
-
-TRUSTS = ("confirmed", "provisional", "unconfirmable")
-"""Words before a colon, from the most trusted on."""
 
 
 class HistoryPoint(Model):
@@ -82,18 +80,13 @@ class ProblemHistory(ResultModel):
             untimed = sum(point.outcome == "correct" for point in self.points)
             return f"{text}, " + (f"{untimed} correct, none with a time" if untimed else "none correct")
         how = f"speed-up {best.speedup:.3g}" if best.speedup else format_time((best.median_us or 0) / 1e6)
-        text = f"{text}, best {best.attempt_id} with {how}" + (f", {_word(best)}" if best.trust else "")
+        text = f"{text}, best {best.attempt_id} with {how}" + (f", {trust_word(best.trust)}" if best.trust else "")
         text += f" (robust: {best.robust})" if best.robust else ""
         top = max(correct, key=lambda point: point.speedup or 0.0)
         if (top.speedup or 0.0) <= (best.speedup or 0.0):
             return text
-        why = _word(top) if _word(top) != _word(best) else "its interval begins lower"
+        why = trust_word(top.trust) if trust_word(top.trust) != trust_word(best.trust) else "its interval begins lower"
         return f"{text}; {top.attempt_id} shows {top.speedup:.3g}, {why}"
-
-
-def _word(point: HistoryPoint) -> str:
-    """Return the trust of a time in a word."""
-    return (point.trust or "unknown").partition(":")[0]
 
 
 def with_best(point: HistoryPoint, best: HistoryPoint | None) -> HistoryPoint:
@@ -106,6 +99,5 @@ def with_best(point: HistoryPoint, best: HistoryPoint | None) -> HistoryPoint:
 
 def rank_of(point: HistoryPoint) -> tuple[int, float, float]:
     """Order correct attempts as rankings do, the best least: by trust, then by the speed-up that each has at least."""
-    trust = TRUSTS.index(_word(point)) if _word(point) in TRUSTS else len(TRUSTS)
-    high_us = point.time_range_us[1] if point.time_range_us else point.median_us
-    return trust, -(point.speedup_low or point.speedup or 0.0), high_us or 0.0
+    speedups = (point.speedup_low, point.speedup_high or point.speedup_low) if point.speedup_low else None
+    return trust_place(point.trust), *bound_of(point.speedup, speedups, point.median_us, point.time_range_us)

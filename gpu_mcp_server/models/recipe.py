@@ -254,6 +254,7 @@ class TunedPoint(Model):
             text += f", speed-up {self.speedup:.3g}" + (f" ({ends[0]:.3g}-{ends[1]:.3g})" if ends else "")
         elif self.median_us is not None:
             text += f", {self.time_text()} a call"
+        text += f", {self.trust}" if self.trust else ""
         text += f", dominated by {self.dominated_by}" if self.dominated_by else ""
         text += f"; {self.reason[:120]}" if self.reason and self.outcome != "correct" else ""
         return text + (f" [{self.attempt_id}]" if self.attempt_id else "")

@@ -111,7 +111,10 @@ class Iterations(Model):
 
 
 class PlanTarget(Model):
-    """Target at which a run stops; without one it uses its iterations up."""
+    """Target at which a run stops, which the worse end of a 95 % interval must reach.
+
+    Without a target a run uses its iterations up.
+    """
 
     speedup: float | None = Field(default=None, gt=0)
     """Speed-up against the reference, geometric mean over the shapes; in mode nccl of the whole program, in mode

@@ -245,7 +245,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
         stopped=end["stopped"] if end else None,
         why=end["why"] if end else "",
         steps=steps,
-        best=max(correct, key=worth, default=None),
+        best=Verdict.model_validate(end["best"]) if end and end.get("best") else max(correct, key=worth, default=None),
         best_source_artifact_id=end.get("best_source_artifact_id") if end else None,
         tuned=tuned_points(done.values()),
         next_step=next_step(run_id, plan, journal, verdicts),

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Timing
 from gpu_mcp_server.models.recipe import RunState, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.headless_runs import silent, state_of
 from gpu_mcp_server.recipes.run.journal import Journal, entries
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
-from gpu_mcp_server.recipes.run.prompt_verdict import worth
+from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of, verdict_of_attempt, worth
 from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.recipes.run.run_context import Ground
 from gpu_mcp_server.recipes.suites import suite_report
@@ -61,6 +63,38 @@ async def test_a_run_whose_best_is_voided_has_the_next_one_and_is_the_same_when_
     state = state_of("r-1", plan, seen)
     assert state.best is not None and state.best.attempt_id == honest.attempt_id
     assert [step.kind for step in state.steps].count("confirm") == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "speedups", "times_us", "stage"),
+    [
+        ({"speedup": 2.0}, (1.9, 2.5), (90.0, 110.0), "performance"),
+        ({"speedup": 2.0}, (2.1, 2.5), (90.0, 110.0), "target"),
+        ({"median_us": 100.0}, (2.0, 2.5), (90.0, 110.0), "performance"),
+        ({"median_us": 100.0}, (2.0, 2.5), (80.0, 100.0), "target"),
+        ({"median_us": 100.0, "speedup": 2.0}, (1.9, 2.5), (80.0, 100.0), "performance"),
+    ],
+)
+def test_a_target_is_reached_by_the_worse_end_of_an_interval(
+    target: dict[str, float], speedups: tuple[float, float], times_us: tuple[float, float], stage: str
+):
+    plan = planned("p-1", target=target)
+    attempt = Attempt(
+        attempt_id="a-1", kind="evaluate", created_at="now", status="judged", verdict="correct", trust="confirmed",
+        speedup=sum(speedups) / 2, speedup_range=speedups, median_us=sum(times_us) / 2,
+        evidence={"median_range_us": list(times_us)},
+    )  # fmt: skip
+    shape = ShapeVerdict(
+        dims={"n": 1}, verdict="correct", speedup=sum(speedups) / 2, speedup_low=speedups[0], speedup_high=speedups[1],
+        candidate=Timing(median_us=sum(times_us) / 2, low_us=times_us[0], high_us=times_us[1], rounds=9, calls_per_round=1),
+    )  # fmt: skip
+    evaluation = Evaluation(
+        attempt_id="a-1", problem_id="p-1", problem_hash="h", host="local", status="judged", verdict="correct",
+        trust="confirmed", language="c", seconds={}, speedup=sum(speedups) / 2, shapes=[shape],
+    )  # fmt: skip
+    assert (verdict_of_attempt(attempt, plan).stage, verdict_of(evaluation, plan).stage) == (stage, stage)
+    unsure = attempt.model_copy(update={"trust": "provisional"})
+    assert verdict_of_attempt(unsure, plan).stage == "performance"
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,17 @@ async def test_a_faster_candidate_in_doubt_is_timed_once_more_and_is_the_best_if
     assert (ground.best, asked) == (answers["a-slow"], ["a-fast", "a-slow"]), "a doubt that stays does not win"
 
 
+async def test_where_no_run_can_confirm_the_fastest_the_best_is_a_confirmed_one(tmp_path: Path):
+    sure, fast = timed("a-sure", 1240, 1250, "confirmed"), timed("a-fast", 163, 165)
+    ground, asked = await settled(tmp_path, [sure, fast], {"a-fast": fast})
+    assert (ground.best, ground.best_source, asked) == (sure, "source of a-sure", ["a-fast"])
+    late = timed("a-late", 500, 510)
+    (tmp_path / "other").mkdir()
+    answers = {"a-fast": timed("a-fast", 163, 165, DOUBT), "a-late": timed("a-late", 505, 515, "confirmed")}
+    ground, asked = await settled(tmp_path / "other", [sure, fast, late], answers)
+    assert (ground.best, asked) == (answers["a-late"], ["a-fast", "a-late"]), "one in doubt gives way to the next"
+
+
 def test_the_time_orders_candidates_and_what_a_run_says_has_it():
     wide, narrow = timed("a-wide", 5, 30), timed("a-narrow", 11, 13)
     assert max([wide, narrow], key=worth) == narrow, "by the most that it takes, as rankings do"

@@ -96,7 +96,8 @@ def about(problem: Problem, plan: RunPlan) -> str:
     said += [f"Flags of the compiler: {' '.join(plan.flags)}"] if plan.flags else []
     said += [f"Wanted: {plan.request}"] if plan.request else []
     wanted = plan.target.model_dump(exclude_none=True)
-    said += [f"Target: {', '.join(f'{k} {v:g}' for k, v in wanted.items())}"] if wanted else []
+    if wanted:
+        said += [f"Target: {', '.join(f'{k} {v:g}' for k, v in wanted.items())}, by the worse end of the 95 % interval"]
     said += (
         [f"The seed's own test prints {plan.pass_string!r}; the verdict counts, not that."] if plan.pass_string else []
     )

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.ranking import bound_of, overlap
 from gpu_mcp_server.models.recipe import Candidate, TunedPoint, TuningTable, Verdict, parameters_text
 from gpu_mcp_server.models.run_plan import Point
 from gpu_mcp_server.recipes.run.batch_judging import judge_batch
@@ -206,11 +207,8 @@ def dominates(one: TunedPoint, other: TunedPoint) -> bool:
         return False
     if is_doubted(one.trust) and not is_doubted(other.trust):
         return False
-    if one.speedup_range and other.speedup_range:
-        return one.speedup_range[0] > other.speedup_range[1]
-    if one.median_range_us and other.median_range_us and not (one.speedup_range or other.speedup_range):
-        return one.median_range_us[1] < other.median_range_us[0]
-    return False
+    intervals = [(each.speedup_range, each.median_range_us) for each in (one, other)]
+    return overlap(*intervals) is False
 
 
 def in_order(points: Iterable[TunedPoint]) -> list[TunedPoint]:
@@ -220,11 +218,8 @@ def in_order(points: Iterable[TunedPoint]) -> list[TunedPoint]:
     """
 
     def rank(point: TunedPoint) -> tuple[bool, bool, bool, float, float]:
-        low = point.speedup_range[0] if point.speedup_range else point.speedup
-        return (
-            point.outcome != "correct", point.dominated_by is not None, is_doubted(point.trust), -(low or 0.0),
-            (point.median_range_us[1] if point.median_range_us else point.median_us) or float("inf"),
-        )  # fmt: skip
+        bound = bound_of(point.speedup, point.speedup_range, point.median_us, point.median_range_us)
+        return point.outcome != "correct", point.dominated_by is not None, is_doubted(point.trust), *bound
 
     return sorted(points, key=rank)
 

@@ -9,7 +9,7 @@ from xml.sax.saxutils import quoteattr
 from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.plots.history_plots import escape_text, ticks
 from gpu_mcp_server.recipes.reports.run_timeline import FURTHER_LANES, LANES, MAX_STEPS, TimelineStep
-from gpu_mcp_server.recipes.run.prompt_verdict import rate, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import rate, trusted_worth
 from gpu_mcp_server.time_format import format_elapsed, format_time, format_time_range
 
 WIDTH, LEFT, RIGHT, TOP, LANE_HEIGHT = 1000, 84, 16, 6, 27
@@ -149,12 +149,12 @@ def _speed_text(value: float, by_time: bool) -> str:
 
 
 def _best_so_far(points: Sequence[CoursePoint], y: Callable[[float], float]) -> str:
-    """Return the way of the line: it rises where a run takes a candidate for better, which is by its low end."""
+    """Return the way of the line: it goes on where a candidate ranks before the best: by trust, then its low end."""
     way, best = "", points[0]
     for point in points:
         if not way:
             way = f"M{point.across:.1f} {y(point.speedup):.1f}"
-        elif worth(point.best) > worth(best.best):
+        elif trusted_worth(point.best) > trusted_worth(best.best):
             way += f" H{point.across:.1f} V{y(point.speedup):.1f}"
         else:
             continue

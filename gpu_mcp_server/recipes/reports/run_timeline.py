@@ -7,7 +7,7 @@ from typing import Any, cast
 from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.plots.outcome_shades import status_class
 from gpu_mcp_server.recipes.headless_runs import ASKED, settled_verdicts
-from gpu_mcp_server.recipes.run.prompt_verdict import VOIDED, rate, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import VOIDED, rate, trusted_worth
 from gpu_mcp_server.time_format import format_time
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")
@@ -110,7 +110,7 @@ def _best(verdicts: Sequence[Mapping[str, Any]], settled: Mapping[str | None, Ve
     """Return the best correct verdict that was not timed coarsely; what was voided later is none."""
     read = [Verdict.model_validate(v) for v in verdicts if v.get("outcome") == "correct" and not v.get("coarse")]
     left = [settled.get(v.attempt_id, v) for v in read]
-    return max((v for v in left if v.outcome == "correct" and rate(v)), key=worth, default=None)
+    return max((v for v in left if v.outcome == "correct" and rate(v)), key=trusted_worth, default=None)
 
 
 def _verdicts(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.models.suite import StepVariance
 from gpu_mcp_server.recipes.headless_runs import settled_verdicts
 from gpu_mcp_server.recipes.reports.text_difference import mean_difference
-from gpu_mcp_server.recipes.run.prompt_verdict import rate, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import rate, trusted_worth
 
 Journal = Sequence[Mapping[str, Any]]
 LOOP = ("code", "judge", "reflect", "tune", "session")
@@ -47,8 +47,8 @@ def variance_by_step(journals: Sequence[Journal], answers: Sequence[Mapping[str,
 def gains_of(journal: Journal) -> dict[str, float]:
     """Return by how much each step raised the speed-up of the best so far; a candidate's gain is its author's step's.
 
-    Verdicts count as confirmation runs left them, and the better one is as for a run. Where there is no baseline, calls
-    a second stand for the speed-up. In agent mode steps have names of attempts, which no two runs share: there a
+    Verdicts count as confirmation runs left them, and the better one is as for rankings. Where there is no baseline,
+    calls a second stand for the speed-up. In agent mode steps have names of attempts, which no two runs share: there a
     candidate is the first, the second ... that the agent had judged.
     """
     settled, own, found = settled_verdicts(journal), 0, dict[str, float]()
@@ -60,7 +60,7 @@ def gains_of(journal: Journal) -> dict[str, float]:
         read = [Verdict.model_validate(one) for one in [entry.get("verdict"), *entry.get("verdicts", [])] if one]
         left = [settled.get(one.attempt_id, one) for one in read if not one.coarse]
         good = [one for one in [best, *left] if one is not None and one.outcome == "correct" and rate(one)]
-        now = max(good, key=worth, default=None)
+        now = max(good, key=trusted_worth, default=None)
         step = str(entry["step"])
         if step.startswith("judge-a-"):
             own += 1

@@ -1,11 +1,11 @@
 """From an evaluation to the verdict that the next prompt is made of: the stage at which a candidate failed."""
 
-import math
 from collections.abc import Sequence
 
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
+from gpu_mcp_server.models.ranking import bound_of, trust_place
 from gpu_mcp_server.models.recipe import Stage, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.services.experience.experience_search import signature
@@ -17,7 +17,13 @@ DIAGNOSTICS = 8
 
 
 def reached(plan: RunPlan, speedup: float | None, median_us: float | None) -> bool:
-    """Say whether a correct candidate is what the run is for; without a target none is."""
+    """Say whether a correct candidate of such figures is what the run is for; without a target none is.
+
+    Args:
+        plan: The run's.
+        speedup: The one that it has at least; the middle where it is asked whether a confirmation run is worth it.
+        median_us: The time that it takes at most; the middle likewise.
+    """
     if plan.tier != "performance":
         return True
     target = plan.target
@@ -37,11 +43,18 @@ def worth(verdict: Verdict) -> tuple[bool, bool, bool, float, float]:
     return verdict.stage == "target", not verdict.coarse, not is_doubted(verdict.trust), *pace(verdict)
 
 
+def trusted_worth(verdict: Verdict) -> tuple[bool, bool, int, float, float]:
+    """Return the same as rankings order it: a confirmed time before a provisional one, however fast that seems.
+
+    A run searches by `worth`, as what seems faster is confirmed in the end; what it shows and ends with goes by this.
+    """
+    return verdict.stage == "target", not verdict.coarse, -trust_place(verdict.trust), *pace(verdict)
+
+
 def pace(verdict: Verdict) -> tuple[float, float]:
     """Return what the faster of two is greater by: the speed-up that it has at least, without one the time at most."""
-    low = verdict.speedup_range[0] if verdict.speedup_range else verdict.speedup
-    high_us = verdict.time_range_us[1] if verdict.time_range_us else verdict.median_us
-    return low or 0.0, -(high_us if verdict.speedup is None and high_us else math.inf)
+    first, second = bound_of(verdict.speedup, verdict.speedup_range, verdict.median_us, verdict.time_range_us)
+    return -first, -second
 
 
 def rate(verdict: Verdict | None) -> float:
@@ -60,10 +73,17 @@ def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
     """Return what an evaluation means for the loop."""
     last = evaluation.shapes[-1].candidate if evaluation.shapes else None
     median_us = evaluation.time_us or (last.median_us if last else None)
+    times_us = evaluation.time_range_us() or ((last.low_us, last.high_us) if last else None)
     outcome = evaluation.verdict or evaluation.status
     return Verdict(
         attempt_id=evaluation.attempt_id,
-        stage=_stage(outcome, plan, evaluation.speedup, median_us, evaluation.trust),
+        stage=_stage(
+            outcome,
+            plan,
+            evaluation.trust,
+            _end(evaluation.speedup_range(), 0, evaluation.speedup),
+            _end(times_us, 1, median_us),
+        ),
         outcome=outcome,
         reason=evaluation.reason,
         details=details_text(
@@ -95,9 +115,16 @@ def details_text(
 def verdict_of_attempt(attempt: Attempt, plan: RunPlan) -> Verdict:
     """Return the same of an attempt that is recorded, without lines: `recorded_verdict` has them."""
     outcome = VOIDED if attempt.voided else attempt.verdict or attempt.status
+    times_us = attempt.time_range_us or (attempt.evidence or {}).get("median_range_us")
     return Verdict(
         attempt_id=attempt.attempt_id,
-        stage=_stage(outcome, plan, attempt.speedup, attempt.median_us, attempt.trust or ""),
+        stage=_stage(
+            outcome,
+            plan,
+            attempt.trust or "",
+            _end(attempt.speedup_range, 0, attempt.speedup),
+            _end(times_us, 1, attempt.median_us),
+        ),
         outcome=outcome,
         reason=attempt.voided or attempt.reason or "",
         speedup=attempt.speedup,
@@ -109,7 +136,13 @@ def verdict_of_attempt(attempt: Attempt, plan: RunPlan) -> Verdict:
     )
 
 
-def _stage(outcome: str, plan: RunPlan, speedup: float | None, median_us: float | None, trust: str) -> Stage:
+def _end(interval: Sequence[float] | None, end: int, middle: float | None) -> float | None:
+    """Return an end of an interval; the middle where none is known."""
+    return interval[end] if interval else middle
+
+
+def _stage(outcome: str, plan: RunPlan, trust: str, speedup: float | None, median_us: float | None) -> Stage:
+    """Return where a candidate ended, by the speed-up that it has at least and the time that it takes at most."""
     if outcome == "compile_failed":
         return "compile"
     if outcome != "correct":

@@ -18,7 +18,7 @@ from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES, compiled, source_for
 from gpu_mcp_server.recipes.run.confirmation_step import confirmed_verdict, is_provisional, is_worth_another_look
 from gpu_mcp_server.recipes.run.journal import Journal
-from gpu_mcp_server.recipes.run.prompt_verdict import is_doubted, pace, rate, reached, verdict_of, worth
+from gpu_mcp_server.recipes.run.prompt_verdict import is_doubted, pace, rate, reached, trusted_worth, verdict_of, worth
 from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.jobs.job_table import new_job_id
@@ -205,17 +205,21 @@ class Ground:
         return Verdict.model_validate((await self.step(step, "confirm", work))["verdict"])
 
     async def confirm_best(self) -> None:
-        """Have the best confirmed, and the next best where it is voided, until one stays."""
+        """Have the best confirmed, and the next best where it is voided or in doubt, until one stays.
+
+        Where no run could confirm it, those that are confirmed go before it.
+        """
         await self._settle_doubts()
         while self.best is not None and is_provisional(self.best, self.plan):
-            verdict = await self.confirm(self.best)
-            kept = [(v, s) for v, s in self.correct if v.attempt_id != verdict.attempt_id]
-            if verdict.outcome == "correct":
-                self.best = verdict
-                return
+            now, source = await self.confirm(self.best), self.best_source
+            left = [each for each in self.correct if each[0].attempt_id != now.attempt_id]
             self.correct, self.best, self.best_source = [], None, ""
-            for other, source in kept:
-                self.consider(other, source)
+            for verdict, text in [*left, (now, source)]:
+                self.consider(verdict, text)
+            if now.outcome == "correct" and not is_doubted(now.trust):
+                break
+        if self.correct and not self.plan.accept_provisional:
+            self.best, self.best_source = max(self.correct, key=lambda each: trusted_worth(each[0]))
 
     async def _settle_doubts(self) -> None:
         """Time candidates once more that are faster than the best but for a doubt, the fastest first, until one is."""

@@ -11,6 +11,7 @@ from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.comparison import Comparison, ComparisonRow
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.ranking import bound_of, overlap, share_ranks, trust_place
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.concurrency import Slots
@@ -30,8 +31,8 @@ ALL = "all"
 ON_GPU = {name for name, facts in LANGUAGES.items() if facts.device in ("cuda", "either")}
 """Languages of candidates that may run on one."""
 NOT_BEGUN = "wait_s was over before its turn"
-RANK = {"incorrect": 2, "cheat": 3}
-TRUST_RANK = {"confirmed": 0.0, "provisional": 0.3, "unconfirmable": 0.6}
+BEHIND = {"incorrect": 1, "cheat": 2, "compile_failed": 3}
+"""How far rows without a right answer stand behind correct ones; those not judged are last."""
 REASON_CHARACTERS = 300
 
 
@@ -232,40 +233,23 @@ def _shape(shape: ShapeVerdict, timing: Timing, reference: Timing | None = None)
 
 def _ranked(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """Return rows in order; correct ones with a time get a rank, which those share whose intervals overlap."""
-    found: list[ComparisonRow] = []
-    first: ComparisonRow | None = None
-    for place, row in enumerate(sorted(rows, key=_rank), 1):
-        if not row.trust:
-            found.append(row)
-            continue
-        tied = first is not None and _rank(first)[0] == _rank(row)[0] and _overlaps(first, row)
-        ranked = row.model_copy(update={"rank": first.rank if first is not None and tied else place})
-        first = first if tied else ranked
-        found.append(ranked)
-    return found
+    shared = share_ranks(sorted(rows, key=_rank), lambda row: bool(row.trust), _tied)
+    return [row.model_copy(update={"rank": rank}) for row, rank, _ in shared]
 
 
-def _overlaps(better: ComparisonRow, worse: ComparisonRow) -> bool:
-    if better.speedup_range and worse.speedup_range:
-        return worse.speedup_range[1] >= better.speedup_range[0]
-    if better.time_range_us and worse.time_range_us:
-        return worse.time_range_us[0] <= better.time_range_us[1]
-    return False
+def _tied(one: ComparisonRow, other: ComparisonRow) -> bool:
+    intervals = [(each.speedup_range, each.time_range_us) for each in (one, other)]
+    return trust_place(one.trust) == trust_place(other.trust) and overlap(*intervals) is True
 
 
-def _rank(row: ComparisonRow) -> tuple[float, float]:
-    """Return where a row belongs: correct ones by trust and the speed-up that they have at least, or by time.
+def _rank(row: ComparisonRow) -> tuple[int, int, float, float]:
+    """Return where a row belongs: correct ones as rankings order them, then those without a time.
 
-    Then come correct ones without a time, wrong ones, and those not judged.
+    Then come wrong ones, and those not judged.
     """
-    if row.verdict is None:
-        return (4 if row.status == "compile_failed" else 5, 0.0)
     if row.verdict != "correct":
-        return (RANK[row.verdict], 0.0)
-    behind = TRUST_RANK.get(row.trust.partition(":")[0], 0.9)
-    low = row.speedup_range[0] if row.speedup_range else row.speedup
-    high_us = row.time_range_us[1] if row.time_range_us else row.time_us
-    return (behind, (high_us or 0.0) if row.ranked_by_time else -(low or 0.0))
+        return BEHIND.get(row.verdict or row.status, len(BEHIND) + 1), 0, 0.0, 0.0
+    return 0, trust_place(row.trust), *bound_of(row.speedup, row.speedup_range, row.time_us, row.time_range_us)
 
 
 def _reference(judged: Sequence[Evaluation]) -> list[str]:

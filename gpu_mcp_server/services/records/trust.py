@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.ranking import overlap, share_ranks, trust_place
 
 CONFIRMED_BY, CONTRADICTED_BY = "confirmed_by", "contradicted_by"
 """In an attempt's evidence: the attempt that judged it again and says the same, or otherwise; or ITSELF."""
@@ -79,25 +80,13 @@ def number_ranks(attempts: Sequence[Attempt]) -> list[Attempt]:
 
     A rank ends where trust does.
     """
-    ranked: list[Attempt] = []
-    first: Attempt | None = None
-    rank = 0
-    for place, attempt in enumerate(attempts, 1):
-        if attempt.trust is None:
-            ranked.append(attempt)
-            continue
-        if first is None or not _tied(first, attempt):
-            first, rank = attempt, place
-        tied = first.attempt_id if first is not attempt else None
-        ranked.append(attempt.model_copy(update={"rank": rank, "tied_with": tied}))
-    return ranked
+    shared = share_ranks(attempts, lambda each: each.trust is not None, _tied)
+    return [
+        attempt.model_copy(update={"rank": rank, "tied_with": first and first.attempt_id})
+        for attempt, rank, first in shared
+    ]
 
 
 def _tied(one: Attempt, other: Attempt) -> bool:
-    if (one.trust or "").partition(":")[0] != (other.trust or "").partition(":")[0]:
-        return False
-    if one.speedup_range and other.speedup_range:
-        return other.speedup_range[1] >= one.speedup_range[0]
-    if one.speedup is None and one.time_range_us and other.speedup is None and other.time_range_us:
-        return other.time_range_us[0] <= one.time_range_us[1]
-    return False
+    intervals = [(each.speedup_range, each.time_range_us) for each in (one, other)]
+    return trust_place(one.trust) == trust_place(other.trust) and overlap(*intervals) is True

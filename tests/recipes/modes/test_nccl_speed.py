@@ -33,6 +33,8 @@ def test_a_speed_is_the_ratio_of_pairs_and_what_was_not_timed_reaches_nothing():
     speed = speed_of(timed(3.0, 2.0), 1.4)
     assert (speed.reached, speed.ratio.mean, speed.ratio.of) == (True, pytest.approx(1.5), 2)
     assert not speed_of(timed(3.0, 2.0), 1.6).reached and "target 1.6" in speed_of(timed(3.0, 2.0), 1.6).said
+    wide = NcclProgramTimes(original_s=[3.0, 3.0, 3.0], changed_s=[1.5, 2.0, 2.5])
+    assert (speed_of(wide, 1.4).ratio.mean or 0) > 1.4 and not speed_of(wide, 1.4).reached, "the lower end counts"
     nothing = speed_of(NcclProgramTimes(not_measured="2 GPUs are needed, 'local' has 0"), 0.1)
     assert (nothing.reached, nothing.measured) == (False, False) and "2 GPUs are needed" in nothing.said
 

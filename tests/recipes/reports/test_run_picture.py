@@ -76,6 +76,25 @@ def test_lanes_the_best_with_its_intervals_the_bound_and_the_cost_share_one_axis
     assert float(last.attrib["cx"]) == pytest.approx(84 + 10 / 12 * whole, abs=0.1)
 
 
+def test_the_line_goes_on_by_trust_and_the_low_end_not_by_what_seems_fastest():
+    def judged(number: int, speedup: float, low: float, trust: str) -> dict[str, Any]:
+        ends = (low, 2 * speedup - low)
+        one = verdict("performance", attempt_id=f"a-{number}", speedup=speedup, speedup_range=ends, trust=trust)
+        return done(f"judge-{number:03}", "judge", verdict=one)
+
+    sure = [judged(1, 2.0, 1.9, "confirmed"), judged(2, 1.5, 1.4, "confirmed"), judged(3, 3.0, 2.9, "confirmed")]
+    picture = run_picture(timeline_steps(sure))
+    (line,) = elements(picture, "path", "best")
+    assert line.attrib["d"].count("V") == 1, "the second is slower, the third is the best"
+    seems = [
+        judged(4, 9.0, 8.0, "provisional"),
+        judged(5, 99.0, 90.0, "unconfirmable: busy"),
+        judged(6, 8.0, 1.0, "confirmed"),
+    ]
+    (longer,) = elements(run_picture(timeline_steps([*sure, *seems])), "path", "best")
+    assert longer.attrib["d"].count("V") == 1
+
+
 def test_what_does_not_fit_is_left_to_titles_and_a_far_target_does_not_flatten_the_course():
     profiles = [
         done(f"profile-{n:03}", "profile", profile={"attempt_id": "a-1", "level": "quick", "bound": bound})

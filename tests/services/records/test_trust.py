@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.models.comparison import ComparisonRow
+from gpu_mcp_server.models.history import HistoryPoint, rank_of
+from gpu_mcp_server.models.recipe import Verdict
+from gpu_mcp_server.recipes.run.prompt_verdict import trusted_worth
+from gpu_mcp_server.services.evaluation import candidate_batches
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.records.confirmations import MOST_TRIES, Confirmations
 from gpu_mcp_server.services.records.trust import as_first_judged, trust_of
@@ -55,6 +60,49 @@ async def test_times_without_a_baseline_rank_by_the_most_that_they_take(db: Data
     narrow = await correct(db, None, columns={"median_us": 12.0}, ranked_by="time", time_range_us=[11.0, 13.0])
     best = (await AttemptStore(db).list("best")).attempts
     assert [(a.attempt_id, a.tied_with) for a in best] == [(narrow, None), (wide, narrow)]
+
+
+async def test_the_store_a_batch_a_history_and_a_run_have_one_order(db: Database):
+    """Every order in the code is that of the ranking: what differs by one figure alone stands alike everywhere."""
+    trusts: list[dict[str, Any]] = [{"confirmed_by": "itself"}, {}, {"unconfirmable": "busy"}]
+    ends = [(2.9, 3.1), (1.0, 8.0), (2.5, 3.0), (3.0, 3.2), (0.5, 99.0)]
+    for low, high in ends:
+        for trust in trusts:
+            await correct(db, (low + high) / 2, (high - low) / 2, **trust)
+    for low, high in ends:
+        for trust in trusts:
+            columns = {"median_us": (low + high) / 2}
+            await correct(db, None, columns=columns, ranked_by="time", time_range_us=[low, high], **trust)
+    store = AttemptStore(db)
+    ranked = (await store.list("best", limit=100)).attempts
+    order = [attempt.attempt_id for attempt in ranked]
+    made = sorted(ranked, key=lambda attempt: attempt.attempt_id)
+    points = [
+        HistoryPoint(
+            number=number, outcome="correct", time_range_us=a.time_range_us, speedup_low=a.speedup_range and a.speedup_range[0],
+            **{name: getattr(a, name) for name in ("attempt_id", "created_at", "speedup", "median_us", "trust")},
+        )
+        for number, a in enumerate(made)
+    ]  # fmt: skip
+    rows = [
+        ComparisonRow(
+            name=a.attempt_id, status="judged", verdict="correct", time_us=a.median_us, trust=a.trust or "",
+            **{name: getattr(a, name) for name in ("speedup", "speedup_range", "time_range_us")},
+        )
+        for a in made
+    ]  # fmt: skip
+    verdicts = [
+        Verdict(
+            stage="performance", outcome="correct", trust=a.trust or "",
+            **{n: getattr(a, n) for n in ("attempt_id", "speedup", "speedup_range", "median_us", "time_range_us")},
+        )
+        for a in made
+    ]  # fmt: skip
+    table = candidate_batches._ranked(rows)
+    assert [point.attempt_id for point in sorted(points, key=rank_of)] == order
+    assert [row.name for row in table] == order
+    assert [row.rank for row in table] == [attempt.rank for attempt in ranked], "the same are tied"
+    assert [v.attempt_id for v in sorted(verdicts, key=trusted_worth, reverse=True)] == order
 
 
 @pytest.mark.parametrize(
