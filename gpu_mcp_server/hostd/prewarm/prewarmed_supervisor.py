@@ -67,6 +67,7 @@ class PrewarmedSupervisor(PrewarmedParts):
                 self._run(*job)
         finally:
             if not adopted:
+                self._channel.close()  # first, so that no job is sent to one that only clears away by now
                 self._remove()
             self._drop_nest()
 
