@@ -14,6 +14,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.candidate_source import launcher_language, python_kind
+from gpu_mcp_server.services.builds.python_siblings import joined_python
 from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.toolchains import launchers
@@ -76,6 +77,15 @@ def test_what_runs_without_a_gpu_is_said_by_the_language():
     assert interpreter("import numba") == interpreter("import cupy") == interpreter("import torch") == ""
     assert BuiltCandidate("model", b"import triton").interpreter == "Triton's interpreter"
     assert BuiltCandidate("launcher", b"import cupy").needs()["wants_gpu"] == "CuPy"
+
+
+def test_a_language_of_another_file_is_no_excuse_where_the_own_one_is_interpreted():
+    def wants(own: str, beside: str) -> str:
+        text = joined_python({"norms.py": own, "beside.py": beside}, "norms.py")
+        return BuiltCandidate("launcher", text.encode()).needs()["wants_gpu"]
+
+    assert wants("import triton, beside", "import cutlass") == ""
+    assert wants("import triton, cutlass, beside", "") == wants("import beside", "import cutlass") == "CuTe DSL"
 
 
 def test_a_missing_module_is_named_with_its_package():

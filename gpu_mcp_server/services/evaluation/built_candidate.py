@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from gpu_mcp_server.models.build import JudgedKind
+from gpu_mcp_server.services.builds.python_siblings import texts_in
 from gpu_mcp_server.toolchains.python_languages import Imports, imports_of
 
 UNSEEN = re.compile(
@@ -52,10 +53,14 @@ class BuiltCandidate:
     def needs(self) -> dict[str, Any]:
         """Return which modules must be there before it is loaded, whose versions are evidence, and what wants a GPU."""
         found = self.imports.languages()
+        own = found
+        if self.interpreter:
+            # Another file's may be for GPUs that have it: an error is the candidate's, while Triton is interpreted.
+            own = imports_of(texts_in(self.content.decode("utf-8", "replace"))[0]).languages()
         return {
             "needs": self.imports.needed_modules(),
             "packages": sorted({language.package for language in found}),
-            "wants_gpu": " and ".join(language.name for language in found if language.gpu_alone),
+            "wants_gpu": " and ".join(language.name for language in own if language.gpu_alone),
         }
 
     def blind_spots(self) -> list[str]:
