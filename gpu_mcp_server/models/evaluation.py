@@ -347,8 +347,7 @@ class Evaluation(ResultModel):
         lines.append(f"on {where}" + (f" (not full: {self.weaker_because})" if self.weaker_because else ""))
         lines += [f"advice: {a}" for a in self.advice]
         lines += self._evidence_lines()
-        if self.evidence_artifact_id:
-            lines.append(f"all samples: read_artifact {self.evidence_artifact_id}")
+        lines += [f"all samples: read_artifact {self.evidence_artifact_id}"] if self.evidence_artifact_id else []
         if self.seconds:
             lines.append("seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in self.seconds.items()))
         if self.note and self.note not in lines:
