@@ -105,10 +105,12 @@ class CandidateRow(Model):
     candidate: str
     """Its file."""
     verdict: str
-    """correct, incorrect, cheat, compile_failed, or refused: nothing was judged."""
+    """correct, incorrect, cheat, compile_failed, voided by its confirmation run, or refused: nothing was judged."""
     reason: str = ""
     speedup: float | None = None
     """Over the reference, geometric mean of the shapes."""
+    trust: str = ""
+    """Of its time; scores count confirmed ones alone."""
     sol_score: float | None = None
     """Mean over the shapes; None where the device's peaks are unknown."""
     degenerate: bool = False
@@ -119,7 +121,8 @@ class CandidateRow(Model):
     def line_text(self) -> str:
         """Return a row of a Markdown table."""
         numbers = [f"{value:.3g}" if value is not None else "-" for value in (self.speedup, self.sol_score)]
-        cells = [_cell(self.task), _cell(self.candidate), self.verdict, *numbers, self.attempt_id or "-"]
+        cells = [_cell(self.task), _cell(self.candidate), self.verdict, *numbers, _cell(self.trust) or "-"]
+        cells += [self.attempt_id or "-"]
         return f"| {' | '.join([*cells, _cell(self.reason)])} |"
 
 
@@ -134,9 +137,10 @@ class CandidateReport(ResultModel):
     """Tasks without a candidate."""
     rows: list[CandidateRow]
     fast: dict[str, Proportion]
-    """fast_p of KernelBench, of the candidates that were judged; fast_0 alone where none was timed."""
+    """fast_p of KernelBench, of the candidates that were judged; fast_0 alone where none was timed. Times that are not
+    confirmed count as no faster."""
     geometric_mean: float | None = None
-    """Geometric mean of the speed-ups of correct candidates."""
+    """Geometric mean of the confirmed speed-ups of correct candidates."""
     sol_score: float | None = None
     """SOL-ExecBench's score: mean over judged candidates with a known one; incorrect ones count 0."""
     traces: int = 0
@@ -151,8 +155,8 @@ class CandidateReport(ResultModel):
         lines += [f"- traces written: {self.traces}"] if self.traces else []
         lines += [f"- without a candidate: {', '.join(self.missing)}"] if self.missing else []
         lines += [f"- refused: {_cell(name)}: {_cell(why)}" for name, why in self.refused.items()]
-        lines += ["", "| task | candidate | verdict | speed-up | SOL score | attempt | reason |"]
-        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+        lines += ["", "| task | candidate | verdict | speed-up | SOL score | trust | attempt | reason |"]
+        lines += ["| --- | --- | --- | --- | --- | --- | --- | --- |"]
         return "\n".join([*lines, *(row.line_text() for row in self.rows)])
 
 

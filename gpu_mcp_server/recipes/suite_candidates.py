@@ -20,6 +20,7 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.models.suite import CandidateReport, CandidateRow, Proportion
+from gpu_mcp_server.recipes.run.confirmation_step import settle_confirmation
 from gpu_mcp_server.recipes.run.run_context import Tell
 from gpu_mcp_server.recipes.suites import FAST
 from gpu_mcp_server.recipes.trace_solutions import Solution, read_solution, traces_of
@@ -180,18 +181,32 @@ class SuiteCandidates:
         row = CandidateRow(task=task, candidate=file.name, verdict="refused", degenerate=bool(problem.degenerate))
         try:
             solution = await solution_at(self._lab, file)
-            found = await self._lab.evaluation.evaluator.evaluate(
-                problem.problem_id, solution.source, host=self._wish.host, flags=solution.flags, entry=solution.entry,
-                timing=self._wish.timing, wait_s=3600.0, reuse=True,
-            )  # fmt: skip
-            judged = solution.name, found
-            row = row.model_copy(update=fields_of_verdict(found))
+            found, voided = await self._confirmed(problem, solution)
+            judged = None if voided else (solution.name, found)
+            row = row.model_copy(update=fields_of_verdict(found, voided))
         except Exception as error:
             judged = None
             row = row.model_copy(update={"reason": _reason_of(error)})
         self._rows.append(row.model_copy(update={"wall_s": round(time.monotonic() - began, 1)}))
         await self._tell(f"{task} {file.name}: {row.verdict} {row.reason[:200]}")
         return judged
+
+    async def _confirmed(self, problem: Problem, solution: Solution) -> tuple[Evaluation, str]:
+        """Return the verdict after the confirmation run that a provisional time owes, and why that voided it."""
+
+        async def evaluate() -> Evaluation:
+            return await self._lab.evaluation.evaluator.evaluate(
+                problem.problem_id, solution.source, host=self._wish.host, flags=solution.flags, entry=solution.entry,
+                timing=self._wish.timing, wait_s=3600.0, reuse=True,
+            )  # fmt: skip
+
+        found = await evaluate()
+        if found.trust != "provisional":
+            return found, ""
+        state, said = await settle_confirmation(self._lab, found.attempt_id, self._tell)
+        if state == "void":
+            return found, said
+        return (await evaluate() if state == "done" else found), ""  # the kept verdict has the figures of that run
 
     def report(self, suite: str, tasks: int) -> CandidateReport:
         """Return the report with scores of all judged candidates."""
@@ -202,17 +217,22 @@ class SuiteCandidates:
 
 
 def scores_of(rows: Sequence[CandidateRow]) -> dict[str, Any]:
-    """Return a report's scores by field; where nothing was timed, of fast_p only the share of correct candidates."""
+    """Return a report's scores by field; where nothing was timed, of fast_p only the share of correct candidates.
+
+    Confirmed times count alone.
+    """
     judged = [row for row in rows if row.verdict != "refused" and not row.degenerate]
     right = [row for row in judged if row.verdict == "correct"]
-    speeds = [row.speedup for row in right if row.speedup]
+    sure = [row for row in right if row.trust == "confirmed"]
+    speeds = [row.speedup for row in sure if row.speedup]
+    faster = {p: right if p == 0 else [speed for speed in speeds if speed > p] for p in FAST}
+    timed = any(row.speedup for row in right) or not right
     fast = {
-        f"fast_{p}": Proportion.from_counts(sum(p == 0 or (row.speedup or 0.0) > p for row in right), len(judged))
-        for p in FAST
-        if p == 0 or speeds or not right
+        f"fast_{p}": Proportion.from_counts(len(found), len(judged)) for p, found in faster.items() if p == 0 or timed
     }
-    known = any(row.sol_score is not None for row in right)
-    scores = [row.sol_score for row in judged if row.sol_score is not None] if known else []
+    known = any(row.sol_score is not None for row in sure)
+    counted = [row for row in judged if row.verdict != "correct" or row.trust == "confirmed"]
+    scores = [row.sol_score for row in counted if row.sol_score is not None] if known else []
     return {
         "fast": fast,
         "geometric_mean": geometric_mean(speeds) if speeds else None,
@@ -228,14 +248,17 @@ def _reason_of(error: Exception) -> str:
     return f"The server failed at it: {type(error).__name__}: {str(error)[:400]}."
 
 
-def fields_of_verdict(found: Evaluation) -> dict[str, Any]:
-    """Return the fields of a candidate's row that its verdict decides."""
+def fields_of_verdict(found: Evaluation, voided: str = "") -> dict[str, Any]:
+    """Return the fields of a candidate's row that its verdict decides, or the run that voided it."""
+    if voided:
+        return {"verdict": "voided", "reason": voided[:500], "sol_score": 0.0, "attempt_id": found.attempt_id}
     scores = list(_sol_scores(found.shapes))
     whole = found.verdict == "correct" and len(scores) == len(found.shapes) and scores
     return {
         "verdict": found.verdict or found.status,
         "reason": found.reason,
         "speedup": found.speedup,
+        "trust": found.trust,
         "sol_score": mean(scores) if whole else None if found.verdict == "correct" else 0.0,
         "attempt_id": found.attempt_id or None,
     }

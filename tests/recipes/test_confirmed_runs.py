@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Timing
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.recipe import RunState, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.models.suite import CandidateReport
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.headless_runs import silent, state_of
 from gpu_mcp_server.recipes.run.journal import Journal, entries
@@ -15,10 +16,15 @@ from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of, verdict_of_attempt, worth
 from gpu_mcp_server.recipes.run.run_candidates import recorded_verdict
 from gpu_mcp_server.recipes.run.run_context import Ground
+from gpu_mcp_server.recipes.suite_candidates import JudgeWish, SuiteCandidates, suite_tasks
 from gpu_mcp_server.recipes.suites import suite_report
+from gpu_mcp_server.services.evaluation import confirmation_runs
 from gpu_mcp_server.services.lab import Lab
 from tests.recipes.conftest import AGENT, HERE
-from tests.services.evaluation.test_confirmation_runs import RIGHT, WRONG, recorded, register
+from tests.services.evaluation import test_confirmation_runs as runs_tests
+from tests.services.evaluation.test_confirmation_runs import PROBLEM, RIGHT, WRONG, recorded, register
+
+believing_judge, quick = runs_tests.believing_judge, runs_tests.quick
 
 
 def planned(problem_id: str, **more: object) -> RunPlan:
@@ -105,6 +111,36 @@ def test_a_suite_counts_confirmed_times_as_fast_unless_the_plan_accepts_others(t
     state = RunState(run_id="r", name="n", mode="structured", state="finished", stopped="iterations", best=best)
     report = suite_report("s", {"p": state}, 1, accept_provisional=accepts)
     assert (report.fast["fast_2"].hits, report.fast["fast_0"].hits) == (fast, 1)
+
+
+@pytest.mark.timeout(600)  # four evaluations, on a busy machine too
+async def test_a_suite_of_answers_waits_for_confirmation_runs_before_it_scores(
+    believing_judge: None, quick: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(confirmation_runs, "QUIET_S", 3600.0)  # none begins but by the suite's hand
+    (tmp_path / "tasks" / "one").mkdir(parents=True)
+    (tmp_path / "tasks" / "one" / "problem.toml").write_text(PROBLEM.replace("1000", "400_000"))
+    (tmp_path / "answers" / "one").mkdir(parents=True)
+    (tmp_path / "answers" / "one" / "solution.c").write_text(RIGHT)
+
+    async def scored() -> CandidateReport:
+        judging = SuiteCandidates(quick, JudgeWish(TimingOptions()), silent)
+        return await judging.judge_all("ours", suite_tasks(tmp_path / "tasks"), tmp_path / "answers")
+
+    (row,) = (report := await scored()).rows
+    assert (row.verdict, row.trust) == ("correct", "confirmed"), report.summary()
+    kept = await quick.store.experience.get(str(row.attempt_id))
+    assert (report.geometric_mean, row.speedup) == (pytest.approx(kept.speedup), kept.speedup)
+
+    # A first look that was fooled: what it kept is of a source that the confirmation run finds wrong.
+    wrong = await quick.store.artifacts.put(WRONG.encode(), name="kernel.c")
+    sql = "UPDATE attempts SET source_artifact_id = ?, evidence = json_remove(evidence, '$.confirmed_by')"
+    await quick.store.db.execute(sql, (wrong,))
+    await quick.store.db.execute("DELETE FROM confirmations")
+    (row,) = (report := await scored()).rows
+    assert (row.verdict, row.attempt_id, row.speedup) == ("voided", kept.attempt_id, None), report.summary()
+    assert (report.fast["fast_0"].hits, report.fast["fast_0"].of) == (0, 1) and report.geometric_mean is None
+    assert (await quick.store.experience.get(kept.attempt_id)).voided, "it stays in the record, marked void"
 
 
 def test_a_run_s_best_is_no_unconfirmable_time_where_there_is_another():

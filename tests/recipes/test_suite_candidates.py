@@ -283,7 +283,7 @@ def test_scores_are_those_that_the_suites_definitions_give_by_hand():
         ]  # fmt: skip
         found = Evaluation(
             status="judged", verdict=verdict, attempt_id="a", problem_id="p", problem_hash="", language="c", host="h",
-            shapes=shapes, speedup=speedup,
+            shapes=shapes, speedup=speedup, trust=more.pop("trust", "confirmed") if speedup else "",
         )  # fmt: skip
         return CandidateRow(task=name, candidate="c", **{**fields_of_verdict(found), **more})
 
@@ -295,6 +295,10 @@ def test_scores_are_those_that_the_suites_definitions_give_by_hand():
         row("work-free", "correct", 100.0, [(1.0, 100.0, None, 1.0)], degenerate=True),
         CandidateRow(task="refused", candidate="c", verdict="refused"),
     ]
+    unsure = [
+        row("in doubt", "correct", 900.0, [(11.0, 900.0, None, 10.0)], trust="unconfirmable: busy"),
+        row("first look", "correct", 90.0, [(11.0, 900.0, None, 10.0)], trust="provisional"),
+    ]
     found = scores_of(rows)
 
     assert [round(r.sol_score, 4) if r.sol_score is not None else None for r in rows[:4]] == [0.6222, 0.6, None, 0.0]
@@ -303,4 +307,9 @@ def test_scores_are_those_that_the_suites_definitions_give_by_hand():
     assert {name: (rate.hits, rate.of) for name, rate in found["fast"].items()} == {
         "fast_0": (3, 4), "fast_1": (2, 4), "fast_2": (1, 4)
     }  # fmt: skip
+    more = scores_of([*rows, *unsure])
+    assert (more["sol_score"], more["geometric_mean"]) == (found["sol_score"], found["geometric_mean"])
+    assert {name: (rate.hits, rate.of) for name, rate in more["fast"].items()} == {
+        "fast_0": (5, 6), "fast_1": (2, 6), "fast_2": (1, 6)
+    }, "they are correct, and count as no faster"  # fmt: skip
     assert list(scores_of([row("not timed", "correct", None, [])])["fast"]) == ["fast_0"]

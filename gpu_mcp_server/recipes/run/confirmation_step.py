@@ -28,11 +28,24 @@ def _counts(verdict: Verdict, plan: RunPlan) -> bool:
 
 
 async def confirmed_verdict(lab: Lab, verdict: Verdict, plan: RunPlan, tell: Progress) -> tuple[str, Verdict]:
-    """Wait until a confirmation run has decided; return how it ended, and the verdict as the record has it then.
+    """Return how a verdict's confirmation run ended, and the verdict as the record has it then."""
+    attempt_id = str(verdict.attempt_id)
+    state, said = await settle_confirmation(lab, attempt_id, tell, once=is_doubted(verdict.trust))
+    now = await recorded_verdict(lab, await lab.store.experience.get(attempt_id), plan)
+    return {"done": "confirmed", "void": VOIDED}.get(state, f"not confirmed: {said}"), now
 
-    A run that is on its way is waited for; one that ended before is not made again. Of a time in doubt one run decides.
+
+async def settle_confirmation(lab: Lab, attempt_id: str, tell: Progress, *, once: bool = False) -> tuple[str, str]:
+    """Wait until an attempt's confirmation run has decided; return how that stands, and what it says.
+
+    A run that is on its way is waited for; one that ended before is not made again.
+
+    Args:
+        lab: The laboratory.
+        attempt_id: The attempt.
+        tell: Hears about it.
+        once: Make one run at most: of a time in doubt one decides.
     """
-    attempt_id, once = str(verdict.attempt_id), is_doubted(verdict.trust)
     table, tries = lab.evaluation.confirmations, 0
     while (stands := await table.get(attempt_id)) is None or stands.state in ("owed", "running", "replaced"):
         if stands is not None and stands.state == "running":
@@ -42,6 +55,4 @@ async def confirmed_verdict(lab: Lab, verdict: Verdict, plan: RunPlan, tell: Pro
         else:
             tries += 1
             await lab.evaluation.auditor.audit(attempt_id, progress=tell, why="target")
-    now = await recorded_verdict(lab, await lab.store.experience.get(attempt_id), plan)
-    state, said = (stands.state, stands.said) if stands is not None else ("owed", "")
-    return {"done": "confirmed", "void": VOIDED}.get(state, f"not confirmed: {said}"), now
+    return (stands.state, stands.said) if stands is not None else ("owed", "")
