@@ -1,7 +1,7 @@
 """A problem's attempts in the order in which they were made."""
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.models.ranking import bound_of, trust_place, trust_word
+from gpu_mcp_server.ranking import bound_of, trust_place, trust_word
 from gpu_mcp_server.time_format import format_time
 
 

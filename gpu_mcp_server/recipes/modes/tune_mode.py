@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.ranking import bound_of, overlap
 from gpu_mcp_server.models.recipe import Candidate, TunedPoint, TuningTable, Verdict, parameters_text
 from gpu_mcp_server.models.run_plan import Point
+from gpu_mcp_server.ranking import bound_of, overlap
 from gpu_mcp_server.recipes.run.batch_judging import judge_batch
 from gpu_mcp_server.recipes.run.parameter_sampling import check_sampler, propose_points
 from gpu_mcp_server.recipes.run.prompt_verdict import is_doubted

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
-from gpu_mcp_server.models.ranking import bound_of, trust_place
 from gpu_mcp_server.models.recipe import Stage, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.ranking import bound_of, trust_place
 from gpu_mcp_server.services.experience.experience_search import signature
 
 VOIDED = "voided"

@@ -11,7 +11,7 @@ from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.comparison import Comparison, ComparisonRow
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.models.ranking import bound_of, overlap, share_ranks, trust_place
+from gpu_mcp_server.ranking import bound_of, overlap, share_ranks, trust_place
 from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.concurrency import Slots

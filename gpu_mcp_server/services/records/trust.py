@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.ranking import overlap, share_ranks, trust_place
+from gpu_mcp_server.ranking import overlap, share_ranks, trust_place
 
 CONFIRMED_BY, CONTRADICTED_BY = "confirmed_by", "contradicted_by"
 """In an attempt's evidence: the attempt that judged it again and says the same, or otherwise; or ITSELF."""
