@@ -24,7 +24,7 @@ class ResultLayout(NamedTuple):
 
 
 class ResultPlace(NamedTuple):
-    """Where a result lay when its call had returned: a later call may overwrite it, or take it away."""
+    """Place of a result when its call had returned: a later call may overwrite it, or take it away."""
 
     layout: ResultLayout
     offset: int

@@ -40,8 +40,9 @@ FARTHER = (
     "not count"
 )
 NARROW = (
-    "the wrong elements are no farther off than rounding may put them, be it TF32's or that of many terms added one "
-    "after the other: add in parts or in a wider type; if no kernel can be so exact, widen the problem's tolerance"
+    "the wrong elements are no farther off than rounding may put them: TF32's, or that of many terms added one after "
+    "the other. Add in parts or in a wider type. An epsilon that differs a little does the same. If no kernel can be "
+    "so exact, widen the problem's tolerance"
 )
 CLOSE = 16.0
 """Times the tolerance, up to which it is asked whether rounding explains a wrong answer; that takes seconds."""

@@ -1,7 +1,7 @@
 """A candidate under trial: the shapes that it is tried at, what was played there, and what was found."""
 
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from ..catch_log import CATCHES
 from ..checks.distribution_rounds import answered
@@ -21,7 +21,24 @@ One hidden shape and one other distribution are tried whatever that takes: a can
 EMPTY, OUTSIDE = "returned without computing", "wrote outside its outputs"
 """What an ordinary bug does, too: the former at a shape that the author did not think of, the latter at any."""
 VALUES = '; if kernels need not take such values, register the problem with trials: distributions = "declared"'
-HINT = '; if kernels need not take such sizes, register the problem with trials: constraints = ["%s %s"]'
+HINT = '; if kernels need not take such sizes, register the problem with trials: constraints = ["%s"]'
+
+
+def constraint_against(dims: Dims, declared: Sequence[Dims], larger: bool) -> str:
+    """Return a constraint that the declared shapes keep and a shape breaks; empty if there is none."""
+    most = {name: max(each[name] for each in declared) for name in dims}
+    # Memory is contiguous along the last size, so that a tail that is missed is one of it.
+    uneven = [name for name in dims if dims[name] % 8 and not any(each[name] % 8 for each in declared)]
+    grown = max(dims, key=lambda name: dims[name] / most[name])
+    least = min(dims, key=lambda name: dims[name] / min(each[name] for each in declared))
+    if not larger and uneven and uneven[-1] == list(dims)[-1]:
+        return "%s %% 8 == 0" % uneven[-1]
+    if dims[grown] > most[grown]:
+        return "%s <= %d" % (grown, most[grown])
+    if uneven:
+        return "%s %% 8 == 0" % uneven[-1]
+    lowest = min(each[least] for each in declared)
+    return "%s >= %d" % (least, lowest) if dims[least] < lowest else ""
 
 
 class TrialRoom:
@@ -150,10 +167,8 @@ class TrialRoom:
         at = " at " + self.place(table) if table.hidden or table.dims != self.smallest else ""
         hint = VALUES if drawn and not self.robustness.required else ""
         if table.hidden and not drawn:
-            # Of a larger shape, the size that grew; else the last one, along which memory is contiguous.
-            name = max(table.dims, key=table.dims.__getitem__) if table.larger else list(table.dims)[-1]
-            most = max(dims[name] for dims in self.task["shapes"])
-            hint = HINT % (name, "<= %d" % most if table.larger else "% 8 == 0")
+            excluding = constraint_against(table.dims, self.task["shapes"], table.larger)
+            hint = HINT % excluding if excluding else ""
         return Judged(verdict, "%s%s: %s%s" % (text, at, judged.reason, hint))
 
     def place(self, table: Table) -> str:

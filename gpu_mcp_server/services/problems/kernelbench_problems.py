@@ -12,6 +12,10 @@ from gpu_mcp_server.services.problems.problem_identity import name_by_content
 from gpu_mcp_server.services.problems.problem_table import C_WORDS
 
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
+FORM = (
+    "A KernelBench problem does: class Model, get_inputs() with the list of its forward's arguments, get_init_inputs() "
+    "with that of its constructor's."
+)
 BY_TYPE = -1.0
 """A tolerance that is not known before the outputs' types are."""
 TOLERANCES = {"by type": BY_TYPE, "first release": 1e-2}
@@ -38,7 +42,7 @@ def unresolved_problem(
         BadRequest: If the file lacks something that KernelBench's have.
     """
     if missing := [each for each in NEEDED if each not in defines(text)]:
-        raise BadRequest(f"The file does not define {', '.join(missing)}.", hint="A KernelBench problem does.")
+        raise BadRequest(f"The file does not define {', '.join(missing)}.", hint=FORM)
     return Problem(
         problem_id="p-",
         content_hash="",

@@ -5,6 +5,7 @@ import re
 import pytest
 from gpu_mcp_judge.correctness import rounding_bounds
 from gpu_mcp_judge.inputs import hidden_shapes
+from gpu_mcp_judge.owner import trial_room
 
 from tests.judge.harness import SOFTMAX, edited
 from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
@@ -169,6 +170,23 @@ def test_hidden_shapes_comply_with_the_constraints(court):
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert sum(t["hidden"] for t in verdict["trials"]) >= 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "declared", "larger", "constraint"),
+    [
+        ({"rows": 3, "cols": 101}, [{"rows": 8, "cols": 64}], False, "cols % 8 == 0"),
+        ({"tokens": 4, "top": 1000, "hidden": 64}, [{"tokens": 64, "top": 4, "hidden": 1000}], False, "top <= 4"),
+        ({"rows": 7, "cols": 64}, [{"rows": 8, "cols": 64}], False, "rows % 8 == 0"),
+        ({"rows": 8, "cols": 7}, [{"rows": 8, "cols": 64}, {"rows": 8, "cols": 63}], False, "cols >= 63"),
+        ({"rows": 3, "cols": 40000}, [{"rows": 64, "cols": 100}], True, "cols <= 100"),
+        ({"rows": 8, "cols": 65}, [{"rows": 8, "cols": 63}, {"rows": 8, "cols": 67}], False, ""),
+    ],
+)
+def test_the_constraint_that_is_offered_leaves_the_wrong_shape_out_and_no_declared_one(
+    wrong, declared, larger, constraint
+):
+    assert trial_room.constraint_against(wrong, declared, larger) == constraint
 
 
 def test_a_shape_that_the_reference_cannot_do_is_left_out_and_said(court):

@@ -470,5 +470,7 @@ async def test_a_file_that_cannot_be_judged_is_refused_with_the_reason(lab: Lab,
 
 
 async def test_a_file_without_get_init_inputs_is_no_problem():
-    with pytest.raises(BadRequest, match="does not define get_init_inputs"):
+    with pytest.raises(
+        BadRequest, match=r"does not define get_init_inputs.*get_init_inputs\(\) with that of its constructor"
+    ):
         await read_problem(ProblemSource("relu.py", RELU.replace("get_init_inputs", "other")))
