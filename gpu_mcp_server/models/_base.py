@@ -36,7 +36,7 @@ class ResultModel(Model):
 
     @property
     def whole(self) -> Self:
-        """What this was before an agent's budget shortened it: counts and means over a list are of that one's."""
+        """The result before an agent's budget shortened it: counts and means over a list are of that one's."""
         return self._whole or self
 
     def shorten_to(self, data: dict[str, Any]) -> Self:
