@@ -92,7 +92,9 @@ async def siblings_of(text: str, read: Callable[[str], Awaitable[str | None]]) -
                 found[candidate] = content
                 if len(found) > MOST_FILES:
                     raise LimitExceeded(
-                        f"The candidate imports more than {MOST_FILES} files beside it.", hint="Join some of them."
+                        f"The candidate imports more than {MOST_FILES} files beside it.",
+                        hint="Install their package into judge_python and put the candidate into another folder, or "
+                        "join some of them.",
                     )
                 inside = candidate.endswith("/__init__.py")
                 waiting.append((name if inside else name.rpartition(".")[0], content))
