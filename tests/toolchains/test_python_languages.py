@@ -76,6 +76,7 @@ def test_what_runs_without_a_gpu_is_said_by_the_language():
     assert interpreter("import triton, cupy") == "Triton's interpreter", "CuPy may be for GPUs that have it"
     assert interpreter("import numba") == interpreter("import cupy") == interpreter("import torch") == ""
     assert BuiltCandidate("model", b"import triton").interpreter == "Triton's interpreter"
+    assert BuiltCandidate("model", b"import triton, torch\nmade = torch.compile(torch.abs)").interpreter == ""
     assert BuiltCandidate("launcher", b"import cupy").needs()["wants_gpu"] == "CuPy"
 
 

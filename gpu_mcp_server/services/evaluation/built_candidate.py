@@ -43,6 +43,8 @@ class BuiltCandidate:
         A language that needs a GPU may stand beside Triton for the GPUs that have it, as packages of kernels do.
         """
         found = self.imports.languages() if self.kind != "library" else []
+        if self.kind == "model" and "torch.compile" in texts_in(self.content.decode("utf-8", "replace"))[0]:
+            return ""  # Inductor would compile for the GPU that stands in
         return next((language.interpreter for language in found if language.interpreter), "")
 
     @property
