@@ -194,7 +194,8 @@ def test_a_name_that_only_the_problem_has_is_said_to_be_its(court, source, name,
 def test_a_file_that_imports_what_is_not_there_is_not_judged(court):
     verdict = court("import nothing_like_it", "launcher")
 
-    lack = {"kind": "module", "name": "nothing_like_it", "role": "candidate", "early": True}
+    said = "the file cannot be loaded: ModuleNotFoundError: No module named 'nothing_like_it' (candidate.py line 1)"
+    lack = {"kind": "module", "name": "nothing_like_it", "role": "candidate", "early": True, "said": said}
     assert "verdict" not in verdict and verdict["lacks"] == lack
 
 
