@@ -5,6 +5,7 @@ copies from one to the other it may spoil, as a ModelNew may scale or fuse its w
 Source: https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/eval.py, which copies nothing.
 """
 
+import re
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 NAMED = 4
@@ -12,9 +13,11 @@ NAMED = 4
 STATISTICS = "running_mean"
 """Last part of the names of what a batch norm changes in training mode alone; zero when it is made."""
 UNCHANGED = (
-    "no running_mean of ModelNew changed, as in eval mode; the problem's Model is in training mode and takes each "
-    "batch's own statistics"
+    "no running_mean of ModelNew changed, as in eval mode: right only if it takes each batch's own statistics itself, "
+    "as the problem's Model does"
 )
+FIXED = re.compile(r"\.eval\(\)|\.train\(False\)|\bmomentum *= *0(?:\.0*)?\b(?!\.?\d)|track_running_stats *= *False")
+"""What a problem has whose statistics stay as they are."""
 
 
 class ComparedWeights(NamedTuple):
@@ -102,5 +105,5 @@ def unchanged_statistics(theirs: Sequence[str], own: Dict[str, Any], problem: st
         problem: The problem's text: KernelBench calls a model in training mode, unless that says otherwise itself.
     """
     kept = [value for name, value in own.items() if name.endswith(STATISTICS)]
-    trains = any(name.endswith(STATISTICS) for name in theirs) and ".eval()" not in problem
+    trains = any(name.endswith(STATISTICS) for name in theirs) and not FIXED.search(problem)
     return UNCHANGED if trains and kept and not any(bool(value.any()) for value in kept) else ""

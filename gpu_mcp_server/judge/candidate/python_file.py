@@ -39,8 +39,8 @@ CACHES = {
 }
 """Where compilers may write, below the workspace: private to this candidate, gone with it."""
 COMPILED_GRAPHS = "torch._inductor.cudagraph_trees"
-"""Module of torch that is imported for the first of them. Their memory is in a pool of their own, and what one returned
-is gone at its next run."""
+"""Module of torch that records them. Their memory is in a pool of their own, and what one returned is gone at its next
+run. Source: torch 2.11 and 2.13."""
 ERROR_CHARACTERS = 1500
 
 
@@ -180,7 +180,9 @@ class PythonFile:
 
     def has_compiled_graphs(self) -> bool:
         """Say whether torch.compile runs by CUDA graphs, as in its modes reduce-overhead and max-autotune."""
-        return self.device is not None and COMPILED_GRAPHS in sys.modules
+        trees: Any = sys.modules.get(COMPILED_GRAPHS)
+        # Other parts of torch import the module too; a manager is there once a graph is to be recorded.
+        return bool(self.device and trees and trees.get_manager(self.device.index, False) is not None)
 
     def ghost(self, calls: int) -> Reply:
         """Answer the first `calls` sets with this file's own kernels doing nothing."""

@@ -25,12 +25,16 @@ IN_DOUBLE = {"cpu": LARGE, "cuda": 1 << 26}
 MOST = 4 * LOOKED_AT
 """Elements of an output that is looked at whole, and wrong ones that are ordered by how far off they are."""
 AS_EXACT = 2.0
-"""Times the reference's root mean square and largest error that an answer's may be: the next coarser type has eight
-times as large ones or more. Of few elements the largest error differs by more, up to `SCATTERED` root mean squares."""
+"""Times the reference's errors that an answer's may be: the next coarser type has eight times as large ones or more."""
+NEIGHBOURS = 256
+"""Elements of about the same size, whose errors are compared with the reference's."""
+FEW = 3
+"""Gross errors that are none too many: where partial sums are large, one in some 60,000 is."""
 NO_MEASURE = 0.5
-"""Of a value: a reference that is farther off says nothing of what a candidate may be."""
+"""Of a value, or of all as a root mean square: a reference that is farther off says nothing of what a candidate may be.
+"""
 MOST_S = 40.0
-"""At a shape, for wrong calls in which the reference is farther off; beyond it there is no verdict."""
+"""At a shape, for wrong calls that are as exact as the reference; beyond it there is no verdict."""
 SLOW = (
     "the reference is about as far from double precision as the candidate, or farther, and %.0f s were too short to "
     "check all such calls; let the reference compute in a wider type, or widen the tolerance"
@@ -68,29 +72,32 @@ class Look(NamedTuple):
 def as_exact(exact: Array, want: Array, have: Array, tolerances: Tuple[float, float]) -> Optional[Array]:
     """Say of each element whether it is within the tolerance of double precision, or as near as the reference.
 
-    As near: no farther off than one with the reference's errors may be, as a number and in tolerances. Two right
-    answers in one precision lie about the exact one, so that an element may well be farther off than the reference's.
-    Where that is off by half of the value it is no measure. `None` where it is clearly more exact as a whole.
+    Two right answers in one precision lie about the exact one, so that an element may well be farther off than the
+    reference's. As near are elements whose errors have at most twice the reference's root mean square among those of
+    about their size, and of which hardly more are gross. A reference that is off by half of all values is no measure.
+    `None` where it is clearly more exact as a whole.
     """
     rtol, atol = tolerances
     with np.errstate(all="ignore"):
-        own, off = np.abs(have - exact), np.abs(want - exact)
+        own, off, size = np.abs(have - exact), np.abs(want - exact), np.abs(exact)
         known = np.isfinite(own) & np.isfinite(off)
         # Over all elements: a few that are right by luck make no answer the more exact one.
         if not known.any() or np.mean(own[known] ** 2) > AS_EXACT**2 * np.mean(off[known] ** 2):
             return None
-        allowed = atol + rtol * np.abs(exact)
-        measure = known & (off > 0) & (off <= NO_MEASURE * np.abs(exact))
-        farthest, times = (_most_of_one_precision(each[measure]) for each in (off, off / allowed))
-        found: Array = (own <= allowed) | ((own <= farthest) & (own <= times * allowed))
-    return found & np.isfinite(exact)
-
-
-def _most_of_one_precision(errors: Array) -> float:
-    """Return how far off an answer may be whose errors are like these; 0 of none."""
-    if not errors.size:
-        return 0.0
-    return max(AS_EXACT * float(errors.max()), SCATTERED * float(np.sqrt(np.mean(errors**2))))
+        within: Array = own <= atol + rtol * size
+        off[off > NO_MEASURE * np.maximum(size, np.sqrt(np.mean(size[known] ** 2)))] = 0.0
+        # By size: a large element's error, or a small one's in parts of itself, must excuse no other element.
+        ordered = np.flatnonzero(known)[np.argsort(size[known], kind="stable")]
+        times, theirs = np.full(own.shape, np.inf), np.zeros(own.shape)
+        for alike in np.array_split(ordered, max(1, ordered.size // NEIGHBOURS)):
+            usual = np.sqrt(np.mean(off[alike] ** 2))
+            if np.sqrt(np.mean(own[alike] ** 2)) <= AS_EXACT * usual:
+                times[alike], theirs[alike] = own[alike] / usual, off[alike] / usual
+        gross = (times > SCATTERED) & ~within
+        few = np.count_nonzero(gross) <= AS_EXACT * np.count_nonzero(theirs > SCATTERED) + FEW
+        most = AS_EXACT * max(SCATTERED, float(theirs.max())) if few else SCATTERED
+    found: Array = (within | (times <= most)) & np.isfinite(exact)
+    return found
 
 
 class InDouble:

@@ -224,7 +224,7 @@ class PooledBuffers(CudaBuffers):
     def _there(self, output: int, calls: Array, places: Array) -> Array:
         """Return what is at bytes of an output, of each call where it was named."""
         named = self.taken[calls, output]
-        starts = cast("Array", np.where(named >= 0, self.arena.address + named, self.places[calls, output]))
+        starts: Array = cast("Any", np.where(named >= 0, self.arena.address + named, self.places[calls, output]))
         one = self.output_layout._replace(sets=1)
         return self.tools.gather(0, one, "uint8", np.ravel(starts[:, None] + places)).reshape(places.shape)
 

@@ -59,10 +59,13 @@ def texts_in(source: str) -> list[str]:
     line, _, body = source[call + 1 :].partition("\n")
     try:
         others, _ = ast.literal_eval(line.removeprefix(_CALL[:-1]))
-        own = source[:begin].removesuffix("\n") + (body.rpartition(_END)[0] if _END in body else body)
-        return [own, *others.values()]
+        texts = [str(text) for text in others.values()]
     except (SyntaxError, ValueError, RecursionError, MemoryError, AttributeError, TypeError):
         return [source]  # a candidate's own function of that name
+    own, end, imports = body.rpartition(_END)
+    # Behind the end are imports that never run; a candidate's code there would otherwise be seen by nobody.
+    ours = end and all(row.startswith("    import ") for row in imports.splitlines())
+    return [source[:begin].removesuffix("\n") + (own if ours else body), *texts]
 
 
 async def siblings_of(text: str, read: Callable[[str], Awaitable[str | None]]) -> dict[str, str]:

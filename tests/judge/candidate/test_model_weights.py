@@ -146,7 +146,9 @@ def test_a_model_in_training_mode_is_wrong_where_the_problem_is_not_and_nothing_
 
 TRAINING = PROBLEM.replace("self.eval()", "self.drop.p = 0")
 """Of which each batch is normalized by its own statistics."""
-NOT_TRAINING = "no running_mean of ModelNew changed, as in eval mode; the problem's Model is in training mode"
+NOT_TRAINING = (
+    "no running_mean of ModelNew changed, as in eval mode: right only if it takes each batch's own statistics itself"
+)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +166,15 @@ def test_who_normalizes_as_in_eval_mode_where_the_problem_does_not_is_told_so(ve
 
     assert found["verdict"] == "incorrect"
     assert (NOT_TRAINING in found["reason"]) == told, found["reason"]
+
+
+@pytest.mark.parametrize("fixed", ["self.norm.train(False)", "self.norm.momentum = 0.0"])
+def test_nothing_is_said_of_statistics_that_the_problem_keeps_as_they_are(verdict_on, fixed: str):
+    found = verdict_on(
+        NEW.replace("* self.scale", "+ self.scale"), PROBLEM.replace("self.eval()", "self.drop.p = 0; " + fixed)
+    )
+
+    assert found["verdict"] == "incorrect" and "running_mean" not in found["reason"]
 
 
 def test_statistics_that_stay_are_right_where_the_problem_is_in_eval_mode(verdict_on):

@@ -27,7 +27,7 @@ class Everywhere(Pool):  # takes all memory for the arena's
 
 model = object.__new__(ModelFile)
 vars(model).update(
-    torch=torch, pool=Everywhere(), why_copied="", reused=None, known={}, at="", said={}, device="", weights_said="",
+    torch=torch, pool=Everywhere(), interpreted=False, interpreter=None, why_copied="", reused=None, known={}, at="", said={}, device=types.SimpleNamespace(index=0), weights_said="",
     decided=False, pooled=False, kept=[], strides=None, settled=True, given=1, constants={}, model=Model(),
     memory=types.SimpleNamespace(returned=None), dims=[],
     task={"inputs": [{}], "outputs": [{"name": "y"}]}, inputs=[[each] for each in x],
@@ -62,7 +62,8 @@ FRESH = "class Model(torch.nn.Module):\n    def forward(self, x): return x * 2\n
 VIEW = KEPT.replace("return torch.mul(x, 2, out=self.y)", "torch.mul(x, 2, out=self.y); return self.y[:]")
 
 TAKEN_AWAY = """
-import torch._inductor.cudagraph_trees  # as torch.compile does for mode reduce-overhead, on a GPU alone
+import torch._inductor.cudagraph_trees as trees
+trees.get_manager = lambda index, create: trees  # as torch.compile has one in mode reduce-overhead, on a GPU alone
 class Model(torch.nn.Module):
     y = torch.empty(0)
     def forward(self, x):

@@ -293,6 +293,41 @@ def test_an_element_that_is_farther_off_than_the_reference_anywhere_is_wrong_amo
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda exact: exact, id="exact"),
+        pytest.param(lambda exact: np.where(np.abs(exact) < 400, exact * 1.04, exact), id="small ones"),
+        pytest.param(lambda exact: np.where(np.arange(exact.size) % 4, exact, exact * 1.05), id="every fourth"),
+        pytest.param(lambda exact: exact + 60.0, id="a constant"),
+    ],
+)
+def test_large_errors_of_large_elements_excuse_no_others(wrong):
+    """A reference that is off by a thousandth of each element, as a cube of TF32 sums is."""
+    draw = np.random.default_rng(7)
+    exact = (10 * draw.standard_normal(20_000)) ** 3
+    want, have = exact * (1 + 1e-3 * draw.standard_normal(20_000)), wrong(exact)
+    found = as_exact(exact, want, have, (1e-4, 1e-4))
+
+    assert (found is not None and found.all()) == (have is exact)
+
+
+def test_a_few_gross_errors_are_what_long_sums_have_and_many_are_a_mistake():
+    draw = np.random.default_rng(8)
+    exact = draw.standard_normal(65_536)
+    want, have = (exact + 1e-5 * draw.standard_normal(65_536) for _ in range(2))
+    have[7:10] += 1.2e-4
+    few = as_exact(exact, want, have, (1e-6, 1e-6))
+    have[100:500:4] += 1.2e-4
+    many = as_exact(exact, want, have, (1e-6, 1e-6))
+    have[7:10] += 3e-4
+    grosser = as_exact(exact, want, have, (1e-6, 1e-6))
+
+    assert few.all()
+    assert not many[100:500:4].any() and many[1000:].mean() > 0.9
+    assert not grosser[7:10].any()
+
+
+@pytest.mark.parametrize(
     ("shapes", "declared"),
     [
         ([(8, 100), (9, 70), (8, 80)], "right at rows=8,cols=100; rows=8,cols=80; wrong at rows=9,cols=70"),

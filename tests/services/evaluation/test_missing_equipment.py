@@ -306,6 +306,9 @@ def test_advice_is_of_the_files_that_were_sent_and_not_of_what_installs_them():
     assert texts_in(own) == [own]
     lookalike = "def _install_siblings(a):\n    pass\n_install_siblings(1)\n"
     assert texts_in(lookalike) == [lookalike]
+    numbers = "def _install_siblings(a, b): pass\n_install_siblings({'x': 1}, 2)\nimport cupy\n"
+    hidden = "".join(texts_in(numbers + "\n\nif False:\n    import os\nimport numba\n"))
+    assert "import cupy" in hidden and "import numba" in hidden
 
 
 @needs_torch
