@@ -148,7 +148,7 @@ class ModelFile(InterpretedFile):
         reply = self._try_pool()
         names: Sequence[str] = self.task.get("state") or []
         if names and not reply and not self.differ and hasattr(self.model, "state_dict"):
-            # If the calls left an error on the GPU, whoever waits for them says so.
+            # A call that failed on the GPU raises here, too; the owner hears of it from the next request.
             with contextlib.suppress(Exception), open(PROBLEM, encoding="utf-8", errors="replace") as file:
                 self.differ = unchanged_statistics(names, dict(self.model.state_dict()), file.read())
         return reply

@@ -63,7 +63,7 @@ def texts_in(source: str) -> list[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError, AttributeError, TypeError):
         return [source]  # a candidate's own function of that name
     own, end, imports = body.rpartition(_END)
-    # Behind the end are imports that never run; a candidate's code there would otherwise be seen by nobody.
+    # joined_python writes nothing but imports behind the end. Other lines there are code of the candidate.
     ours = end and all(row.startswith("    import ") for row in imports.splitlines())
     return [source[:begin].removesuffix("\n") + (own if ours else body), *texts]
 

@@ -1,4 +1,4 @@
-"""Errors in the bindings that load_inline writes, and what they want from whoever called it."""
+"""Hints at compile errors in the bindings that load_inline writes: what a candidate must declare."""
 
 import pytest
 
