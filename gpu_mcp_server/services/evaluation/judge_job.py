@@ -205,21 +205,24 @@ def _python(
     if python is None or not python.numpy:
         raise ToolMissing("a Python with NumPy", host, hint=packages_hint(host, "numpy"))
     if problem.framework == "torch" and not python.torch:
-        raise ToolMissing(
-            "torch",
-            host,
-            hint=f"{python.path} has none. {packages_hint(host, 'torch')} Or write the reference in NumPy.",
-        )
+        raise ToolMissing("torch", host, hint=f"{lack_hint(python, host, 'torch')} Or write the reference in NumPy.")
     if candidate is not None and candidate.kind != "library" and not python.torch:
-        raise ToolMissing("torch", host, hint=f"{python.path} has none. {packages_hint(host, 'torch')}")
+        raise ToolMissing("torch", host, hint=lack_hint(python, host, "torch"))
     if candidate is not None and "triton" in candidate.imports.needed and not python.triton:
-        raise ToolMissing("Triton", host, hint=f"{python.path} has none. {packages_hint(host, 'triton')}")
+        raise ToolMissing("Triton", host, hint=lack_hint(python, host, "triton"))
     if device == "cpu" and problem.outputs and shape_bytes(problem, largest(problem)) > MAX_SHAPE_BYTES:
         raise LimitExceeded(
             f"The problem's tensors take more than {MAX_SHAPE_BYTES >> 30} GiB, too much for the processor.",
             hint="Judge it on a GPU.",
         )
     return python
+
+
+def lack_hint(python: JudgePython, host: str, package: str) -> str:
+    """Return what a person can do about a lacking package, and why the judge's Python is not the one they named."""
+    taken = python.why.partition("; ")[0]
+    taken = f" The server took it {taken}." if taken.startswith("instead of") else ""
+    return f"{python.path} has none.{taken} {packages_hint(host, package)}"
 
 
 def _own(problem: Problem, candidate: BuiltCandidate | None, task: Mapping[str, Any]) -> dict[str, dict[str, bytes]]:

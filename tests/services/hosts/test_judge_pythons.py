@@ -11,6 +11,8 @@ import pytest
 
 from gpu_mcp_server.hostd.probe import host_probe
 from gpu_mcp_server.hostd.probe.version_cache import VersionCache
+from gpu_mcp_server.services.evaluation.judge_job import lack_hint
+from gpu_mcp_server.services.hosts.host_connections import JudgePython
 from gpu_mcp_server.services.hosts.judge_pythons import OWN, is_tracked, local_judge_pythons
 
 
@@ -69,6 +71,16 @@ def test_what_the_settings_name_in_vain_is_said(answers: VersionCache, tmp_path:
         found = chosen(answers, {named: "judge_python of this host", plain: "other"}, named=True)
         assert found["path"] == plain
         assert found["why"].startswith(f"instead of judge_python {named}, which {fault}; other, the first of ")
+        told = lack_hint(JudgePython(path=plain, version="3", roots=[], why=found["why"]), "box", "torch")
+        assert told.startswith(
+            f"{plain} has none. The server took it instead of judge_python {named}, which {fault}. A "
+        )
+
+
+def test_a_package_that_the_named_python_lacks_is_told_without_another():
+    named = JudgePython(path="/a", version="3", roots=[], why="judge_python of this host")
+
+    assert lack_hint(named, "box", "torch").startswith("/a has none. A person can run")
 
 
 def test_one_that_jobs_cannot_reach_comes_last(answers: VersionCache, tmp_path: Path):
