@@ -11,7 +11,7 @@ import numpy as np
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.stats import median
 from ..timing.gated_pass import Blocked
-from ..timing.gated_rounds import AGREE, WAITS, GatedRounds
+from ..timing.gated_rounds import AGREE, OPENS, WAITS, GatedRounds
 from ..verdicts import Judged, cheat
 from .input_swap import Exchange
 
@@ -68,7 +68,7 @@ class IsolatedCalls:
         gated, calls = self.gated, self.calls
         reply = gated.launch(buffers, each=calls)
         gated.lay_inputs(buffers)
-        gated.show_inputs(buffers, "before the gate was opened")
+        gated.show_inputs(buffers, OPENS)
         call = 1 + self.well.word() % (calls - 1) if calls > 1 else 0
         exchange, seen = Exchange(buffers, self.well, call) if call else None, cast("List[RoundCheck]", [])
         if exchange is not None:

@@ -39,6 +39,8 @@ class Buffers:
     """Seconds that the problem's own code took to make the last round's inputs."""
     decoys = False
     """Whether the inputs that are drawn now are decoys, which no reference answers."""
+    behind_gate = False
+    """Whether the candidate's calls wait at their gate while inputs are drawn: its rounds look whether they do wait."""
     copied = False
     """Whether answers are seen as soon as they are there only where the candidate's loop copies each result at once."""
     fence: Any = None

@@ -124,7 +124,8 @@ class CudaBuffers(Buffers):
             arguments = [*span, c_int(TYPES[item.dtype]), c_int(kind), c_uint64(self.well.word())]
             self.tools.kernels.launch("fill", item.count * self.sets // 4, arguments)
         self.tools.driver.synchronize()
-        self.device.idleness.between()
+        if not self.behind_gate:
+            self.device.idleness.between()
         self._hand_over()
 
     def put_input(self, number: int, values: Array, first: int = 0) -> None:

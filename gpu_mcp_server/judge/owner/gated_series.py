@@ -162,7 +162,7 @@ class GatedSeries:
 
     def is_basis(self, task: Dict[str, Any]) -> bool:
         """Say whether these are the shape's times: a reference of the same GPU must be timed so too."""
-        if self.series is None or task.get("basis") == "call":
+        if self.series is None or task.get("basis") == "call" or self.gated.is_reference_slowed():
             return False
         # A ratio needs both sides on one clock; a processor's reference never had a GPU clock to share.
         return not self.gated.ungated or task["framework"] == "numpy"

@@ -36,7 +36,7 @@ HOST_TIMES, HOST_S = 4.0, 0.5
 """Times what ungated rounds took, and besides, that launching behind a gate may take before the call is said to wait
 for the device."""
 MOST_BLOCKED = 5
-NEW = "behind new inputs"
+NEW, LAID, OPENS = "behind new inputs", "while inputs were laid out", "before the gate was opened"
 WAITS = "%s wait for the device, or launch more than its queue holds"
 AGREE = 0.1
 """Part of a round's time by which the GPU may answer later than around an empty pass, or behind old inputs."""
@@ -203,7 +203,7 @@ class GatedRounds:
         reply = self.launch(buffers)
         self.lay_inputs(buffers)
         reference_s = self._solve(buffers)
-        self.show_inputs(buffers, "before the gate was opened")
+        self.show_inputs(buffers, OPENS)
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.
         with self.rounds.ledger.part("state"):
             self.device.sweep_cache()
@@ -242,14 +242,15 @@ class GatedRounds:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""
         least, most = DECOYS
         # The number of decoys is drawn, so that no stream of the candidate's can count up to the real inputs.
-        buffers.decoys = True
+        buffers.decoys = buffers.behind_gate = True
         try:
             for _ in range(least + self.well.word() % (most - least + 1)):
                 self.rounds.draw(buffers)
-                self.show_inputs(buffers, "while inputs were laid out")
-        finally:
+                self.show_inputs(buffers, LAID)
             buffers.decoys = False
-        self.rounds.draw(buffers)
+            self.rounds.draw(buffers)
+        finally:
+            buffers.decoys = buffers.behind_gate = False
 
     def show_inputs(self, buffers: Buffers, when: str) -> None:
         """Copy new inputs to the candidate's and look right behind them for work on them: a wait before would hide it.
@@ -338,6 +339,10 @@ class GatedRounds:
             if taken_s >= BUSY_S and self.device.probe_s() >= BUSY_S:
                 self.busy.setdefault(when, set()).add(self.launched)
         return taken_s
+
+    def is_reference_slowed(self) -> bool:
+        """Say whether the GPU was busy while the candidate's calls waited, as it is when the reference is timed."""
+        return any(len(self.busy.get(when, ())) >= BUSY_ROUNDS for when in (LAID, OPENS))
 
     def doubt(self) -> str:
         """Say why the times are not confirmed; empty if they are."""

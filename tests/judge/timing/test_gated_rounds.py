@@ -101,6 +101,7 @@ def test_only_the_real_inputs_go_to_a_reference_on_the_processor(fails_at):
 
     def draw(of) -> None:
         drawn.append(of.decoys)
+        assert of.behind_gate, "the idle check of rounds without gates would see the candidate's own queue"
         if len(drawn) == fails_at:
             raise verdicts.ReferenceFailed("the problem's code failed to make inputs")
 
@@ -115,7 +116,7 @@ def test_only_the_real_inputs_go_to_a_reference_on_the_processor(fails_at):
         one.lay_inputs(buffers)
 
     assert drawn == ([True] * fails_at or [True] * 3 + [False])
-    assert not buffers.decoys
+    assert not buffers.decoys and not buffers.behind_gate
 
 
 def test_the_gpu_comes_back_from_the_process_that_made_inputs_before_the_copy_that_shows_them():
@@ -131,3 +132,18 @@ def test_the_gpu_comes_back_from_the_process_that_made_inputs_before_the_copy_th
     one.show_inputs(SimpleNamespace(publish=lambda: order.append("copy"), untouched=lambda: True), "then")
 
     assert (order, one.laid_s) == (["probe", "copy", "probe"], [20e-6])
+
+
+@pytest.mark.parametrize("when", [gated_rounds.LAID, gated_rounds.OPENS])
+def test_a_gpu_that_is_busy_while_calls_wait_leaves_the_times_of_a_loop(when):
+    """The reference is timed then too, and would be slowed; a model of torch's GRU in a CUDA graph is honest and busy."""
+    series = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
+    series.gated, series.series = gated("torch", 8e-3, 30e-6), SimpleNamespace()
+    series.gated.ungated = ""
+
+    series.gated.busy = {when: {3}, "behind the last word": {4, 5}}
+    assert series.is_basis({"framework": "torch"}), "one round's may be another process"
+
+    series.gated.busy = {when: {3, 4}}
+    assert not series.is_basis({"framework": "torch"})
+    assert series.gated.doubt() == f"the GPU was busy {when}, in 2 rounds"
