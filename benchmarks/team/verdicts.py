@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,7 +180,9 @@ async def sample(level: Level, device: str) -> None:
 async def play(server: Server, options: argparse.Namespace) -> tuple[list[Level], str]:
     """Run all numbers of agents, one after the other; return what came of it, and the device's name."""
     most = max(options.agents)
-    tokens = [json.loads(server.command("token", "create", f"agent{n}", "--json"))["token"] for n in range(most)]
+    with ThreadPoolExecutor() as at_once:  # each is a process of a second
+        said = list(at_once.map(lambda n: server.command("token", "create", f"agent{n}", "--json"), range(most)))
+    tokens = [json.loads(text)["token"] for text in said]
     url, device = server.start(), "cpu" if options.language == "c" else "cuda"
     numbers, levels = itertools.count(), list[Level]()
     async with contextlib.AsyncExitStack() as stack:
