@@ -12,7 +12,7 @@ from ..devices.device import Buffers, RoundCheck
 from ..numerics.stats import median
 from ..timing.gated_pass import Blocked
 from ..timing.gated_rounds import AGREE, OPENS, WAITS, GatedRounds
-from ..verdicts import Judged, cheat
+from ..verdicts import Judged, calls_text, cheat
 from .input_swap import Exchange
 
 ROUNDS, CALLS = 3, 24
@@ -58,10 +58,8 @@ class IsolatedCalls:
         """Say what speaks against these rounds, where a call among others takes `device_s`; empty if nothing does."""
         more_s, least_s = median(self.later_s or [0.0]), LEAST_LATER_S[self.calls >= FEW]
         if more_s > max(least_s, self.calls * (LATER_S + AGREE * device_s)):
-            text = (
-                "the GPU answered %.0f us later behind %d calls with a gate behind each than behind calls without gates"
-            )
-            return text % (more_s * 1e6, self.calls)
+            text = "the GPU answered %.0f us later behind %s with a gate behind each than behind calls without gates"
+            return text % (more_s * 1e6, calls_text(self.calls))
         return self.why
 
     def _play(self, buffers: Buffers) -> None:

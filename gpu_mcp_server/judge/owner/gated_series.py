@@ -112,7 +112,7 @@ class GatedSeries:
             NoGate: If not one call can.
         """
         self.rounds.passes = 1
-        tries, most = FIRST_TRIES, MOST
+        tries, most, own = FIRST_TRIES, MOST, MOST
         self._reopen(begin, min(FIRST_CALLS, self.pace.most))
         self.gated.prepare()
         while True:
@@ -127,8 +127,10 @@ class GatedSeries:
                 if not call_s:
                     raise NoGate(WAITS % "the candidate's calls")
                 self.gated.leave_reference(WAITS % "the reference's calls")
-                fits, most = True, min(most, FIRST_CALLS)
-            most = most if fits else max(1, sets // (FAR_FEWER if sets <= FIRST_CALLS else FEWER))
+                fits, most = True, own  # without it a round is as long as the candidate's launches leave room for
+            if not fits:
+                most = max(1, sets // (FAR_FEWER if sets <= FIRST_CALLS else FEWER))
+                own = own if call_s else most
             wanted = min(most, self._wanted_calls(call_s)) if fits else most
             if fits and wanted <= ENOUGH * sets:
                 return self.open

@@ -35,6 +35,9 @@ LEAST_LIMIT_S, SLOWER = 1.0, 20.0
 HOST_TIMES, HOST_S = 4.0, 0.5
 """Times what ungated rounds took, and besides, that launching behind a gate may take before the call is said to wait
 for the device."""
+STREAMS = ", as by a kernel that runs ahead, or by several streams or a graph's branches that wait for each other"
+"""What waits behind a gate is told from what runs in one stream alone: a call on two streams, joined by events, and a
+graph of torch's GRU took time slices while they waited (H200, driver 580)."""
 MOST_BLOCKED = 5
 NEW, LAID, OPENS = "behind new inputs", "while inputs were laid out", "before the gate was opened"
 WAITS = "%s wait for the device, or launch more than its queue holds"
@@ -348,7 +351,8 @@ class GatedRounds:
         """Say why the times are not confirmed; empty if they are."""
         for when, rounds in self.busy.items():
             if len(rounds) >= BUSY_ROUNDS:
-                return "the GPU was busy %s, in %d rounds" % (when, len(rounds))
+                text = "the GPU was busy %s, in %d rounds" % (when, len(rounds))
+                return text + STREAMS * (when in (LAID, OPENS))
         for when, more_s in self.later_s().items():
             # The median decides: one round's delay may be the host's, and a stream that works ahead gains only if it
             # does so often.

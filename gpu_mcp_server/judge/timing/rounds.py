@@ -9,7 +9,7 @@ import numpy as np
 from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
 from ..correctness.discrete_ties import Ties, may_tie
-from ..correctness.error_statistics import LIKE_TF32, TORCH_TF32, coarse_difference
+from ..correctness.error_statistics import coarse_difference, tf32_default
 from ..correctness.own_check import OwnCheck
 from ..correctness.replay_detector import History
 from ..correctness.sampled_errors import judged_by_samples
@@ -289,8 +289,8 @@ class Rounds:
         wrong = self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
         if wrong.verdict == "incorrect" and self.differ:
             wrong.reason += "; " + self.differ
-        elif LIKE_TF32 in wrong.reason and self.device.kind == "cuda" and self.task.get("candidate") == "model":
-            wrong.reason += TORCH_TF32
+        else:
+            wrong.reason += tf32_default(self.task, wrong.reason)
         raise wrong
 
     def _without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpu_mcp_server.judge.correctness.error_statistics import coarse_difference
+from gpu_mcp_server.judge.correctness.error_statistics import coarse_difference, tf32_default
 
 Array = np.ndarray
 DRAWN = np.random.default_rng(7)
@@ -18,6 +18,11 @@ def cut(values: Array, bits: int) -> Array:
     drop = 23 - bits
     whole = values.view(np.uint32) + np.uint32(1 << (drop - 1))
     return (whole & np.uint32(0xFFFFFFFF << drop & 0xFFFFFFFF)).view(np.float32)
+
+
+def cut_off(values: Array, bits: int) -> Array:
+    """Keep so many bits of mantissa behind the point, as tl.dot does for TF32."""
+    return (values.view(np.uint32) & np.uint32(0xFFFFFFFF << (23 - bits) & 0xFFFFFFFF)).view(np.float32)
 
 
 def product(bits: int, then: Callable[[Array], Array] = lambda y: y) -> tuple[Array, Array]:
@@ -37,6 +42,8 @@ def with_some(share: float, factor: float) -> tuple[Array, Array]:
     ("pair", "like"),
     [
         pytest.param(product(10), "looks like TF32 or float16", id="TF32"),
+        pytest.param((EXACT, cut_off(A, 10) @ cut_off(B, 10)), "looks like TF32 or float16", id="TF32, cut off"),
+        pytest.param((EXACT, cut(A, 7) @ B), "looks like bfloat16", id="one operand in bfloat16"),
         pytest.param(product(10, relu), "looks like TF32 or float16", id="TF32, half of it zero"),
         pytest.param(product(7), "looks like bfloat16", id="bfloat16"),
         pytest.param((EXACT, EXACT.astype(np.float16).astype(np.float32)), "looks like TF32 or float16", id="float16"),
@@ -66,3 +73,20 @@ def test_a_type_that_is_as_coarse_itself_looks_like_nothing():
     half = EXACT.astype(np.float16).ravel()
 
     assert coarse_difference(half, half * np.float16(1.001), "float16", "y") == ""
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"candidate": "launcher", "packages": ["triton"]}, ["tl.dot", "input_precision"]),
+        ({"candidate": "model", "packages": ["torch"]}, ["cudnn.allow_tf32"]),
+        ({"candidate": "model", "packages": ["torch", "triton"]}, ["tl.dot", "cudnn.allow_tf32"]),
+        ({"candidate": "library"}, []),
+        ({"candidate": "model", "packages": ["triton"], "device": "cpu"}, []),
+    ],
+)
+def test_who_gets_tf32_without_asking_is_told_how_to_have_none(task, words):
+    said = tf32_default({"device": "cuda", **task}, "off by 0.077 % of c as a whole: looks like TF32 or float16")
+
+    assert bool(said) == bool(words) and all(word in said for word in words)
+    assert not tf32_default({"device": "cuda", **task}, "c[0] is 1, expected 2")
