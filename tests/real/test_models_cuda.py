@@ -188,6 +188,10 @@ class ModelNew(torch.nn.Module):
         return self.y
 """
 ALLOCATING = GRAPH.replace("torch.tanh(self.x, out=self.y)", "self.y = torch.tanh(self.x)")
+RECAPTURED = GRAPH.replace("graph = None\n", "graphs = 0\n").replace(
+    "if self.graph is None:\n", "if self.graphs < 2:\n            self.graphs += 1\n"
+)
+"""It captures in its first call, and in the second once more."""
 COMPILED = """
 import torch
 
@@ -212,6 +216,7 @@ FRESH = TANH.split("def get_inputs")[0].replace("class Model", "class ModelNew")
         pytest.param(
             ALLOCATING, 1024, "within the clock: an output lies in memory from before the call", id="allocating"
         ),
+        pytest.param(RECAPTURED, 1024, "within the clock: an output lies in memory from before the call", id="twice"),
         pytest.param(COMPILED.replace("WARMED", ""), 1024, "within the clock: torch.compile's CUDA", id="compiled"),
         pytest.param(WARMED, 1024, "within the clock: torch.compile's CUDA graphs answer in", id="compiled and warm"),
         pytest.param(

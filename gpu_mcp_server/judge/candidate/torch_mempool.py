@@ -1,10 +1,11 @@
 """ModelNew's results in the owner's arena: a torch memory pool over it, and the names of what was returned."""
 
+import contextlib
 import ctypes
 import math
 import os
 from functools import lru_cache
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Generator, List, NamedTuple, Sequence, Tuple
 
 from ..folders import CODE
 
@@ -59,9 +60,34 @@ class Pool:
         self.names = (ctypes.c_int64 * (sets * outputs)).from_address(names)
         self.outputs = outputs
 
-    def use(self) -> Any:
-        """Return the context in which tensors are allocated from the arena."""
-        return self.torch.cuda.use_mem_pool(self.pool)
+    @contextlib.contextmanager
+    def use(self) -> Generator[None, None, None]:
+        """Allocate tensors from the arena, but those of a CUDA graph that is captured meanwhile.
+
+        A graph has a pool of its own: torch ends the process where it must free memory for another one while it
+        captures, and what a graph writes to lives longer than the arena.
+        """
+        graph, inside = self.torch.cuda.CUDAGraph, contextlib.ExitStack()
+        begin, end = graph.capture_begin, graph.capture_end
+
+        def capture_begin(one: Any, *given: Any, **named: Any) -> None:
+            inside.close()
+            begin(one, *given, **named)
+
+        def capture_end(one: Any) -> None:
+            try:
+                end(one)
+            finally:
+                inside.close()  # not entered twice, where a capture did not begin
+                inside.enter_context(self.torch.cuda.use_mem_pool(self.pool))
+
+        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+        with inside:
+            inside.enter_context(self.torch.cuda.use_mem_pool(self.pool))
+            try:
+                yield
+            finally:
+                graph.capture_begin, graph.capture_end = begin, end
 
     def offset(self, result: Any, target: Any) -> int:
         """Return where a result lies in the arena, `HERE` if not there, or where torch has not computed it yet."""

@@ -1,5 +1,6 @@
 """Reasons for which a model's results are copied; the allocator is the real one, over this process's memory."""
 
+import contextlib
 import ctypes
 import subprocess
 from pathlib import Path
@@ -107,3 +108,36 @@ def test_a_result_that_computes_when_it_is_read_is_named_by_its_type(pool: Pool,
     conjugate = Tensor(inside)
     conjugate.conjugate = True
     assert "lazy negation or conjugate" in why(pool, conjugate, conjugate)
+
+
+def test_a_graph_that_is_captured_meanwhile_has_memory_of_its_own(pool: Pool):
+    """A model that captured in its second call, as its weights seemed new, ended by an assertion of torch's (H200)."""
+    told: list[str] = []
+
+    class CUDAGraph:
+        def capture_begin(self, pool=None, capture_error_mode="global"):
+            told.append(f"begin, {capture_error_mode}")
+            if capture_error_mode == "refused":
+                raise RuntimeError("no capture here")
+
+        def capture_end(self):
+            told.append("end")
+
+    @contextlib.contextmanager
+    def use_mem_pool(of):
+        told.append("arena")
+        yield
+        told.append("left")
+
+    pool.torch.cuda, pool.pool = SimpleNamespace(CUDAGraph=CUDAGraph, use_mem_pool=use_mem_pool), None
+    before = CUDAGraph.capture_begin, CUDAGraph.capture_end
+    with pool.use():
+        CUDAGraph().capture_begin(capture_error_mode="relaxed")
+        CUDAGraph().capture_end()
+    assert told == ["arena", "left", "begin, relaxed", "end", "arena", "left"]
+
+    told.clear()
+    with pytest.raises(RuntimeError), pool.use():
+        CUDAGraph().capture_begin(capture_error_mode="refused")
+    assert told == ["arena", "left", "begin, refused"]
+    assert (CUDAGraph.capture_begin, CUDAGraph.capture_end) == before
