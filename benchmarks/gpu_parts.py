@@ -69,6 +69,10 @@ PARTS: "dict[str, tuple[Step, ...]]" = {
         Step("cheats", 540, f"{JUDGE}/cheats.py --device {{device}} --part {{shard}} --json {{out}}/cheats.jsonl "
              "--seconds {seconds}"),
     ),
+    "honest": (
+        Step("honest", 240, f"{JUDGE}/honest_kernels.py --part {{shard}} --json {{out}}/honest.jsonl {PYTHON} "
+             "--seconds {seconds}", gpus=1),
+    ),
     "ablation": (
         Step("ablation", 540, f"{JUDGE}/check_ablation.py --device {{device}} --part {{shard}} "
              "--json {out}/ablation.json --table {out}/ablation.md --seconds {seconds}"),

@@ -1,0 +1,2 @@
+def launch(x, y, n):
+    y.fill_(float(x.sum().item()))
