@@ -64,7 +64,7 @@ class IsolatedCalls:
 
     def _play(self, buffers: Buffers) -> None:
         gated, calls = self.gated, self.calls
-        reply = gated.launch(buffers, each=calls)
+        reply = gated.launch(buffers, calls, each=True)
         gated.lay_inputs(buffers)
         gated.show_inputs(buffers, OPENS)
         call = 1 + self.well.word() % (calls - 1) if calls > 1 else 0

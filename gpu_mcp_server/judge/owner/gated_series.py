@@ -22,9 +22,9 @@ MOST = 512
 HALF_WIDTH = 0.005
 MOST_ROUNDS = 30
 BUDGET_S = 1.5
-FIRST_CALLS, FIRST_TRIES, ENOUGH = 16, 2, 1.25
-"""Calls that are launched first, and how often they are tried; times as many as there are, up to which more are not
-worth new buffers."""
+FIRST_CALLS, TRIES, ENOUGH = 16, 2, 1.25
+"""Calls that are launched together first; how often one call, and they, are tried, as torch's allocator keeps what it
+had to ask the driver for; times as many as there are, up to which more are not worth new buffers."""
 FEWER, FAR_FEWER = 2, 4
 """Times as few calls after a launch that did not return: a reference of eight kernels fills the queue with half of the
 calls of a round. Of those that are launched first, hardly any number will do."""
@@ -111,26 +111,26 @@ class GatedSeries:
         Raises:
             NoGate: If not one call can.
         """
-        self.rounds.passes = 1
-        tries, most, own = FIRST_TRIES, MOST, MOST
+        self.rounds.passes, gated = 1, self.gated
         self._reopen(begin, min(FIRST_CALLS, self.pace.most))
-        self.gated.prepare()
+        gated.prepare()
+        # One call first: what waits for the device is told from a queue without room for many, and soon.
+        if not any(gated.try_launch(self.open, 1, HOST_S) for _ in range(TRIES)):
+            raise NoGate(WAITS % "the candidate's calls")
+        if not any(gated.try_reference(1, HOST_S) for _ in range(TRIES)):
+            gated.leave_reference(WAITS % "the reference's calls")
+        tries, most = TRIES, MOST
         while True:
             sets = self.open.sets
             host_s = HOST_S if sets <= FIRST_CALLS else MANY_HOST_S
-            call_s = self.gated.try_launch(self.open, host_s)
-            fits = bool(call_s) and self.gated.try_reference(self.open, host_s)
+            call_s = gated.try_launch(self.open, sets, host_s)
+            fits = bool(call_s) and gated.try_reference(sets, host_s)
             tries -= 1
             if not fits and tries > 0:
-                continue  # torch's allocator keeps what it had to ask the driver for
+                continue
             if not fits and sets == 1:
-                if not call_s:
-                    raise NoGate(WAITS % "the candidate's calls")
-                self.gated.leave_reference(WAITS % "the reference's calls")
-                fits, most = True, own  # without it a round is as long as the candidate's launches leave room for
-            if not fits:
-                most = max(1, sets // (FAR_FEWER if sets <= FIRST_CALLS else FEWER))
-                own = own if call_s else most
+                raise NoGate("launches did not return behind a gate, though some did: the host is busy")
+            most = most if fits else max(1, sets // (FAR_FEWER if sets <= FIRST_CALLS else FEWER))
             wanted = min(most, self._wanted_calls(call_s)) if fits else most
             if fits and wanted <= ENOUGH * sets:
                 return self.open

@@ -131,28 +131,26 @@ class GatedRounds:
         with self.rounds.ledger.part("launch"):
             self.same_s = min(player.time_empty(self.device.probe_s, buffers.publish).laid_s, most_s)
 
-    def try_launch(self, buffers: Buffers, host_s: float) -> float:
-        """Return the seconds of a call, where as many as the buffers hold can be launched behind a gate, else 0.
+    def try_launch(self, buffers: Buffers, calls: int, host_s: float) -> float:
+        """Return the seconds of a call, where so many can be launched behind a gate, else 0.
 
-        Args:
-            buffers: Open.
-            host_s: What launching may take besides what ungated rounds took.
+        Launching may take `host_s` besides what ungated rounds took.
         """
         try:
-            reply = self.launch(buffers, host_s=host_s)
+            reply = self.launch(buffers, calls, host_s=host_s)
         except Blocked:
             return 0.0
         opened = self.open(buffers)
         self.candidate.finish(reply)
         # 0 means that the launch failed, so a time that is lost in the empty pass's jitter stays above it.
-        return max(opened.elapsed_s - self.empty_s["candidate"], 1e-7) / buffers.sets if opened else 0.0
+        return max(opened.elapsed_s - self.empty_s["candidate"], 1e-7) / calls if opened else 0.0
 
-    def try_reference(self, buffers: Buffers, host_s: float) -> bool:
-        """Say whether the reference's calls can be launched behind a gate too, if that is to be."""
+    def try_reference(self, calls: int, host_s: float) -> bool:
+        """Say whether so many of the reference's calls can be launched behind a gate too, if that is to be."""
         if self.reference is None:
             return True
         try:
-            reply = self.reference.launch(buffers.sets, self._reference_patience_s(buffers.sets, host_s))
+            reply = self.reference.launch(calls, self._reference_patience_s(calls, host_s))
         except Blocked:
             return False
         self.reference.finish(reply)
@@ -225,8 +223,10 @@ class GatedRounds:
         self.entered_s.append(opened.entered_s)
         return Round(max(opened.elapsed_s - self.empty_s["candidate"], 1e-9), reference_s, check)
 
-    def launch(self, buffers: Buffers, *, each: int = 0, host_s: float = HOST_S) -> Dict[str, Any]:
-        """Have the candidate launch while the round before's inputs lie there; `each` calls with a gate behind each.
+    def launch(self, buffers: Buffers, calls: int = 0, *, each: bool = False, host_s: float = HOST_S) -> Dict[str, Any]:
+        """Have the candidate launch all calls, or so many, while the round before's inputs lie there.
+
+        With `each` there is a gate behind each call.
 
         Raises:
             Blocked: If it does not return.
@@ -237,9 +237,9 @@ class GatedRounds:
             buffers.poison()
             buffers.publish()
         self.launched += 1
-        calls = each or buffers.sets
+        calls = calls or buffers.sets
         with self.rounds.ledger.part("launch"):
-            return self.candidate.launch(calls, host_s + HOST_TIMES * self.call_s * calls, each=bool(each))
+            return self.candidate.launch(calls, host_s + HOST_TIMES * self.call_s * calls, each=each)
 
     def lay_inputs(self, buffers: Buffers) -> None:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""

@@ -56,21 +56,43 @@ def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_referen
     """Of calls of 10.5 us, by whose number alone a round would have 191, as where the reference has no gate at all."""
     one, tried, why = gated_series.GatedSeries.__new__(gated_series.GatedSeries), [], []
 
-    def try_reference(buffers, host_s) -> bool:
-        tried.append(buffers.sets)
-        return bool(why) or kernels * buffers.sets < 1000
+    def try_reference(calls, host_s) -> bool:
+        tried.append(calls)
+        return bool(why) or kernels * calls < 1000
 
     one.rounds = SimpleNamespace(close=lambda buffers: None)
     one.gated = SimpleNamespace(
         prepare=lambda: None,
-        try_launch=lambda buffers, host_s: 10.5e-6,
+        try_launch=lambda buffers, calls, host_s: 10.5e-6,
         try_reference=try_reference,
         leave_reference=why.append,
     )
     one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230, 230), SimpleNamespace(sets=1)
 
     assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == sets
-    assert bool(why) == left and tried[0] == 16
+    assert bool(why) == left and tried[:3] == ([1, 1, 16] if left else [1, 16, 191])
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_call_that_waits_for_the_device_is_told_by_one_call_alone(waits):
+    """As cudaFree, .item() and synchronize() do."""
+    one, launched = gated_series.GatedSeries.__new__(gated_series.GatedSeries), []
+
+    def try_launch(buffers, calls, host_s) -> float:
+        launched.append(calls)
+        return 0.0 if waits or calls > 1 else 10e-6
+
+    one.rounds = SimpleNamespace(close=lambda buffers: None)
+    one.gated = SimpleNamespace(prepare=lambda: None, try_launch=try_launch, try_reference=lambda *of: True)
+    one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230, 230), SimpleNamespace(sets=1)
+    begin = lambda wanted: (SimpleNamespace(sets=wanted), one.pace)  # noqa: E731 - it has no name elsewhere
+
+    if waits:
+        with pytest.raises(gated_pass.NoGate, match="wait for the device, or launch more than its queue holds"):
+            one._fit(begin)
+        assert launched == [1, 1], "sixteen more would take a second to learn the same"
+    else:
+        assert one._fit(begin).sets == 1 and launched == [1, 16, 16, 4, 1]
 
 
 @pytest.mark.parametrize(
