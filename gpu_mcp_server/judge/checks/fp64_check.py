@@ -26,10 +26,15 @@ MOST = 4 * LOOKED_AT
 """Elements of an output that is looked at whole, and wrong ones that are ordered by how far off they are."""
 AS_EXACT = 2.0
 """Times the reference's errors that an answer's may be: the next coarser type has eight times as large ones or more."""
-NEIGHBOURS = 256
+LARGEST = 4.0
+"""The same of the largest error of all: of two equally exact answers one's is now and then more than twice the other's,
+where sums of few terms and of many lie side by side."""
+NEIGHBOURS = 512
 """Elements of about the same size, whose errors are compared with the reference's."""
-FEW = 3
-"""Gross errors that are none too many: where partial sums are large, one in some 60,000 is."""
+FEW = 16
+"""Gross errors that are none too many: where partial sums are large, one in some 10,000 is, now more and now fewer."""
+ROOT_MEAN_SQUARE = math.sqrt(math.pi / 2)
+"""Of normal errors, in mean absolute ones. A mean is led astray by a few large errors less than a mean square."""
 NO_MEASURE = 0.5
 """Of a value, or of all as a root mean square: a reference that is farther off says nothing of what a candidate may be.
 """
@@ -69,42 +74,63 @@ class Look(NamedTuple):
     """What is expected and what is there at these, in double precision."""
 
 
-def as_exact(exact: Array, want: Array, have: Array, tolerances: Tuple[float, float]) -> Optional[Array]:
+def as_exact(
+    exact: Array, want: Array, have: Array, tolerances: Tuple[float, float], leeway: float = 1.0
+) -> Optional[Array]:
     """Say of each element whether it is within the tolerance of double precision, or as near as the reference.
 
     Two right answers in one precision lie about the exact one, so that an element may well be farther off than the
-    reference's. As near are elements whose errors have at most twice the reference's root mean square among those of
-    about their size, and of which hardly more are gross. A reference that is off by half of all values is no measure.
-    `None` where it is clearly more exact as a whole.
+    reference's. As near are elements whose errors are at most twice as large as the reference's among those of about
+    their size, by their mean, and of which hardly more are gross. What neither answer errs in, as zeros outside of a
+    triangle, has no part in a mean. A reference that is off by half of all values is no measure. `None` where it is
+    clearly more exact as a whole.
+
+    Args:
+        exact: In double precision.
+        want: The reference's answer.
+        have: The candidate's.
+        tolerances: The relative and the absolute one.
+        leeway: Times all of that which is allowed.
     """
     rtol, atol = tolerances
+    most = leeway * AS_EXACT
     with np.errstate(all="ignore"):
         own, off, size = np.abs(have - exact), np.abs(want - exact), np.abs(exact)
         known = np.isfinite(own) & np.isfinite(off)
-        # Over all elements: a few that are right by luck make no answer the more exact one.
-        if not known.any() or np.mean(own[known] ** 2) > AS_EXACT**2 * np.mean(off[known] ** 2):
-            return None
-        within: Array = own <= atol + rtol * size
-        off[off > NO_MEASURE * np.maximum(size, np.sqrt(np.mean(size[known] ** 2)))] = 0.0
+        told = np.flatnonzero(known & (own + off > 0))
         # By size: a large element's error, or a small one's in parts of itself, must excuse no other element.
-        ordered = np.flatnonzero(known)[np.argsort(size[known], kind="stable")]
-        times, theirs = np.full(own.shape, np.inf), np.zeros(own.shape)
-        for alike in np.array_split(ordered, max(1, ordered.size // NEIGHBOURS)):
-            usual = np.sqrt(np.mean(off[alike] ** 2))
-            if np.sqrt(np.mean(own[alike] ** 2)) <= AS_EXACT * usual:
-                times[alike], theirs[alike] = own[alike] / usual, off[alike] / usual
+        ordered = told[np.argsort(size[told], kind="stable")]
+        groups = np.array_split(ordered, max(1, ordered.size // NEIGHBOURS))
+        usual = _usual(off, groups)
+        mine, its = (part[usual > 0] / usual[usual > 0] for part in (own, off))
+        # Over all elements: a few that are right by luck make no answer the more exact one.
+        if not mine.size or np.mean(mine**2) > most**2 * np.mean(its**2):
+            return None
+        off[off > NO_MEASURE * np.maximum(size, np.sqrt(np.mean(size[known] ** 2)))] = 0.0
+        usual = _usual(off, groups)
+        alike = (usual > 0) & (_usual(own, groups) <= most * usual)
+        times, theirs = np.where(alike, own / usual, np.inf), np.where(alike, off / usual, 0.0)
+        within: Array = own <= leeway * (atol + rtol * size)
         gross = (times > SCATTERED) & ~within
         few = np.count_nonzero(gross) <= AS_EXACT * np.count_nonzero(theirs > SCATTERED) + FEW
-        most = AS_EXACT * max(SCATTERED, float(theirs.max())) if few else SCATTERED
-    found: Array = (within | (times <= most)) & np.isfinite(exact)
+        largest = max(AS_EXACT * SCATTERED, LARGEST * float(theirs.max())) if few else SCATTERED
+    found: Array = (within | (times <= leeway * largest)) & np.isfinite(exact)
+    return found
+
+
+def _usual(errors: Array, groups: Sequence[Array]) -> Array:
+    """Return the usual error among elements of about the same size, 0 for those of no group."""
+    found = np.zeros(errors.shape)
+    for alike in groups:
+        found[alike] = ROOT_MEAN_SQUARE * np.mean(errors[alike]) if alike.size else 0.0
     return found
 
 
 class InDouble:
-    """Asks the reference, outside the clock."""
+    """Asks the reference, outside the clock; allows so many times what it allows otherwise."""
 
-    def __init__(self, rounds: Rounds, notes: Dict[str, None]) -> None:
-        self.left_s = MOST_S
+    def __init__(self, rounds: Rounds, notes: Dict[str, None], leeway: float = 1.0) -> None:
+        self.left_s, self.leeway = MOST_S, leeway
         self.task, self.rounds, self.notes = rounds.task, rounds, notes
 
     def read(
@@ -196,7 +222,7 @@ class InDouble:
         left: List[Array] = []
         for look, told in zip(looks, known):
             more = slack(look.want, buffers.inputs, buffers.outputs[look.number], told) if rounding else 0.0
-            most = atol + rtol * np.abs(look.want) + more
+            most = self.leeway * (atol + rtol * np.abs(look.want) + more)
             left.append(beyond(look.have, look.want, most)[: look.farthest + look.drawn])
         for look, some in zip(looks, self._without_as_exact(buffers, call, looks, left)):
             # The drawn ones stand for all wrong elements: their share is what is left of those that were not looked at.
@@ -219,7 +245,7 @@ class InDouble:
         found: List[Array] = []
         for look, some in zip(looks, left):
             if look.number in exact:
-                near = as_exact(exact[look.number], look.want, look.have, self.tolerances)
+                near = as_exact(exact[look.number], look.want, look.have, self.tolerances, self.leeway)
                 if near is not None and not (some & ~near[: some.size]).any():
                     self.notes[FARTHER % buffers.outputs[look.number].name] = None
                     some = np.zeros_like(some)
