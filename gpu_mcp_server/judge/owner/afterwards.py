@@ -30,9 +30,11 @@ def recall(trials: Trials) -> None:
         trials.play(table, "")
         pairs = zip(table.declared, may_vary(table.declared))
         table.buffers.inputs = [replace(item, distribution=drawn) if may else item for item, may in pairs]
+        mark, first = trials.marks[drawn]
         # The generator draws the very same inputs again, so that no copy of them has to be kept.
-        with trials.well.rewind_to(trials.marks[drawn]):
+        with trials.well.rewind_to(mark):
             reference_s = table.rounds.expect(table.buffers)
+        table.rounds.forgives = trials.forgives(table.rounds, strict=False, first=first)
         try:
             trials.answer(table, reference_s)
         except Judged as judged:

@@ -1,10 +1,11 @@
 """A candidate under trial: the shapes that it is tried at, what was played there, and what was found."""
 
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..catch_log import CATCHES
 from ..checks.distribution_rounds import answered
+from ..checks.first_answer import LEEWAY, FirstAnswer, Forgives
 from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness
 from ..checks.trial_setup import Table, named_dims
@@ -58,8 +59,8 @@ class TrialRoom:
         """Whether the reference's answer to inputs as declared has infinities."""
         self.peak_bytes = 0
         """The most memory that the reference had so far."""
-        self.marks: Dict[str, int] = {}
-        """By distribution, what draws once more the inputs that were answered rightly at the smallest shape."""
+        self.marks: Dict[str, Tuple[int, FirstAnswer]] = {}
+        """By distribution, what draws inputs once more that were answered rightly at the smallest shape, and how."""
 
     def leave(self, table: Table) -> None:
         """Let a shape go; what is small the players keep mapped until they open the next one, which saves time."""
@@ -84,8 +85,7 @@ class TrialRoom:
         what = drawn or "declared"
         entry: Dict[str, Any] = {"dims": table.dims, "distribution": what, "hidden": table.hidden, "verdict": "correct"}
         strict = not drawn and not table.hidden
-        double = InDouble(rounds, self.notes)
-        rounds.forgives = double.excuse if strict else double.forgiven
+        rounds.forgives = self.forgives(rounds, strict=strict)
         rounds.twice = not drawn or self.robustness.required
         mark, reference_s = self.well.blocks, 0.0
         try:
@@ -119,8 +119,14 @@ class TrialRoom:
         if drawn:
             self.robustness.right[drawn] = None
             if not table.hidden and table.dims == self.smallest:
-                self.marks[drawn] = mark
+                self.marks[drawn] = mark, FirstAnswer(buffers, self.task)
         return reference_s
+
+    def forgives(self, rounds: Rounds, *, strict: bool, first: Optional[FirstAnswer] = None) -> Forgives:
+        """Return what forgives wrong answers; it allows more of one to inputs that were answered rightly at first."""
+        double = InDouble(rounds, self.notes, LEEWAY if first else 1.0)
+        forgives = double.excuse if strict else double.forgiven
+        return first.extend(forgives) if first else forgives
 
     def answer(self, table: Table, reference_s: float) -> None:
         """Have the candidate answer the inputs that are there."""
@@ -137,16 +143,22 @@ class TrialRoom:
         """Have inputs that were answered wrongly answered again.
 
         Raises:
-            Judged: If the answer is right now, though no lower precision made the first one wrong.
+            Judged: If another answer is right now, though no lower precision made the first one wrong.
         """
         # Lower precision that depends on the order of threads may be right at times; rounding was forgiven before.
         lossy = self.robustness.precision_loss(judged, table.rounds, table.buffers) is not None
         if judged.answer is None or lossy:
             return
         table.rounds.history.rounds.clear()
+        # Nor is it a race if the first answer was hardly wrong, or comes again and is forgiven now.
+        if InDouble(table.rounds, self.notes, LEEWAY).forgiven(table.buffers, table.buffers.check()).passed:
+            return
+        first = FirstAnswer(table.buffers, self.task)
         try:
             self.answer(table, 0.0)
         except Judged:
+            return
+        if first.comes_again(table.buffers):
             return
         text = "wrong at first and right with the same inputs again, as with a race or unset memory, with the "
         where = "distribution %s at %s: " % (drawn, self.place(table))

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import numpy as np
 
 from ..catch_log import CATCHES
+from ..checks.first_answer import FirstAnswer
 from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness, Sameness
 from ..checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, untimed_shape
@@ -260,6 +261,8 @@ class Trials(TrialRoom):
         """Have the same inputs answered again, and compare bit by bit."""
         rounds, buffers = table.rounds, table.buffers
         before = [buffers.keep(number) for number in range(len(buffers.outputs))]
+        first = FirstAnswer(buffers, self.task)
+        rounds.forgives = self.forgives(rounds, strict=not table.hidden, first=first)
         for _ in range(REPEATS):
             # The same inputs have the same answer, which the replay detector would take for an earlier call's.
             rounds.history.rounds.clear()
