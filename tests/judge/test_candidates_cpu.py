@@ -421,6 +421,45 @@ def test_one_that_adds_to_its_outputs_is_told_that_it_is_right_onto_zeros(court)
     assert "set each element before you add to it" in verdict["reason"]
 
 
+WHOLE = {
+    "reference": "def twice(x):\n    return 2 * x\n",
+    "entry": "twice",
+    "inputs": [{"name": "x", "dtype": "int64", "shape": ["n"]}],
+    "outputs": [{"name": "y", "dtype": "int64", "shape": ["n"]}],
+    "shapes": [{"n": 3000}],
+}
+
+
+def whole(body):
+    return f"#include <stdint.h>\nint launch(const int64_t *x, int64_t *y, int64_t n) {{ {body} return 0; }}"
+
+
+def test_one_that_adds_whole_numbers_everywhere_is_told_that_it_is_right_onto_zeros(court):
+    verdict = court(whole("for (int64_t i = 0; i < n; i++) y[i] += 2 * x[i];"), **WHOLE).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "right in a round whose outputs held zeros: outputs hold junk" in verdict["reason"]
+
+
+@pytest.mark.parametrize("calls", [3, 4])
+def test_one_that_is_right_later_by_chance_is_not_told_of_zeros(court, calls):
+    # As without a barrier: wrong in the round and in one more or two, then right, whatever the outputs held.
+    body = f"static int c; c++; for (int64_t i = 0; i < n; i++) y[i] = c < {calls} && i < 9 ? 7 : 2 * x[i];"
+    verdict = court(whole(body), **WHOLE).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "held zeros" not in verdict["reason"]
+
+
+@pytest.mark.parametrize("wrong", ["1", "i < 9"])
+def test_one_whose_wrong_answer_changes_with_the_same_inputs_is_told_of_a_race(court, wrong):
+    calls = f"static int calls; calls++; for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + (({wrong}) ? calls : 0);"
+    verdict = court(whole(calls), **WHOLE).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "another answer to the same inputs in one more round, as with a race" in verdict["reason"]
+
+
 def test_whole_numbers_are_told_with_all_their_digits(court):
     reference = "import numpy as np\ndef codes(x):\n    return np.full(x.shape, 2084272411, np.int32)\n"
     source = "#include <stdint.h>\nint launch(const float *x, int32_t *y, int64_t rows, int64_t cols) {\n"

@@ -10,6 +10,7 @@ from ..numerics.compare import compare
 from ..numerics.tensors import ITEM_BYTES, Array
 
 ONTO_JUNK = "outputs hold junk before every call, so set each element before you %s it"
+UNSTEADY = "; another answer to the same inputs in one more round, as with a race, unset memory or state that is kept"
 ENDS = ("largest", "least")
 PATTERN = 14
 """Rounds that show whether writing goes with what outputs held; one that writes at will passes one time in 16382."""
@@ -23,15 +24,18 @@ class Play(Protocol):
         ...
 
 
-def other_masks(
+def look_again(
     buffers: Buffers,
     check: RoundCheck,
     answer: Tuple[int, int],
     tolerances: Tuple[float, float],
     ties: Any,
     play: Optional[Play],
-) -> List[Array]:
-    """Return where an output is wrong in another call: of this round, or of one more with fresh inputs.
+    *,
+    whole: bool,
+    first: bool,
+) -> Tuple[List[Array], str]:
+    """Return where an output is wrong in another call, and what that and more rounds say of the fault.
 
     Args:
         buffers: Of the round that failed.
@@ -40,7 +44,30 @@ def other_masks(
         tolerances: Relative and absolute.
         ties: Say which wrong elements are no ties.
         play: Absent where no more rounds are played.
+        whole: Whether each element is wrong, so that no place is worth naming.
+        first: Whether no call before was right.
     """
+    others = [] if whole else _other_masks(buffers, check, answer, tolerances, ties, play)
+    if any(not other.any() for other in others):
+        return [], "; one more, with other inputs, was right"
+    if play is None or not (others or whole):
+        return others, ""
+    if _answers_otherwise(buffers, answer, tolerances, play):
+        return others, UNSTEADY
+    if first and _needs_zeros(buffers, play):
+        return others, "; right in a round whose outputs held zeros: " + ONTO_JUNK % "add to"
+    return others, ""
+
+
+def _other_masks(
+    buffers: Buffers,
+    check: RoundCheck,
+    answer: Tuple[int, int],
+    tolerances: Tuple[float, float],
+    ties: Any,
+    play: Optional[Play],
+) -> List[Array]:
+    """Return where an output is wrong in another call: of this round, or of one more with fresh inputs."""
     call, output = answer
     dtype = buffers.outputs[output].dtype
     others = [int(number) for number in np.flatnonzero(check.wrong[:, output]) if number != call]
@@ -56,10 +83,24 @@ def other_masks(
     return [np.zeros(buffers.outputs[output].count, dtype=bool) if mask is None or again.passed else mask]
 
 
-def is_right_onto_zeros(buffers: Buffers, play: Play) -> bool:
-    """Say whether a candidate is right in a round whose outputs held zeros."""
-    again = play([0] * len(buffers.outputs))
-    return again is not None and again.passed and not buffers.untouched()
+def _answers_otherwise(buffers: Buffers, answer: Tuple[int, int], tolerances: Tuple[float, float], play: Play) -> bool:
+    """Say whether the last answer is another one in a round with the same inputs, onto the same junk.
+
+    What differs by less than the tolerances is an order of additions.
+    """
+    got = buffers.pair(*answer)[1].copy()
+    if play(list(buffers.words), fresh=False) is None:
+        return False
+    return compare(got, buffers.pair(*answer)[1], buffers.outputs[answer[1]].dtype, *tolerances).wrong > 0
+
+
+def _needs_zeros(buffers: Buffers, play: Play) -> bool:
+    """Say whether a candidate is right in a round whose outputs held zeros, and wrong in the next, onto junk."""
+    onto_zeros = play([0] * len(buffers.outputs))
+    if onto_zeros is None or not onto_zeros.passed or buffers.untouched():
+        return False
+    onto_junk = play()  # what was wrong by chance, as a race is, may be right here, too
+    return onto_junk is not None and not onto_junk.passed
 
 
 def written_onto(buffers: Buffers, play: Play, random: int) -> str:

@@ -21,7 +21,7 @@ from ..numerics.error_location import grid
 from ..numerics.input_views import input_memories
 from ..numerics.tensors import symbols, tensors
 from ..verdicts import Judged, JudgeFailed, ReferenceFailed, calls_text, cheat, incorrect
-from .extra_rounds import ONTO_JUNK, is_right_onto_zeros, other_masks, written_onto
+from .extra_rounds import ONTO_JUNK, look_again, written_onto
 from .judging_setup import JudgingSetup
 from .machine_state import State, Watch
 from .run_delay import While
@@ -337,20 +337,15 @@ class Rounds:
         which = "call %d of %d, round %d" % (call + 1, buffers.sets, self.number)
         which += "; wrong: %d of %s" % (bad, calls_text(buffers.sets)) if buffers.sets > 1 else ""
         difference, poison = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask), buffers.words[output]
-        others = (
-            []
-            if mask.all()
-            else other_masks(buffers, check, (call, output), (rtol, atol), self.ties, play if twice else None)
+        whole, first, again = bool(mask.all()), not self.calls_checked, play if twice else None
+        others, more = look_again(
+            buffers, check, (call, output), (rtol, atol), self.ties, again, whole=whole, first=first
         )
-        if any(not other.any() for other in others):
-            others, which = [], which + "; one more, with other inputs, was right"
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
         words += may_tie(buffers.outputs, output, check.wrong, expected, got)
         words += coarse_difference(expected, got, buffers.outputs[output].dtype, buffers.outputs[output].name)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
-        if others and twice and not self.calls_checked and is_right_onto_zeros(buffers, play):
-            which += "; right in a round whose outputs held zeros: " + ONTO_JUNK % "add to"
-        judged = incorrect("%s (%s)" % (words, which))
+        judged = incorrect("%s (%s)" % (words, which + more))
         judged.where, judged.answer = grid(buffers.outputs[output], np.flatnonzero(mask)), (call, output)
         return judged
 
