@@ -1,11 +1,12 @@
 """Hidden shapes that are larger than the declared ones: where an index of 16 bits ends.
 
 One size at a time grows, the others are small, so that hardly any memory is needed. How much memory and time the
-reference takes at such a shape nobody knows before: a first call at a moderate size tells how far to go, on the
-assumption that both grow with the square of the size.
+reference takes at such a shape nobody knows before: a first call at a moderate size and the declared shapes tell how
+far to go, on the assumption that both grow with the square of each size.
 """
 
 import hashlib
+import math
 import random
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
@@ -83,12 +84,13 @@ class LargerShapes:
         why = ""
         for _ in range(len(sizes) + 1):
             # The largest affordable size comes first: a call past it is past the smaller limits, too.
-            wanted = [FIRST] if before is None else [size for size in reversed(sizes) if size > before.size]
+            # Where a square is too large at the first size, twice the declared one may not be.
+            wanted = [FIRST, 2 * most] if before is None else [size for size in reversed(sizes) if size > before.size]
             chosen: Optional[Dims] = None
             for size in wanted:
                 # A size just past the limit, drawn: a power of two would be divisible by every tile.
                 shape = self._shape(name, size + 1 + rng.randrange(99), rng)
-                why = self._why_not(shape, name, before)
+                why = self._why_not(shape, name, min(FIRST, size + 1), before)
                 if shape and not why:
                     chosen = shape
                     break
@@ -105,10 +107,10 @@ class LargerShapes:
         dims = {other: size if other == name else rng.choice(BESIDES) for other in names}
         return repaired(dims, self.room.task.get("constraints") or [])
 
-    def _why_not(self, dims: Optional[Dims], name: str, before: Optional[Step]) -> str:
+    def _why_not(self, dims: Optional[Dims], name: str, least: int, before: Optional[Step]) -> str:
         """Say why a shape is not tried, empty if it is."""
         task = self.room.task
-        if dims is None or dims[name] < FIRST:
+        if dims is None or dims[name] < least:
             return "constraints"
         most = ELEMENTS[task["device"]]
         if elements(task, dims) > most:
@@ -117,12 +119,16 @@ class LargerShapes:
             return ""
         # Attention-like problems grow with the square; for linear ones the guess is too careful by design.
         times = (dims[name] / before.size) ** POWER
-        if before.reference_s * times > CALL_S:
-            return "the reference may take %.2g s, the limit is %.2g s" % (before.reference_s * times, CALL_S)
+        took_s, used = before.reference_s * times, before.used_bytes * times
+        for declared, declared_s, declared_bytes in self.room.declared_calls:
+            grown = math.prod(max(1.0, dims[other] / declared[other]) for other in dims) ** POWER
+            took_s, used = min(took_s, declared_s * grown), min(used, declared_bytes * grown)
+        if took_s > CALL_S:
+            return "the reference may take %.2g s, the limit is %.2g s" % (took_s, CALL_S)
         if task.get("interpreted") and before.candidate_s * times > INTERPRETED_S:
             told = (before.candidate_s * times, INTERPRETED_S)
             return SLOW + " %.2g s in the interpreter, the limit is %.2g s" % told
-        used, limit = before.used_bytes * times, CALL_BYTES[task["device"]]
+        limit = CALL_BYTES[task["device"]]
         if used > limit:
             return "the reference may take %.2g GB, the limit is %.2g GB" % (used / 1e9, limit / 1e9)
         return ""

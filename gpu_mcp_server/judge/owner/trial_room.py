@@ -59,6 +59,8 @@ class TrialRoom:
         """Whether the reference's answer to inputs as declared has infinities."""
         self.peak_bytes = 0
         """The most memory that the reference had so far."""
+        self.declared_calls: List[Tuple[Dims, float, int]] = []
+        """Of the reference at declared shapes: what a call took, and the most memory so far."""
         self.marks: Dict[str, Tuple[int, FirstAnswer]] = {}
         """By distribution, what draws inputs once more that were answered rightly at the smallest shape, and how."""
 
@@ -91,6 +93,8 @@ class TrialRoom:
         try:
             reference_s = rounds.expect(buffers)
             self.peak_bytes = rounds.peak_bytes
+            if strict:
+                self.declared_calls.append((table.dims, reference_s, self.peak_bytes))
             if not (strict or answered(buffers, 0, infinite=self.infinite)):
                 raise ReferenceFailed("the reference is not finite")
             self.answer(table, reference_s)

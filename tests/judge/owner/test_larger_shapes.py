@@ -52,6 +52,24 @@ def scale(x):
     assert "rows=" in verdict["covers"]
 
 
+@pytest.mark.parametrize(("shape", "size", "end"), [(["n"], 1 << 20, 1 << 20), (["n", "n"], 100, 150)])
+def test_twice_the_declared_size_is_tried_where_no_other_larger_one_is(court, shape, size, end):
+    task = {
+        **LIMITED,
+        "reference": "def scale(x):\n    return 3 * x\n",
+        "inputs": [{"name": "x", "dtype": "float32", "shape": shape}],
+        "outputs": [{"name": "y", "dtype": "float32", "shape": shape}],
+        "shapes": [{"n": size}],
+    }
+    count = " * ".join(shape)
+    source = "#include <stdint.h>\nint launch(const float *x, float *y, int64_t n) {"
+    source += f" for (int64_t i = 0; i < {count} && n <= {end}; i++) y[i] = 3 * x[i]; return 0; }}"
+    verdict = court(source, **task).verdict
+
+    assert verdict["verdict"] == "incorrect", verdict["trials_summary"]
+    assert "(hidden shape, larger than declared)" in verdict["reason"]
+
+
 def test_what_an_interpreter_would_take_too_long_for_is_left_out_with_the_limit(court):
     slow = "extern int usleep(unsigned); if (i == 0 && rows > 1000) usleep(400000); y[i] = 3 * x[i];"
     interpreted = court(scaling(slow), **TASK, untimed="an interpreter", interpreted=True).verdict
