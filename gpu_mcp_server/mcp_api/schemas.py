@@ -150,7 +150,9 @@ def describe_bad_arguments(
     lines: list[str] = []
     shown: dict[str, str] = {}
     for fault in _plain_faults(error):
-        lines.append(_fault_line(fault, model, nulls))
+        line = _fault_line(fault, model, nulls)
+        said = f": {fault['msg']} (got"
+        lines.append(line.replace(said, ": likewise (got") if any(said in each for each in lines) else line)
         name = str(fault["loc"][0]) if fault["loc"] else ""
         examples = model.model_fields[name].examples if name in model.model_fields else None
         if examples:

@@ -33,7 +33,8 @@ def plan(source: str, toolchain: Toolchain, arch: str, wish: BuildOptions, *, na
         if not _TYPE.match(kind):
             raise BadRequest(
                 f"{kind!r} is no type of a Triton argument ({argument}).",
-                hint="Such as *fp32, *bf16:16 (divisible by 16), i32, i32:16, fp32; constexprs go into constants.",
+                hint="The signature is the kernel's, not its launcher's: such as *fp32, *bf16:16 (divisible by 16), "
+                "i32, i32:16, fp32; constexprs go into constants.",
             )
     number = _checked_arch(arch, toolchain)
     limits = limits_of(arch)

@@ -28,6 +28,11 @@ BAD = {
         "incorrect",
         "launch is defined with 4 parameters and called with 3: int launch(const float* x, float* y, int64_t n)",
     ),
+    "a value for an address": (
+        HEAD.replace("const float *x", "float x") + "y[0] = x; return 0; }",
+        "incorrect",
+        "launch takes x as float x and gets const float* x: int launch(const float* x, float* y, int64_t n); n=",
+    ),
     "one parameter too few": (
         HEAD.replace("float *x, float *y", "float *x") + "((float *)x)[0] = 1; return 0; }",
         "incorrect",

@@ -50,6 +50,8 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("register_problem", problem(inputs=[X, X]), ["'x' names more than one", "Rename one"]),
     ("register_problem", problem(reference="def f(x) return x"), ["not Python: line 1", "Correct it"]),
     ("register_problem", problem(trials={"constraints": ["n % 4"]}), ["'n % 4' cannot be read", "symbol % integer"]),
+    ("register_problem", problem(trials={"constraints": ["n & (n - 1) == 0"]}), ["cannot be read", "fixed_shapes"]),
+    ("register_problem", problem(inputs=[{**X, "dtype": "half"}, {**X, "dtype": "c64"}]), ["inputs.1.dtype: likewise (got 'c64')"]),
     ("register_problem", {"name": "x"}, ["inputs is missing", "rtol is missing", "For example shapes: [{"]),
     ("import_problem", {}, ["`path` (a file or folder", "`text`"]),
     ("import_problem", {"text": "junk"}, ["no problem file of a known format", "problem.toml", "KernelBench"]),

@@ -11,7 +11,7 @@ from gpu_mcp_server.services.evaluation.judge_job import judge_spec
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.problems.launcher_signatures import OTHER_NUMBER
+from gpu_mcp_server.services.problems.launcher_signatures import MISCALLED
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 
@@ -40,7 +40,7 @@ class InputWrites:
         from this run are names and counts, which the owner finds in memory of its own.
         """
         suspected = evaluation.verdict == "incorrect" and SUSPICIOUS.search(evaluation.reason)
-        miscalled = OTHER_NUMBER in evaluation.reason  # then it takes one tensor for another, and writes anywhere
+        miscalled = MISCALLED.search(evaluation.reason)  # then it takes one tensor for another, and writes anywhere
         if not suspected or miscalled or ready.candidate is None or left_s < LEAST_S:
             return evaluation
         await trial.tell("it may have written to an input: once more on copies that it may write to")

@@ -21,7 +21,7 @@ from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.jobs.output_text import head_and_tail, safe_text
-from gpu_mcp_server.services.problems.launcher_signatures import OTHER_NUMBER, signature_mismatch
+from gpu_mcp_server.services.problems.launcher_signatures import MISCALLED, signature_mismatch
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.records.confirmations import Confirmations
@@ -184,8 +184,7 @@ class Verdicts:
             fallback = fallback_of(source, bool(row.context.get("unbuilt")), notes)
         if failed and source:
             why = signature_mismatch(problem, source, attempt.entry or "launch", row.context["language"])
-            # Parameters of another number are the cause of whatever else was seen; other differences may be none.
-            reason = "; ".join(filter(None, [why, reason] if OTHER_NUMBER in why else [reason, why]))
+            reason = "; ".join(filter(None, [why, reason] if MISCALLED.search(why) else [reason, why]))
         return Evaluation(
             status="judged",
             verdict=verdict["verdict"],

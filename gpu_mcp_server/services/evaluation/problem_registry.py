@@ -260,8 +260,10 @@ def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     helps = cast("Mapping[str, Any]", verdict.get("helps") or {})
     narrower = ", ".join(f"{name} {helps[name]:g}" for name in ("atol", "rtol") if name in helps)
     ways = [f"distribution {helps['distribution']}"] if "distribution" in helps else []
-    ways = [*ways, *([narrower] if narrower else []), ACCEPT]
-    how = "Import it again with a wish" if problem.kind == "module" else "Register it again with"
+    module = problem.kind == "module"
+    ways = [*ways, *([narrower] if narrower else []), ACCEPT if module else f"trials {ACCEPT}"]
+    how = "Import it again with a wish" if module else "Register it again with"
+    how = how if module or len(problem.shapes) == 1 else f"Leave out that shape if others are sound, or {how.lower()}"
     return ProblemRefused(reason, hint=f"{how}: {'; or '.join(ways)}; or correct the problem", degenerate=True)
 
 

@@ -8,6 +8,7 @@ import structlog
 from gpu_mcp_server.services.builds.python_siblings import texts_in
 
 MOST = 5
+SAID_BY = "kernelguard, which reads the text and decides nothing:"
 MOST_CHARACTERS = 64_000
 """Read of a candidate, its own file first: 0.7 s on one core of an EPYC, where 748,000 took 10 s."""
 _log = structlog.get_logger()
@@ -30,7 +31,7 @@ def _read(source: str) -> list[str]:
         _log.warning("kernelguard failed", error=str(error))
         return []
     patterns = cast("dict[str, list[object]]", report).get("matched_patterns", [])
-    return [_say(p) for p in patterns[:MOST]]
+    return [f"{SAID_BY} {_say(p)}" for p in patterns[:MOST]]
 
 
 def _say(pattern: object) -> str:

@@ -50,8 +50,13 @@ LEAST_WORDS = 2
 EXTERN_C = 'extern "C" '
 NOT_INT = ("void", "float", "double", "bool")
 """What a launcher may have been said to return, which is then no status."""
-OTHER_NUMBER = "parameters and called with"
-"""In the words on a launcher that is defined with another number of them."""
+MISCALLED = re.compile(
+    r"parameters and called with"
+    r"|takes \w+ as [^*&\[:;]+ and gets [^:;]*\*"
+    r"|takes \w+ as [^:;]*[*&\[][^:;]* and gets [^*:;]+:"
+)
+"""Said of a launcher that takes another number of parameters, a value for an address, or the reverse: the cause of
+whatever else was seen. Other differences may be none."""
 BYTES = {
     "float": 4, "double": 8, "int": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "int16_t": 2, "uint16_t": 2,
     "__half": 2, "half": 2, "__nv_bfloat16": 2,
@@ -176,7 +181,7 @@ def signature_mismatch(problem: Problem, source: str, entry: str, language: str)
 def _difference(given: Sequence[str], wanted: Sequence[str]) -> str:
     """Return in what the parameters of a definition differ from those that it is called with."""
     if len(given) != len(wanted):
-        return f"is defined with {len(given)} {OTHER_NUMBER} {len(wanted)}"
+        return f"is defined with {len(given)} parameters and called with {len(wanted)}"
     names = [re.findall(r"\w+", each)[-1] for each in wanted]
     for mine, theirs, name in zip(given, wanted, names, strict=True):
         called = re.findall(r"\w+", mine)[-1]

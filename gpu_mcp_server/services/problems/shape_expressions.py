@@ -19,7 +19,8 @@ MAX_NUMBER = 1 << 40
 _SYMBOL = "[A-Za-z][A-Za-z0-9_]{0,31}"
 _GRAMMAR = re.compile(rf"\s*({_SYMBOL})\s*(?:%\s*([0-9]{{1,12}}))?\s*(==|!=|<=|>=|<|>)\s*({_SYMBOL}|[0-9]{{1,13}})\s*")
 _CONSTRAINT_HINT = (
-    "Write `symbol op integer`, `symbol % integer == integer` or `symbol op symbol`; op is == != <= >= < or >."
+    "Write `symbol op integer`, `symbol % integer == integer` or `symbol op symbol`; op is == != <= >= < or >. "
+    "What none of them says, such as powers of two: trials fixed_shapes, and each size declared as a shape."
 )
 
 

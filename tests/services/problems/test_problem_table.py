@@ -12,7 +12,7 @@ from gpu_mcp_server.models.problem import Implementation, Problem, ProblemList, 
 from gpu_mcp_server.runtime.result_limits import limit_result
 from gpu_mcp_server.services.evaluation.problem_registry import refusal_of
 from gpu_mcp_server.services.problems import problem_identity
-from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
+from gpu_mcp_server.services.problems.launcher_signatures import MISCALLED, signature_mismatch
 from gpu_mcp_server.services.problems.problem_identity import content_hash
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.store.database import Database
@@ -386,3 +386,18 @@ def test_a_launcher_that_is_defined_otherwise_than_it_is_called_is_seen_in_its_t
     found = signature_mismatch(softmax(), definition + " return 0; }", "launch", "c")
 
     assert said in found if said else not found, found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cause"),
+    [
+        ("float x, float *y, int64_t rows, int64_t cols", True),
+        ("const float *x, float *y, int *rows, int cols", True),
+        ("const float *x, double *y, int64_t rows, int64_t cols", False),
+        ("float *y, const float *x, int64_t rows, int64_t cols", False),
+    ],
+)
+def test_a_value_where_an_address_comes_is_the_cause_of_all_else(parameters: str, cause: bool):
+    found = signature_mismatch(softmax(), f"int launch({parameters}) {{ return 0; }}", "launch", "c")
+
+    assert found and bool(MISCALLED.search(found)) is cause, found
