@@ -460,6 +460,14 @@ def test_one_whose_wrong_answer_changes_with_the_same_inputs_is_told_of_a_race(c
     assert "another answer to the same inputs in one more round, as with a race" in verdict["reason"]
 
 
+def test_no_constraint_is_advised_against_a_race_at_a_hidden_shape(court):
+    calls = "static int calls; calls++; for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + (n % 8 ? calls : 0);"
+    verdict = court(whole(calls), **WHOLE).verdict
+
+    assert "(hidden shape)" in verdict["reason"] and "as with a race" in verdict["reason"]
+    assert "constraints" not in verdict["reason"]
+
+
 def test_whole_numbers_are_told_with_all_their_digits(court):
     reference = "import numpy as np\ndef codes(x):\n    return np.full(x.shape, 2084272411, np.int32)\n"
     source = "#include <stdint.h>\nint launch(const float *x, int32_t *y, int64_t rows, int64_t cols) {\n"
@@ -657,6 +665,15 @@ def test_bools_are_tensors_like_others(court, wrong, verdict):
     found = court(BOOLEAN.replace("WRONG", wrong), **BOOLS, tier="correctness").verdict
 
     assert found["verdict"] == verdict, found["reason"]
+
+
+def test_a_truth_of_another_byte_than_1_is_told_that_it_is_none(court):
+    bytes_of_255 = BOOLEAN.replace("bool *sign", "uint8_t *sign").replace("WRONG", "* 255")
+    found = court(bytes_of_255, **BOOLS, tier="correctness").verdict
+
+    assert found["verdict"] == "incorrect"
+    assert "; a bool is 0 or 1, and some are other bytes" in found["reason"]
+    assert "stable sort" not in found["reason"]
 
 
 PACKED = {

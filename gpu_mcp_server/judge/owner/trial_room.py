@@ -10,6 +10,7 @@ from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness
 from ..checks.trial_setup import Table, named_dims
 from ..inputs.hidden_shapes import Dims, elements
+from ..timing.extra_rounds import UNSTEADY
 from ..timing.judging_setup import JudgingSetup
 from ..timing.rounds import Rounds
 from ..verdicts import Judged, ReferenceFailed, incorrect
@@ -182,7 +183,7 @@ class TrialRoom:
             text = "right with inputs as declared, wrong with the distribution %s" % drawn
         at = " at " + self.place(table) if table.hidden or table.dims != self.smallest else ""
         hint = VALUES if drawn and not self.robustness.required else ""
-        if table.hidden and not drawn:
+        if table.hidden and not drawn and UNSTEADY not in judged.reason:
             excluding = constraint_against(table.dims, self.task["shapes"], table.larger)
             hint = HINT % excluding if excluding else ""
         return Judged(verdict, "%s%s: %s%s" % (text, at, judged.reason, hint))
