@@ -122,10 +122,11 @@ _ROWS: tuple[tuple[str, str], ...] = (
      "This header comes with one of ROCm's libraries, which the host lacks: its package (such as hipcub-dev, "
      "rocthrust-dev), or the library's include folder in include_paths of the host."),
     (r"\bhelper_(?:cuda|functions|string|math|timer|image)\.h\b",
-     "This header is of NVIDIA's cuda-samples (folder Common): write_files it beside the source, in one workspace."),
+     "This header is of NVIDIA's cuda-samples (folder Common): put what you use of it into the source."),
     (r"No such file or directory|cannot open source file|' file not found",
-     "The header is neither on the host nor where the source looks: write_files both into one workspace, give `path`, "
-     "and -IFOLDER where it lies in another folder."),
+     "The header is neither on the host nor where the source looks. evaluate_kernel judges one file: put the header's "
+     "text into it. For compile_kernel write_files both into one workspace, give `path`, and -IFOLDER where it lies in "
+     "another folder."),
     (r"implicit declaration of function", "Include the header that declares it, or define it above its first use."),
     (r"Killed signal terminated program|out of memory", "The compiler ran out of memory: make the source smaller."),
     (r"unsupported GNU version|host compiler.*not supported", "This nvcc does not take this version of gcc."),

@@ -220,6 +220,7 @@ def test_a_launcher_that_asks_for_its_gpu_compiles_without_one(tmp_path: Path):
         ('cannot open source file "cudnn.h"', "NVIDIA's libraries"),
         ("ModuleNotFoundError: No module named 'liger_kernel'", "a person installs it"),
         ("common.h: No such file or directory", "write_files both"),
+        ("common.h: No such file or directory", "evaluate_kernel judges one file: put the header's text into it"),
         ("undefined reference to `cuTensorMapEncodeTiled'", "-lcuda"),
         ("Instruction 'mma with block scale' not supported on .target 'sm_120'", "sm_120a"),
         ("Feature '.kind::mxf4' not supported on .target 'sm_120'", "sm_120a"),
