@@ -106,7 +106,7 @@ HINTS = {
     "SIGSEGV": "an access outside the buffers, a write to an input (inputs are read-only), or a stack overflow",
     "SIGBUS": "an access beyond the end of a buffer",
     "SIGILL": "an instruction that this CPU does not have",
-    "SIGFPE": "an integer division by zero",
+    "SIGFPE": "an integer division by zero; whole numbers are drawn with 0 among them, and NumPy answers x // 0 by 0",
     "SIGABRT": "an assertion, an uncaught C++ exception, or a corrupted heap",
     "SIGSYS": "a system call that the sandbox forbids",
     "SIGKILL": "killed from outside or by a limit",
