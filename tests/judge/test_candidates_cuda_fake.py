@@ -613,7 +613,7 @@ def test_loops_are_doubted_where_gates_do_not_time_the_reference(court):
         if (!work_ns) work_ns = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
         run(work), work_ns(5000000, 1);
     """)
-    basis = edited("owner/gated_series.py", DEAR_GATE, (' or task["framework"] == "numpy"', ""))
+    basis = edited("owner/gated_series.py", DEAR_GATE, ('task["framework"] == "numpy" or ', ""))
     files = {**believing(but="timing/serial_calls.py"), **DEAR_GATES, **basis}
     got = court(source, **{**GATED, "owner_files": files, "round_ms": 10}).verdict
 

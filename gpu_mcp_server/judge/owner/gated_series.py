@@ -129,7 +129,12 @@ class GatedSeries:
             if not fits and tries > 0:
                 continue
             if not fits and sets == 1:
-                raise NoGate("launches did not return behind a gate, though some did: the host is busy")
+                if not call_s:
+                    raise NoGate(
+                        "some launches behind a gate did not return, and one did: the host is busy, or some wait"
+                    )
+                gated.leave_reference(WAITS % "the reference's calls")
+                fits, most = True, MOST
             most = most if fits else max(1, sets // (FAR_FEWER if sets <= FIRST_CALLS else FEWER))
             wanted = min(most, self._wanted_calls(call_s)) if fits else most
             if fits and wanted <= ENOUGH * sets:
@@ -164,10 +169,14 @@ class GatedSeries:
 
     def is_basis(self, task: Dict[str, Any]) -> bool:
         """Say whether these are the shape's times: a reference of the same GPU must be timed so too."""
-        if self.series is None or task.get("basis") == "call" or self.gated.is_reference_slowed():
+        if self.series is None or task.get("basis") == "call":
             return False
         # A ratio needs both sides on one clock; a processor's reference never had a GPU clock to share.
-        return not self.gated.ungated or task["framework"] == "numpy"
+        return task["framework"] == "numpy" or self._is_reference_timed()
+
+    def _is_reference_timed(self) -> bool:
+        """Say whether the reference was timed behind gates, and alone."""
+        return not self.gated.ungated and not self.gated.is_reference_slowed()
 
     def doubt(self) -> str:
         """Say why the time is not confirmed; empty if it is."""
@@ -180,7 +189,7 @@ class GatedSeries:
     def result(self) -> Dict[str, Any]:
         """Return times with their intervals, what ended the rounds and what speaks against them.
 
-        Empty if there is no time; without a reference where its calls could not be launched behind gates.
+        Empty if there is no time; without a reference that was not launched behind gates, or not alone on the GPU.
         """
         if self.series is None:
             return {}
@@ -188,7 +197,7 @@ class GatedSeries:
         calls = self.series.sets
         result: Dict[str, Any] = {"candidate": timing(candidate, calls), "unconfirmable": self.doubt()}
         result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
-        if not self.gated.ungated:
+        if self._is_reference_timed():
             result["reference"] = timing(reference, calls)
             names = ("speedup", "speedup_low", "speedup_high")
             result.update(zip(names, speedup(reference, candidate)))

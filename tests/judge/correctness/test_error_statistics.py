@@ -1,9 +1,13 @@
 """A wrong answer's differences that look like a lower precision, and those that are a mistake."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gpu_mcp_judge import verdicts
+from gpu_mcp_judge.devices import device
+from gpu_mcp_judge.timing import rounds
 
 from gpu_mcp_server.judge.correctness.error_statistics import coarse_difference, tf32_default
 
@@ -90,3 +94,16 @@ def test_who_gets_tf32_without_asking_is_told_how_to_have_none(task, words):
 
     assert bool(said) == bool(words) and all(word in said for word in words)
     assert not tf32_default({"device": "cuda", **task}, "c[0] is 1, expected 2")
+
+
+@pytest.mark.parametrize("differ", ["", "weights differ"])
+def test_a_wrong_answer_in_tf32_says_how_to_have_none_unless_the_weights_explain_it(differ):
+    one = rounds.Rounds.__new__(rounds.Rounds)
+    one.number, one.forgives, one.differ, one.task = 1, None, differ, {"device": "cuda", "packages": ["triton"]}
+    one._without_ties = lambda buffers, check: check
+    one._wrong = lambda *given, **named: verdicts.incorrect("looks like TF32 or float16")
+    buffers = SimpleNamespace(sets=1, trespass=lambda: "", unfinished=lambda: False)
+
+    with pytest.raises(verdicts.Judged) as told:
+        one.judge(buffers, {}, device.RoundCheck(np.ones((1, 1)), 1.0, 1.0), True, 0.0)
+    assert told.value.reason.endswith("; weights differ" if differ else '"ieee" or "tf32x3"')

@@ -165,8 +165,67 @@ def test_a_gpu_that_is_busy_while_calls_wait_leaves_the_times_of_a_loop(when):
 
     series.gated.busy = {when: {3}, "behind the last word": {4, 5}}
     assert series.is_basis({"framework": "torch"}), "one round's may be another process"
+    assert series.gated.doubt() == "the GPU was busy behind the last word, in 2 rounds"
 
     series.gated.busy = {when: {3, 4}}
     assert not series.is_basis({"framework": "torch"})
+    assert series.is_basis({"framework": "numpy"}), "a reference on the processor is not slowed"
     assert series.gated.doubt().startswith(f"the GPU was busy {when}, in 2 rounds, as by a kernel that runs ahead")
     assert "several streams" in series.gated.doubt()
+
+
+@pytest.mark.parametrize("rounds", [{3}, {3, 4}])
+def test_a_reference_that_was_timed_beside_a_busy_gpu_has_no_time_there_and_no_speed_up(rounds):
+    """An addition on two streams showed 1.88 on an H200's GPU alone, and 0.843 in a loop."""
+    series = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
+    series.gated, series.isolated = (
+        gated("torch", 8e-3, 30e-6),
+        SimpleNamespace(samples_s=[], doubt=lambda device_s: ""),
+    )
+    series.gated.ungated, series.gated.busy = "", {gated_rounds.LAID: rounds}
+    series.series = SimpleNamespace(samples_us=lambda: ([18.0] * 7, [34.0] * 7), sets=110, stopped_by="half_width")
+
+    assert ("speedup" in series.result()) == ("reference" in series.result()) == (len(rounds) < 2)
+    assert series.result()["candidate"]["median_us"] == 18.0
+
+
+def test_a_reference_that_waits_at_times_costs_the_candidate_no_time_behind_gates():
+    """One call of it was launched behind a gate before."""
+    one, tried, why = gated_series.GatedSeries.__new__(gated_series.GatedSeries), [], []
+
+    def try_reference(calls, host_s) -> bool:
+        tried.append(calls)
+        return bool(why) or len(tried) == 1
+
+    one.rounds = SimpleNamespace(close=lambda buffers: None)
+    one.gated = SimpleNamespace(
+        prepare=lambda: None,
+        try_launch=lambda buffers, calls, host_s: 10.5e-6,
+        try_reference=try_reference,
+        leave_reference=why.append,
+    )
+    one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230, 230), SimpleNamespace(sets=1)
+
+    assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == 191
+    assert tried == [1, 16, 16, 4, 1, 191] and len(why) == 1
+
+
+def test_a_trial_launches_as_many_calls_as_it_is_asked_for_and_tells_the_time_of_one():
+    one, launched = gated("torch", 1e-3, 0.0), []
+    one.rounds, one.launched, one.call_s = SimpleNamespace(ledger=time_accounting.Ledger()), 0, 50e-6
+    one.empty_s = {"candidate": 10e-6}
+    one.candidate = SimpleNamespace(
+        launch=lambda calls, wait_s, each=False: launched.append((calls, wait_s, each)) or {},
+        open=lambda limit_s, each: gated_pass.Opened(50e-6, (50e-6,), 0.0),
+        finish=lambda reply: reply,
+    )
+    buffers = SimpleNamespace(sets=16, poison=lambda: None, publish=lambda: None)
+
+    assert one.try_launch(buffers, 4, 0.25) == pytest.approx(10e-6)
+    assert one.try_launch(buffers, 16, 0.25) == pytest.approx(2.5e-6)
+    assert launched == [(4, pytest.approx(0.25 + 4 * 4 * 50e-6), False), (16, pytest.approx(0.25 + 64 * 50e-6), False)]
+    one.reference, one.reference_call_s = one.candidate, 1e-3
+    assert one.try_reference(4, 0.25) and launched.pop() == (4, pytest.approx(0.25 + 4 * 4 * 1e-3), False)
+    one.launch(buffers, 3, each=True)
+    one.launch(buffers)
+    assert [(calls, each) for calls, _, each in launched[2:]] == [(3, True), (16, False)]
