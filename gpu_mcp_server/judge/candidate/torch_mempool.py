@@ -70,20 +70,27 @@ class Pool:
         graph, inside = self.torch.cuda.CUDAGraph, contextlib.ExitStack()
         begin, end = graph.capture_begin, graph.capture_end
 
+        def enter() -> None:
+            inside.close()  # not entered twice, where a capture did not begin
+            inside.enter_context(self.torch.cuda.use_mem_pool(self.pool))
+
         def capture_begin(one: Any, *given: Any, **named: Any) -> None:
             inside.close()
-            begin(one, *given, **named)
+            try:
+                begin(one, *given, **named)
+            except BaseException:
+                enter()  # a model may go on without a graph
+                raise
 
         def capture_end(one: Any) -> None:
             try:
                 end(one)
             finally:
-                inside.close()  # not entered twice, where a capture did not begin
-                inside.enter_context(self.torch.cuda.use_mem_pool(self.pool))
+                enter()
 
         graph.capture_begin, graph.capture_end = capture_begin, capture_end
         with inside:
-            inside.enter_context(self.torch.cuda.use_mem_pool(self.pool))
+            enter()
             try:
                 yield
             finally:

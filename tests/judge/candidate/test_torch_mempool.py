@@ -137,7 +137,7 @@ def test_a_graph_that_is_captured_meanwhile_has_memory_of_its_own(pool: Pool):
     assert told == ["arena", "left", "begin, relaxed", "end", "arena", "left"]
 
     told.clear()
-    with pytest.raises(RuntimeError), pool.use():
+    with pool.use(), pytest.raises(RuntimeError):
         CUDAGraph().capture_begin(capture_error_mode="refused")
-    assert told == ["arena", "left", "begin, refused"]
+    assert told == ["arena", "left", "begin, refused", "arena", "left"], "it may go on without a graph"
     assert (CUDAGraph.capture_begin, CUDAGraph.capture_end) == before
