@@ -29,7 +29,9 @@ class Idleness:
         self.fence = fence
         self.alone_us = 0.0
         self.between_us: List[float] = []
-        """Between rounds, the candidate frozen."""
+        """Between rounds, the candidate frozen; since the last question."""
+        self.rounds_us: List[float] = []
+        """The middle of those of each question."""
         self.ahead_us: List[float] = []
         """While inputs are laid out before the candidate, its clock not started; since the last question."""
         self.laid_out_us: List[float] = []
@@ -76,8 +78,10 @@ class Idleness:
         )
 
     def remarks(self) -> List[str]:
-        """Say so if the GPU was not idle between the rounds, when the reference is timed."""
-        probe_us = self._busy(self.between_us)
+        """Say so if the GPU was not idle between the rounds, when the reference is timed. Looks are forgotten then."""
+        self.rounds_us += [round(median(self.between_us), 1)] if self.between_us else []
+        # As in `doubt`: a baseline that is slowed at one shape of several would be in the lesser half of all looks.
+        probe_us, self.between_us = self._busy(self.between_us), []
         text = "the GPU was busy between rounds: an empty probe took %.0f us, on an idle GPU %.0f us; "
         text += "the baseline may be slowed, so there is no speed-up"
         return [text % (probe_us, self.alone_us)] if probe_us else []
@@ -86,6 +90,6 @@ class Idleness:
         """Return what probes took."""
         return {
             "idle_probe_alone_us": round(self.alone_us, 1),
-            "idle_probe_between_rounds_us": round(median(self.between_us), 1) if self.between_us else None,
+            "idle_probes_between_rounds_us": self.rounds_us,
             "idle_probes_while_laid_out_us": self.laid_out_us,
         }
