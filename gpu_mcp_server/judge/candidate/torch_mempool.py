@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import math
 import os
+import threading
 from functools import lru_cache
 from typing import Any, Generator, List, NamedTuple, Sequence, Tuple
 
@@ -59,42 +60,61 @@ class Pool:
         self.pool: Any = torch.cuda.MemPool(self.allocator)
         self.names = (ctypes.c_int64 * (sets * outputs)).from_address(names)
         self.outputs = outputs
+        self.inside: Any = None
+        """The context in which the arena is used, if it is."""
+        self.captures = False
+        """Whether a capture has left it."""
+        self._spare_graphs()
 
     @contextlib.contextmanager
     def use(self) -> Generator[None, None, None]:
-        """Allocate tensors from the arena, but those of a CUDA graph that is captured meanwhile.
+        """Allocate tensors from the arena, but those of a CUDA graph that is captured meanwhile."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+            self.captures = False
 
-        A graph has a pool of its own: torch ends the process where it must free memory for another one while it
-        captures, and what a graph writes to lives longer than the arena.
+    def _enter(self) -> None:
+        self.inside = self.torch.cuda.use_mem_pool(self.pool)
+        self.inside.__enter__()
+
+    def _leave(self) -> bool:
+        """Allocate as usual; return whether that is a change."""
+        inside, self.inside = self.inside, None
+        if inside is not None:
+            inside.__exit__(None, None, None)
+        return inside is not None
+
+    def _spare_graphs(self) -> None:
+        """Have captures of CUDA graphs leave the arena until they end.
+
+        A graph has a pool of its own. Where torch must free memory of another one during a capture, it ends the
+        process. And what a graph writes to lives longer than the arena.
         """
-        graph, inside = self.torch.cuda.CUDAGraph, contextlib.ExitStack()
-        begin, end = graph.capture_begin, graph.capture_end
-
-        def enter() -> None:
-            inside.close()  # not entered twice, where a capture did not begin
-            inside.enter_context(self.torch.cuda.use_mem_pool(self.pool))
+        graph, thread = self.torch.cuda.CUDAGraph, threading.get_ident()
+        self.graphs = begin, end = graph.capture_begin, graph.capture_end
 
         def capture_begin(one: Any, *given: Any, **named: Any) -> None:
-            inside.close()
+            here = threading.get_ident() == thread and self._leave()
             try:
                 begin(one, *given, **named)
+                self.captures = self.captures or here
             except BaseException:
-                enter()  # a model may go on without a graph
+                if here:
+                    self._enter()  # a model may go on without a graph
                 raise
 
         def capture_end(one: Any) -> None:
             try:
                 end(one)
             finally:
-                enter()
+                if self.captures and threading.get_ident() == thread:
+                    self.captures = False
+                    self._enter()
 
         graph.capture_begin, graph.capture_end = capture_begin, capture_end
-        with inside:
-            enter()
-            try:
-                yield
-            finally:
-                graph.capture_begin, graph.capture_end = begin, end
 
     def offset(self, result: Any, target: Any) -> int:
         """Return where a result lies in the arena, `HERE` if not there, or where torch has not computed it yet."""
@@ -154,6 +174,7 @@ class Pool:
         """Let the arena go; return whether something in it is still in use, as a workspace that the model keeps."""
         # The pool must go first: empty_cache returns only segments that no live pool holds.
         self.pool = None
+        self.torch.cuda.CUDAGraph.capture_begin, self.torch.cuda.CUDAGraph.capture_end = self.graphs
         self.torch.cuda.empty_cache()
         self.library.pool_live.restype = ctypes.c_int64
         live = int(self.library.pool_live())

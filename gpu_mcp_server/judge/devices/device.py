@@ -40,7 +40,7 @@ class Buffers:
     decoys = False
     """Whether the inputs that are drawn now are decoys, which no reference answers."""
     behind_gate = False
-    """Whether the candidate's calls wait at their gate while inputs are drawn: its rounds look whether they do wait."""
+    """Whether the candidate's calls wait at their gate while inputs are drawn; `GatedRounds` looks for work then."""
     copied = False
     """Whether answers are seen as soon as they are there only where the candidate's loop copies each result at once."""
     fence: Any = None

@@ -28,6 +28,8 @@ had to ask the driver for; times as many as there are, up to which more are not 
 FEWER, FAR_FEWER = 2, 4
 """Times as few calls after a launch that did not return: a reference of eight kernels fills the queue with half of the
 calls of a round. Of those that are launched first, hardly any number will do."""
+REFERENCE_S = 0.05
+"""Time of a round in a slow reference, once the round lasts `LEAST_S` on the GPU: it answers some forty rounds."""
 MANY_HOST_S = HOST_S / 2
 """Time that launching more than the first calls may take beyond that of ungated rounds: at worst a round has fewer."""
 SHARED, GATE_S = 0.1, 6e-6
@@ -117,9 +119,9 @@ class GatedSeries:
         # One call first: what waits for the device is told from a queue without room for many, and soon.
         if not any(gated.try_launch(self.open, 1, HOST_S) for _ in range(TRIES)):
             raise NoGate(WAITS % "the candidate's calls")
-        if not any(gated.try_reference(1, HOST_S) for _ in range(TRIES)):
-            gated.leave_reference(WAITS % "the reference's calls")
         tries, most = TRIES, MOST
+        if not any(gated.try_reference(1, HOST_S) for _ in range(TRIES)):
+            most = self._leave_reference()
         while True:
             sets = self.open.sets
             host_s = HOST_S if sets <= FIRST_CALLS else MANY_HOST_S
@@ -133,13 +135,17 @@ class GatedSeries:
                     raise NoGate(
                         "some launches behind a gate did not return, and one did: the host is busy, or some wait"
                     )
-                gated.leave_reference(WAITS % "the reference's calls")
-                fits, most = True, MOST
+                fits, most = True, self._leave_reference()
             most = most if fits else max(1, sets // (FAR_FEWER if sets <= FIRST_CALLS else FEWER))
             wanted = min(most, self._wanted_calls(call_s)) if fits else most
             if fits and wanted <= ENOUGH * sets:
                 return self.open
             self._reopen(begin, wanted)
+
+    def _leave_reference(self) -> int:
+        """Time the reference in a loop from now on; return how many calls a round may have, which it answers soon."""
+        self.gated.leave_reference(WAITS % "the reference's calls")
+        return max(FIRST_CALLS, min(MOST, int(REFERENCE_S / self.pace.reference_call_s)))
 
     def _wanted_calls(self, call_s: float) -> int:
         """Return how many calls a round should have, of which each takes so long on the GPU."""

@@ -22,7 +22,7 @@ from ..timing.serial_calls import OneByOne
 from ..timing.series import FEWEST_ROUNDS, LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..verdicts import Judged, TooLarge, megabytes, where_of
-from .gated_series import ENOUGH, LEAST_S, GatedSeries, Pace
+from .gated_series import ENOUGH, LEAST_S, REFERENCE_S, GatedSeries, Pace
 from .shape_times import ShapeTimes, short_round
 
 SURE = 1.5
@@ -37,8 +37,6 @@ ADVICE_ROUNDS, SLOW_ADVICE_ROUNDS = 3, 2
 """In a loop beside gates, at a first look; a confirmation run plays as many as where the loop gives the times."""
 UNTIMED = 2
 """Rounds with inputs of other distributions at a shape that is not timed."""
-REFERENCE_S = 0.05
-"""Time of a round in the reference, where gates give the times and `LEAST_S` is over: it answers some forty rounds."""
 GROWTH = 16
 MOST_PASSES = 64
 AIM = 1.15

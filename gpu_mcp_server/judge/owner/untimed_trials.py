@@ -281,6 +281,7 @@ class Trials(TrialRoom):
                     with np.errstate(all="ignore"):
                         apart = float(np.nanmax(np.abs(a - b)))
                     self.unsteady = "not deterministic: max difference %.3g in %s" % (apart, item.name)
+        rounds.forgives = self.forgives(rounds, strict=not table.hidden)
         for kept in before:
             kept.close()
 

@@ -35,7 +35,7 @@ LEAST_LIMIT_S, SLOWER = 1.0, 20.0
 HOST_TIMES, HOST_S = 4.0, 0.5
 """Times what ungated rounds took, and besides, that launching behind a gate may take before the call is said to wait
 for the device."""
-STREAMS = ", as by a kernel that runs ahead, or by several streams or a graph's branches that wait for each other"
+STREAMS = ": a kernel runs ahead, or streams (a graph's branches, too) wait for each other"
 """What waits behind a gate is told from what runs in one stream alone: a call on two streams, joined by events, and a
 graph of torch's GRU took time slices while they waited (H200, driver 580)."""
 MOST_BLOCKED = 5

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -129,15 +130,33 @@ def test_a_graph_that_is_captured_meanwhile_has_memory_of_its_own(pool: Pool):
         yield
         told.append("left")
 
-    pool.torch.cuda, pool.pool = SimpleNamespace(CUDAGraph=CUDAGraph, use_mem_pool=use_mem_pool), None
+    cuda = SimpleNamespace(CUDAGraph=CUDAGraph, use_mem_pool=use_mem_pool, empty_cache=lambda: None)
+    pool.torch.cuda, pool.pool, pool.inside, pool.captures = cuda, None, None, False
     before = CUDAGraph.capture_begin, CUDAGraph.capture_end
-    with pool.use():
+    pool._spare_graphs()
+
+    def capture() -> None:
         CUDAGraph().capture_begin(capture_error_mode="relaxed")
         CUDAGraph().capture_end()
+
+    with pool.use():
+        capture()
     assert told == ["arena", "left", "begin, relaxed", "end", "arena", "left"]
+
+    told.clear()
+    capture()
+    assert told == ["begin, relaxed", "end"], "outside of the arena there is nothing to leave"
+
+    told.clear()
+    with pool.use():
+        other = threading.Thread(target=capture)
+        other.start()
+        other.join()
+    assert told == ["arena", "begin, relaxed", "end", "left"], "another thread is not in the arena"
 
     told.clear()
     with pool.use(), pytest.raises(RuntimeError):
         CUDAGraph().capture_begin(capture_error_mode="refused")
     assert told == ["arena", "left", "begin, refused", "arena", "left"], "it may go on without a graph"
+    pool.close()
     assert (CUDAGraph.capture_begin, CUDAGraph.capture_end) == before

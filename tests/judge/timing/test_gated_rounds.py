@@ -170,8 +170,7 @@ def test_a_gpu_that_is_busy_while_calls_wait_leaves_the_times_of_a_loop(when):
     series.gated.busy = {when: {3, 4}}
     assert not series.is_basis({"framework": "torch"})
     assert series.is_basis({"framework": "numpy"}), "a reference on the processor is not slowed"
-    assert series.gated.doubt().startswith(f"the GPU was busy {when}, in 2 rounds, as by a kernel that runs ahead")
-    assert "several streams" in series.gated.doubt()
+    assert series.gated.doubt().startswith(f"the GPU was busy {when}, in 2 rounds: a kernel runs ahead, or streams")
 
 
 @pytest.mark.parametrize("rounds", [{3}, {3, 4}])
