@@ -137,8 +137,9 @@ struct Turn {
     Turn() { if (file >= 0) flock(file, LOCK_EX); }
     ~Turn() { if (file >= 0) close(file); }
 };
-// What all processes know of who watches, in that file: how many copies were made, and up to which one it has looked.
-struct Watch { uint32_t copies, looked; pid_t watcher; };
+// What all processes know of who watches, in that file: how many copies were made, up to which one it has looked, and
+// whether it has its turn, as it may see what a copy wrote before that counts.
+struct Watch { uint32_t copies, looked, working; pid_t watcher; };
 static volatile Watch *open_watch() {
     int file = open_turns();
     if (file < 0 || ftruncate(file, 4096)) return nullptr;
@@ -150,14 +151,14 @@ static volatile Watch *watch() {
     return all;
 }
 static void leave_watch(int) {
-    __sync_val_compare_and_swap(&watch()->watcher, getpid(), 0);
+    if (__sync_bool_compare_and_swap(&watch()->watcher, getpid(), 0)) watch()->working = 0;
     _exit(0);
 }
 // Who watches has seen a copy when that is done, and has its turn if there is something to do: no sleep ensures that.
 static void show_copy() {
     if (!watch()) return;
     uint32_t mine = __atomic_add_fetch(&watch()->copies, 1, __ATOMIC_SEQ_CST);
-    while (watch()->watcher && (int32_t)(watch()->looked - mine) < 0) usleep(20);
+    while (watch()->watcher && !watch()->working && (int32_t)(watch()->looked - mine) < 0) usleep(20);
 }
 static void hand_over() {
     if (!begun++) done = (uint32_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -189,7 +190,7 @@ int fake_watch(volatile uint32_t *word, Host function, void *data) {
             uint32_t copies = watch()->copies;
             if (seen != *word) {
                 Turn turn;
-                seen = *word, watch()->looked = copies, function(data);
+                watch()->working = 1, seen = *word, watch()->looked = copies, function(data), watch()->working = 0;
             } else
                 watch()->looked = copies, usleep(10);
         }
