@@ -1,6 +1,6 @@
 """Honest kernels in forms of every day, judged on a GPU: is each verdict right, and can its time be confirmed?
 
-    python benchmarks/judge/honest_kernels.py --json OUT.jsonl [--part K/N] [--seconds S] [FILE ...]
+    python benchmarks/judge/honest_kernels.py --json OUT.jsonl [--part K/N] [--seconds S] [ID ...]
 
 The kernels and their problems are in honest_kernels/index.toml beside this file. Each row is written as soon as it is
 known; a kernel with a row is not judged again. Ends with exit code 1 if a verdict was wrong, or some are left. Needs a
@@ -37,7 +37,7 @@ HEAD = "| kernel | verdict | speed-up, interval | trust | judge, s |\n|" + " ---
 def given() -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", help="of kernels; none: all")
+    parser.add_argument("ids", nargs="*", help="of kernels; none: all")
     parser.add_argument("--json", type=Path, required=True, help="a line for each kernel; it is added to")
     parser.add_argument("--part", default="1/1", help="K/N: every Nth kernel, from the Kth on")
     parser.add_argument("--seconds", type=float, default=450.0, help="none is begun later")
@@ -48,7 +48,7 @@ def given() -> argparse.Namespace:
 def read_index() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the problems by name, and the kernels."""
     index = tomllib.loads((FOLDER / "index.toml").read_text())
-    return index["problems"], index["kernels"]
+    return index["problems"], [{"id": each["file"], **each} for each in index["kernels"]]
 
 
 async def register(lab: Lab, name: str, about: Mapping[str, Any]) -> str:
@@ -67,7 +67,7 @@ def row_of(kernel: Mapping[str, Any], found: Evaluation) -> dict[str, Any]:
     shape = found.shapes[0] if found.shapes else None
     interval = [shape.speedup_low, shape.speedup_high] if shape else None
     return {
-        "id": kernel["file"], "what": kernel["what"], "verdict": found.verdict or found.status,
+        "id": kernel["id"], "what": kernel["what"], "verdict": found.verdict or found.status,
         "wanted": kernel.get("expect", "correct"), "reason": found.reason[:600], "speedup": found.speedup,
         "interval": interval, "trust": found.trust, "unconfirmable": found.unconfirmable(),
         "judge_s": found.seconds.get("judge"), "summary": found.summary(),
@@ -86,7 +86,7 @@ async def judge(options: argparse.Namespace, results: Results, kernels: Sequence
     """Judge all that have no row, several under way at a time."""
     problems, _ = read_index()
     there = {row["id"] for row in results.rows}
-    waiting = [each for each in kernels if each["file"] not in there]
+    waiting = [each for each in kernels if each["id"] not in there]
     end, places = time.monotonic() + options.seconds, asyncio.Semaphore(AT_ONCE)
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": options.judge_python}}) as lab:
         names = dict.fromkeys(each["problem"] for each in waiting)
@@ -94,7 +94,8 @@ async def judge(options: argparse.Namespace, results: Results, kernels: Sequence
 
         async def one(kernel: dict[str, Any]) -> None:
             language = "cuda" if kernel["file"].endswith(".cu") else kernel.get("language", "triton")
-            source = CandidateSource((FOLDER / kernel["file"]).read_text(), language, NAMES[language])
+            text = (FOLDER / kernel["file"]).read_text().replace(*kernel.get("replace", ("", "")))
+            source = CandidateSource(text, language, NAMES[language])
             async with places:
                 if time.monotonic() > end:
                     return
@@ -110,13 +111,13 @@ async def judge(options: argparse.Namespace, results: Results, kernels: Sequence
 def main() -> None:
     """Judge a shard; print the table of all that was judged so far."""
     options = given()
-    kernels = [each for each in read_index()[1] if not options.files or each["file"] in options.files]
+    kernels = [each for each in read_index()[1] if not options.ids or each["id"] in options.ids]
     results, mine = Results(options.json), part_of(kernels, options.part)
     asyncio.run(judge(options, results, mine))
     rows = results.rows
     print("\n".join([HEAD, *map(line, rows)]))
     wrong = [row["id"] for row in rows if row["verdict"] != row["wanted"]]
-    left = [each["file"] for each in mine if each["file"] not in {row["id"] for row in rows}]
+    left = [each["id"] for each in mine if each["id"] not in {row["id"] for row in rows}]
     timed = [row for row in rows if row["speedup"]]
     unconfirmable = sum(bool(row["unconfirmable"]) for row in timed)
     middle = statistics.median(row["judge_s"] for row in timed) if timed else 0.0

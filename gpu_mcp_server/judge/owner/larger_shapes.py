@@ -1,8 +1,8 @@
 """Hidden shapes that are larger than the declared ones: where an index of 16 bits ends.
 
-One size at a time grows, the others are small, so that hardly any memory is needed. How much memory and time the
-reference takes at such a shape nobody knows before: a first call at a moderate size and the declared shapes tell how
-far to go, on the assumption that both grow with the square of each size.
+One size at a time grows, the others are small, so that hardly any memory is needed. Nobody knows beforehand how much
+memory and time the reference takes there. A first call at a moderate size and the declared shapes tell how far to go:
+both are taken to grow with the square of each size.
 """
 
 import hashlib

@@ -1,5 +1,6 @@
 """Gated rounds: how many calls the queue has room for, and the doubt about a GPU that answers late."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -49,16 +50,14 @@ def test_old_inputs_are_laid_behind_a_gate_of_the_reference_or_believed_up_to_a_
     assert (one.same_s, laid) == (same_s, [1])
 
 
-@pytest.mark.parametrize(
-    ("kernels", "sets", "left"), [(1, 191, False), (8, 95, False), (25, 23, False), (2000, 191, True)]
-)
-def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_reference(kernels, sets, left):
-    """Of calls of 10.5 us, by whose number alone a round would have 191, as where the reference has no gate at all."""
-    one, tried, why = gated_series.GatedSeries.__new__(gated_series.GatedSeries), [], []
+def fit_beside(returns: Callable[[list[int]], bool]) -> tuple[int, list[int], list[str]]:
+    """Return a round's calls beside a reference that `returns` by its tries, these, and why it was left."""
+    one = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
+    tried, why = list[int](), list[str]()
 
-    def try_reference(calls, host_s) -> bool:
+    def try_reference(calls: int, host_s: float) -> bool:
         tried.append(calls)
-        return bool(why) or kernels * calls < 1000
+        return bool(why) or returns(tried)
 
     one.rounds = SimpleNamespace(close=lambda buffers: None)
     one.gated = SimpleNamespace(
@@ -68,8 +67,17 @@ def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_referen
         leave_reference=why.append,
     )
     one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230, 230), SimpleNamespace(sets=1)
+    return one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets, tried, why
 
-    assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == sets
+
+@pytest.mark.parametrize(
+    ("kernels", "sets", "left"), [(1, 191, False), (8, 95, False), (25, 23, False), (2000, 191, True)]
+)
+def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_reference(kernels, sets, left):
+    """Of calls of 10.5 us, by whose number alone a round would have 191, as where the reference has no gate at all."""
+    found, tried, why = fit_beside(lambda tried: kernels * tried[-1] < 1000)
+
+    assert found == sets
     assert bool(why) == left and tried[:3] == ([1, 1, 16] if left else [1, 16, 191])
 
 
@@ -190,22 +198,9 @@ def test_a_reference_that_was_timed_beside_a_busy_gpu_has_no_time_there_and_no_s
 
 def test_a_reference_that_waits_at_times_costs_the_candidate_no_time_behind_gates():
     """One call of it was launched behind a gate before."""
-    one, tried, why = gated_series.GatedSeries.__new__(gated_series.GatedSeries), [], []
+    found, tried, why = fit_beside(lambda tried: len(tried) == 1)
 
-    def try_reference(calls, host_s) -> bool:
-        tried.append(calls)
-        return bool(why) or len(tried) == 1
-
-    one.rounds = SimpleNamespace(close=lambda buffers: None)
-    one.gated = SimpleNamespace(
-        prepare=lambda: None,
-        try_launch=lambda buffers, calls, host_s: 10.5e-6,
-        try_reference=try_reference,
-        leave_reference=why.append,
-    )
-    one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230, 230), SimpleNamespace(sets=1)
-
-    assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == 191
+    assert found == 191
     assert tried == [1, 16, 16, 4, 1, 191] and len(why) == 1
 
 
