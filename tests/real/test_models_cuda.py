@@ -192,6 +192,22 @@ RECAPTURED = GRAPH.replace("graph = None\n", "graphs = 0\n").replace(
     "if self.graph is None:\n", "if self.graphs < 2:\n            self.graphs += 1\n"
 )
 """It captures in its first call, and in the second once more."""
+FAILING = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                torch.tanh(x).sum().item()
+        except RuntimeError:
+            return torch.tanh(x)
+"""
+"""Each call tries to capture what cannot be captured, and goes on without a graph."""
+FAILING_ONCE = FAILING.replace("    def forward", "    tried = False\n\n    def forward").replace(
+    "        try:\n",
+    "        if self.tried:\n            return torch.tanh(x)\n        self.tried = True\n        try:\n",
+)
 COMPILED = """
 import torch
 
@@ -216,7 +232,9 @@ FRESH = TANH.split("def get_inputs")[0].replace("class Model", "class ModelNew")
         pytest.param(
             ALLOCATING, 1024, "within the clock: an output lies in memory from before the call", id="allocating"
         ),
-        pytest.param(RECAPTURED, 1024, "within the clock: an output lies in memory from before the call", id="twice"),
+        pytest.param(RECAPTURED, 1024, "within the clock: two calls returned the same memory", id="twice"),
+        pytest.param(FAILING, 1024, "the outputs lie in the judge's memory: no copy in the clock", id="no graph"),
+        pytest.param(FAILING_ONCE, 1024, "the outputs lie in the judge's memory: no copy in the clock", id="one try"),
         pytest.param(COMPILED.replace("WARMED", ""), 1024, "within the clock: torch.compile's CUDA", id="compiled"),
         pytest.param(WARMED, 1024, "within the clock: torch.compile's CUDA graphs answer in", id="compiled and warm"),
         pytest.param(

@@ -113,7 +113,7 @@ class ModelFile(InterpretedFile):
         if len(bases) == 4:
             try:
                 size, sets = int(message["arena"]["bytes"]), int(message["inputs"]["sets"])
-                self.pool = Pool(self.torch, bases[2], size, bases[3], sets, len(self.outputs[0]))
+                self.pool = Pool(self.captures, bases[2], size, bases[3], sets, len(self.outputs[0]))
                 self.pooled = not self.why_copied
             except Exception as error:
                 self.why_copied = "torch took no allocator: %s" % words(error).splitlines()[0]

@@ -15,6 +15,7 @@ from ..numerics.tensors import tensors
 from ..package_misfits import place_of_misfit
 from . import torch_extensions
 from .call_loop import saying
+from .graph_captures import GraphCaptures
 from .triton_cache_key import shorten_cache_keys
 
 Reply = Dict[str, Any]
@@ -100,6 +101,7 @@ class PythonFile:
             self.extensions = watch_extensions()
         self.module: Any = None
         self.device: Any = None
+        self.captures: Any = None
         self.memories: List[Tuple[Any, ...]] = []
         """What the inputs of each set lie in."""
         self.views: List[View] = []
@@ -121,6 +123,7 @@ class PythonFile:
             if self.task["device"] == "cuda":
                 self.device = self.torch.device("cuda", 0)
                 self.torch.cuda.set_device(self.device)
+                self.captures = GraphCaptures(self.torch)
             prepare_files(self.task)
             sys.argv = [SOURCE]  # a parser of arguments at the file's top would stumble over ours
             shorten_cache_keys()

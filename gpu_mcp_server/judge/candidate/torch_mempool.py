@@ -1,14 +1,13 @@
 """ModelNew's results in the owner's arena: a torch memory pool over it, and the names of what was returned."""
 
-import contextlib
 import ctypes
 import math
 import os
-import threading
 from functools import lru_cache
-from typing import Any, Generator, List, NamedTuple, Sequence, Tuple
+from typing import Any, ContextManager, List, NamedTuple, Sequence, Tuple
 
 from ..folders import CODE
+from .graph_captures import GraphCaptures
 
 LIBRARY = os.path.join(CODE, "pool.so")
 HERE = -1
@@ -50,71 +49,20 @@ def layout_of(result: Any) -> ResultLayout:
 class Pool:
     """A `torch.cuda.MemPool` whose segments come from the arena."""
 
-    def __init__(self, torch: Any, arena: int, size: int, names: int, sets: int, outputs: int) -> None:
-        self.torch, self.arena, self.size = torch, arena, size
+    def __init__(self, captures: GraphCaptures, arena: int, size: int, names: int, sets: int, outputs: int) -> None:
+        self.captures, self.torch, self.arena, self.size = captures, captures.torch, arena, size
         self.library = ctypes.CDLL(LIBRARY)
         self.library.pool_region.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
         self.library.pool_region(arena, size)
-        allocator = torch.cuda.memory.CUDAPluggableAllocator(LIBRARY, "pool_alloc", "pool_free")
+        allocator = self.torch.cuda.memory.CUDAPluggableAllocator(LIBRARY, "pool_alloc", "pool_free")
         self.allocator: Any = allocator.allocator()
-        self.pool: Any = torch.cuda.MemPool(self.allocator)
+        self.pool: Any = self.torch.cuda.MemPool(self.allocator)
         self.names = (ctypes.c_int64 * (sets * outputs)).from_address(names)
         self.outputs = outputs
-        self.inside: Any = None
-        """The context in which the arena is used, if it is."""
-        self.captures = False
-        """Whether a capture has left it."""
-        self._spare_graphs()
 
-    @contextlib.contextmanager
-    def use(self) -> Generator[None, None, None]:
+    def use(self) -> ContextManager[None]:
         """Allocate tensors from the arena, but those of a CUDA graph that is captured meanwhile."""
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-            self.captures = False
-
-    def _enter(self) -> None:
-        self.inside = self.torch.cuda.use_mem_pool(self.pool)
-        self.inside.__enter__()
-
-    def _leave(self) -> bool:
-        """Allocate as usual; return whether that is a change."""
-        inside, self.inside = self.inside, None
-        if inside is not None:
-            inside.__exit__(None, None, None)
-        return inside is not None
-
-    def _spare_graphs(self) -> None:
-        """Have captures of CUDA graphs leave the arena until they end.
-
-        A graph has a pool of its own. Where torch must free memory of another one during a capture, it ends the
-        process. And what a graph writes to lives longer than the arena.
-        """
-        graph, thread = self.torch.cuda.CUDAGraph, threading.get_ident()
-        self.graphs = begin, end = graph.capture_begin, graph.capture_end
-
-        def capture_begin(one: Any, *given: Any, **named: Any) -> None:
-            here = threading.get_ident() == thread and self._leave()
-            try:
-                begin(one, *given, **named)
-                self.captures = self.captures or here
-            except BaseException:
-                if here:
-                    self._enter()  # a model may go on without a graph
-                raise
-
-        def capture_end(one: Any) -> None:
-            try:
-                end(one)
-            finally:
-                if self.captures and threading.get_ident() == thread:
-                    self.captures = False
-                    self._enter()
-
-        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+        return self.captures.use(self.pool)
 
     def offset(self, result: Any, target: Any) -> int:
         """Return where a result lies in the arena, `HERE` if not there, or where torch has not computed it yet."""
@@ -174,7 +122,6 @@ class Pool:
         """Let the arena go; return whether something in it is still in use, as a workspace that the model keeps."""
         # The pool must go first: empty_cache returns only segments that no live pool holds.
         self.pool = None
-        self.torch.cuda.CUDAGraph.capture_begin, self.torch.cuda.CUDAGraph.capture_end = self.graphs
         self.torch.cuda.empty_cache()
         self.library.pool_live.restype = ctypes.c_int64
         live = int(self.library.pool_live())

@@ -1,9 +1,7 @@
 """Reasons for which a model's results are copied; the allocator is the real one, over this process's memory."""
 
-import contextlib
 import ctypes
 import subprocess
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,54 +107,3 @@ def test_a_result_that_computes_when_it_is_read_is_named_by_its_type(pool: Pool,
     conjugate = Tensor(inside)
     conjugate.conjugate = True
     assert "lazy negation or conjugate" in why(pool, conjugate, conjugate)
-
-
-def test_a_graph_that_is_captured_meanwhile_has_memory_of_its_own(pool: Pool):
-    """A model that captured in its second call, as its weights seemed new, ended by an assertion of torch's (H200)."""
-    told: list[str] = []
-
-    class CUDAGraph:
-        def capture_begin(self, pool=None, capture_error_mode="global"):
-            told.append(f"begin, {capture_error_mode}")
-            if capture_error_mode == "refused":
-                raise RuntimeError("no capture here")
-
-        def capture_end(self):
-            told.append("end")
-
-    @contextlib.contextmanager
-    def use_mem_pool(of):
-        told.append("arena")
-        yield
-        told.append("left")
-
-    cuda = SimpleNamespace(CUDAGraph=CUDAGraph, use_mem_pool=use_mem_pool, empty_cache=lambda: None)
-    pool.torch.cuda, pool.pool, pool.inside, pool.captures = cuda, None, None, False
-    before = CUDAGraph.capture_begin, CUDAGraph.capture_end
-    pool._spare_graphs()
-
-    def capture() -> None:
-        CUDAGraph().capture_begin(capture_error_mode="relaxed")
-        CUDAGraph().capture_end()
-
-    with pool.use():
-        capture()
-    assert told == ["arena", "left", "begin, relaxed", "end", "arena", "left"]
-
-    told.clear()
-    capture()
-    assert told == ["begin, relaxed", "end"], "outside of the arena there is nothing to leave"
-
-    told.clear()
-    with pool.use():
-        other = threading.Thread(target=capture)
-        other.start()
-        other.join()
-    assert told == ["arena", "begin, relaxed", "end", "left"], "another thread is not in the arena"
-
-    told.clear()
-    with pool.use(), pytest.raises(RuntimeError):
-        CUDAGraph().capture_begin(capture_error_mode="refused")
-    assert told == ["arena", "left", "begin, refused", "arena", "left"], "it may go on without a graph"
-    pool.close()
-    assert (CUDAGraph.capture_begin, CUDAGraph.capture_end) == before
