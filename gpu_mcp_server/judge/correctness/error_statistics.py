@@ -41,8 +41,8 @@ ALL_ALIKE = 0.95
 LOOKED_AT = 1 << 16
 """Elements that tell how two answers differ."""
 LIKE_TF32 = "looks like TF32 or float16"
-TORCH_TF32 = "; torch's convolutions use TF32 unless torch.backends.cudnn.allow_tf32 = False"
-"""Source: https://docs.pytorch.org/docs/stable/notes/cuda.html, on TensorFloat-32."""
+TORCH_TF32 = "; torch's convolutions use TF32 unless torch.backends.cudnn.allow_tf32 = False, and autocast a half type"
+"""Source: https://docs.pytorch.org/docs/stable/notes/cuda.html, on TensorFloat-32, and amp.html, on autocast."""
 TRITON_TF32 = '; tl.dot multiplies float32 in TF32 unless input_precision is "ieee" or "tf32x3"'
 """Source: https://triton-lang.org/main/python-api/generated/triton.language.dot.html, of NVIDIA's GPUs."""
 
