@@ -30,8 +30,8 @@ ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}
 CALL_S = 0.3
 """For a call of the reference, by what an earlier one took."""
 INTERPRETED_S = 5.0
-"""For a call of a candidate that an interpreter runs, likewise: a Triton kernel took 41 s for 32,768 rows. The time of
-others does not count: a candidate that is slow on purpose would be spared the larger shapes."""
+"""For a call of a candidate that an interpreter runs, likewise: a Triton kernel took 41 s for 32,768 rows. Others have
+more time, and who is slow on purpose has no confirmed one."""
 SLOW = "the candidate may take"
 CALL_BYTES = {"cpu": 2 << 30, "cuda": 8 << 30}
 """For what it needs meanwhile, likewise."""
@@ -112,6 +112,9 @@ class LargerShapes:
         task = self.room.task
         if dims is None or dims[name] < least:
             return "constraints"
+        slow = self.room.slow_after(before.candidate_s, dims[name] / before.size) if before else self.room.slow_at(dims)
+        if slow:
+            return slow
         most = ELEMENTS[task["device"]]
         if elements(task, dims) > most:
             return "a tensor of %d elements, the limit is %d" % (elements(task, dims), most)

@@ -41,6 +41,7 @@ OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
 SAY_S = 0.5
 """Between two words on how far a shape is: each wakes four processes, on the cores that the next round is timed on."""
+LEFT_OUT = "hidden shapes were left out: %s"
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Of the largest tensor at a hidden shape."""
 
@@ -236,6 +237,8 @@ class Owner:
         for number, dims in enumerate(self.task["shapes"]):
             self.at = self._name(dims) + ": "
             self.shapes.append(self._shape(number, setup))
+            if trials.slow:
+                self.shapes[-1]["unconfirmable"] = self.shapes[-1].get("unconfirmable") or LEFT_OUT % trials.slow
             if self.shapes[-1]["verdict"] != "correct":
                 break
         self.at = ""

@@ -1,5 +1,6 @@
 """A candidate under trial: the shapes that it is tried at, what was played there, and what was found."""
 
+import math
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -20,6 +21,11 @@ KEPT_BYTES = 256 << 20
 TRIALS_S, OWN_S = 20.0, 60.0
 """After so long the remaining trials are left out, and that is said; what the candidate's own calls may take besides.
 One hidden shape and one other distribution are tried whatever that takes: a candidate could be slow on purpose."""
+SLOW = "the candidate may take %.2g s, the limit is %.2g s"
+MARGIN = 2.0
+"""How much longer a call may take than that: what is late at a hidden shape is incorrect, not slow."""
+LEAST_SLOW_S = 0.05
+"""A shorter call may be mostly what does not grow, such as starting threads."""
 EMPTY, OUTSIDE = "returned without computing", "wrote outside its outputs"
 """What an ordinary bug does, too: the former at a shape that the author did not think of, the latter at any."""
 VALUES = '; if kernels need not take such values, register the problem with trials: distributions = "declared"'
@@ -55,6 +61,10 @@ class TrialRoom:
         self.notes: Dict[str, None] = {}
         self.left_out: Dict[str, None] = {}
         self.begin, self.own_s = time.monotonic(), 0.0
+        self.call_s = math.inf
+        """What a call of the candidate's took at the smallest declared shape, the least of all so far."""
+        self.slow = ""
+        """Why shapes were not tried, if calls may take too long there."""
         self.smallest: Dims = min(self.task["shapes"], key=lambda dims: elements(self.task, dims))
         self.infinite = False
         """Whether the reference's answer to inputs as declared has infinities."""
@@ -142,7 +152,10 @@ class TrialRoom:
             with CATCHES.during("untimed, %s%s" % (place, ", other inputs" if drawn else "")):
                 table.rounds.answer(table.buffers, reference_s)
         finally:
-            self.own_s += time.monotonic() - begin
+            took_s = time.monotonic() - begin
+            self.own_s += took_s
+            if table.dims == self.smallest and not drawn:
+                self.call_s = min(self.call_s, took_s)
 
     def _seek_race(self, table: Table, judged: Judged, drawn: str) -> None:
         """Have inputs that were answered wrongly answered again.
@@ -192,6 +205,22 @@ class TrialRoom:
         """Return a shape in words."""
         hidden = " (hidden shape, larger than declared)" if table.larger else " (hidden shape)"
         return named_dims(table.dims) + (hidden if table.hidden else "")
+
+    def slow_at(self, dims: Dims) -> str:
+        """Say so if a call of the candidate's may not be over in time at a shape, by one at the smallest."""
+        return self.slow_after(self.call_s, math.prod(max(1.0, dims[name] / self.smallest[name]) for name in dims))
+
+    def slow_after(self, call_s: float, grown: float) -> str:
+        """Say so if a call may not be over in time at sizes so many times as large; empty if it should.
+
+        What it takes is taken to grow with each size. Whoever is slow on purpose is spared something, so the time is
+        not confirmed then.
+        """
+        limit_s = float(self.task["round_timeout_s"]) / MARGIN
+        if call_s < LEAST_SLOW_S or call_s * grown <= limit_s:
+            return ""
+        self.slow = SLOW % (call_s * grown, limit_s)
+        return self.slow
 
     def late(self, what: str) -> bool:
         """Say whether there is no time for something more, which is noted then."""

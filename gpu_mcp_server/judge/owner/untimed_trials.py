@@ -73,6 +73,10 @@ class Trials(TrialRoom):
             self.complete = True
             return None
         progress("hidden shapes", 0.02)
+        fast = [dims for dims in self.hidden if not self.slow_at(dims)]
+        if self.slow:
+            self.left_out["%d hidden shapes (%s)" % (len(self.hidden) - len(fast), self.slow)] = None
+            self.hidden = fast or self.hidden[:1]
         if self.brief:
             self._look()
             self.complete = True

@@ -100,6 +100,28 @@ def test_right_at_the_declared_shape_alone_is_incorrect(court, body, place, brie
     assert verdict["trials_summary"].startswith("stopped at the first failure")
 
 
+@pytest.mark.parametrize("tier", ["correctness", "performance"])
+def test_a_slow_candidate_is_not_wrong_where_a_call_would_not_be_over_in_time(court, tier):
+    """256 threads on two cores took 1.6 s for 256 rows; at the exchanged sizes it was called incorrect after 20 s."""
+    slow = scaling("extern int usleep(unsigned); if (i % cols == 0) usleep(20000); y[i] = 3 * x[i];")
+    verdict = court(slow, **SCALING, round_timeout_s=2, tier=tier, brief=tier == "performance").verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert re.search(
+        r"\d+ hidden shapes \(the candidate may take [\d.]+ s, the limit is 1 s\)", verdict["trials_summary"]
+    )
+    assert any(trial["hidden"] for trial in verdict["trials"])
+    if tier == "performance":
+        assert verdict["shapes"][0]["unconfirmable"].startswith("hidden shapes were left out: the candidate may take")
+
+
+def test_a_call_that_hangs_at_a_hidden_shape_is_incorrect(court):
+    verdict = court(scaling("while (rows != 8); y[i] = 3 * x[i];"), **SCALING, round_timeout_s=1, brief=True).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "(hidden shape): did not return from its calls within 1 s" in verdict["reason"]
+
+
 def test_a_crash_at_a_hidden_shape_says_at_which(court):
     verdict = court(launcher("if (rows == 1) abort(); softmax(x, y, rows, cols);"), shapes=SMALL).verdict
 
