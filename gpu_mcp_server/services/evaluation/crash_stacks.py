@@ -51,6 +51,8 @@ ENDS = re.compile(
 WAITS = re.compile(r"futex|nanosleep|sem_wait|cond_wait|epoll|\bpoll\b|\bselect\b")
 THEIRS = re.compile(r"\b(?:kernel|candidate)\.\w+|\blaunch\b")
 """A frame of the candidate's."""
+LOADS = re.compile(r"\bdl_main \(")
+"""A frame of a program that is still being loaded, on a busy machine: it stands nowhere yet."""
 HEAD = re.compile(r"^(?:Thread \d+ |(?:Current t|T)hread 0x|Program received signal|thread \d+ \(|Fatal Python error)")
 PYTHON = re.compile(r'^\s+File "(?P<file>[^"]{1,300})", line (?P<line>\d+) in (?P<name>.+)$')
 PLAYER = f"{FOLDER}/player.py"
@@ -163,11 +165,13 @@ def _roots(trial: JudgeRequest) -> Sequence[str]:
 
 
 def stack_of(stdout: bytes, name: str = "") -> Stack | None:
-    """Read what the worker wrote last; `None` where it is nothing of the kind."""
+    """Read what the worker wrote last; `None` where it is nothing of the kind, or tells nothing of the candidate."""
     try:
         told: Any = json.loads(stdout.strip().rpartition(b"\n")[2])
         by, late, text = str(told["by"])[:80], told["late"] is True, str(told["text"])
     except (ValueError, KeyError, TypeError):
+        return None
+    if LOADS.search(text):
         return None
     return Stack(by, late, frames_in(safe_text(text.encode("utf-8", "replace")), name))
 

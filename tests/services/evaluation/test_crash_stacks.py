@@ -148,7 +148,20 @@ def test_a_stack_is_shortened_and_stripped_and_changes_no_verdict():
     assert with_stack(before, None, "not run").evidence["stack"] == "not run"
 
 
-@pytest.mark.parametrize("told", [b"", b"[]", b"{}", b'{"by": 1, "late": 1}', b"\xff"])
+LOADING = "Thread 1 (LWP 7):\n#0  __GI__dl_debug_state () at ./elf/dl-debug.c:117\n#1  0x7f in dl_main () at ./elf/rtld.c:2445\n"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"by": 1, "late": 1}',
+        b"\xff",
+        json.dumps({"by": "gdb", "late": True, "text": LOADING}).encode(),
+    ],
+)
 def test_what_is_no_stack_is_none(told: bytes):
     assert stack_of(told) is None
 
