@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .fair_share import FairShare, Key, ShareOwner
+from .fair_share import FairShare, ShareOwner
 from .gpu_locks import PROCESSOR
-from .head_start import START_S, count_cores, most_starting
+from .head_start import HeadStarts, count_cores
 from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
@@ -134,7 +134,7 @@ class Queue:
 
     Attributes:
         shut: Says why nothing new of a login is begun on this host, or nothing.
-        most_starting: Jobs that may start at once, if there are no more owners than that.
+        starts: Chooses the jobs whose processes start ahead of their turn.
         most_on_processor: Jobs that may share the processor.
         beside: Whether somebody waits for a GPU that is taken beside all leases: nobody will say when it is free.
     """
@@ -147,7 +147,7 @@ class Queue:
         self.shut: Callable[[int], str] = lambda uid: ""
         self.beside = False
         self._overran: Dict[Tuple[int, str], float] = {}
-        self.most_starting = most_starting(count_cores())
+        self.starts = HeadStarts()
         self.most_on_processor = min(MAX_SHARERS, count_cores())
 
     def release(self, number: int, now: float) -> None:
@@ -172,24 +172,10 @@ class Queue:
             self.waiting[number] = lease.request
 
     def near_turn(self, order: Sequence[Request], now: float) -> Set[int]:
-        """Return the numbers of those whose processes may start ahead of their turn, and note since when.
-
-        Each owner has as many starts, at least one. So no number of jobs that never become ready keeps another owner's
-        from becoming ready, and the GPU idle.
-        """
+        """Return the numbers of those whose processes may start ahead of their turn, and note since when."""
         let_in = [(r, self.shares.owner_key(r.share_owner)) for r in order if not self.shut(r.uid)]
-        each = max(1, self.most_starting // max(1, len({owner for r, owner in let_in if not r.ready})))
-        ahead: Dict[Tuple[Key, str], int] = {}
-        near: Set[int] = set()
-        for request, owner in let_in:
-            if max(ahead.get((owner, name), 0) for name in request.names) < each:
-                near.add(request.number)
-                request.near_since = now if request.near_since is None else request.near_since
-            # A ready request counts: where enough are ready, no other needs to start. A request that may start since
-            # START_S and is still not ready does not count: it would keep those behind it from starting.
-            if request.ready or request.near_since is None or now - request.near_since <= START_S:
-                ahead.update(((owner, name), ahead.get((owner, name), 0) + 1) for name in request.names)
-        return near
+        self.starts.let_start(let_in, now)
+        return {r.number for r, _ in let_in if r.near_since is not None}
 
     def waiting_in_order(self, now: float) -> List[Request]:
         """Return those who wait, the next first."""

@@ -1,6 +1,13 @@
-"""Limits of starting processes ahead of a turn: of how many jobs at once, and for how long."""
+"""Starts of jobs' processes ahead of their turn: whose, of how many at once, and for how long they count."""
 
 import os
+from collections import Counter
+from typing import TYPE_CHECKING, Dict, List, Sequence, Tuple
+
+from .fair_share import Key
+
+if TYPE_CHECKING:
+    from .gpu_queue import Request
 
 SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
 """Environment variable with another such number; for tests."""
@@ -13,6 +20,9 @@ IMPORT_CORES = 2
 """Of a job that starts: reference and candidate import side by side, each in one thread, and the owner sleeps."""
 OTHER_CORES = 3
 """Of the job that is timed: its owner and its candidate. The third is for hostd, supervisors, broker and interrupts."""
+LATE_S = 1.0
+"""While nobody ahead is ready, one more job starts after so long, as the first may never be ready. The next ones start
+after so long for each that is one too many: where cores are what lacks, more starts only make each longer."""
 START_S = 180.0
 """After so long a job takes its turn, ready or not, and one that does not counts no more among those that start.
 An owner says that it is ready after 120 s at most."""
@@ -31,3 +41,52 @@ def has_spare_cores() -> bool:
 def most_starting(cores: int) -> int:
     """Return how many jobs may start at once: on 8 cores two, as three and a timed run would need nine."""
     return max(1, min(MOST, (cores - OTHER_CORES) // IMPORT_CORES))
+
+
+class HeadStarts:
+    """Chooses the jobs whose processes start ahead of their turn. No I/O.
+
+    The first in line start, as many at once as the cores allow; where several owners wait, each counts once at most.
+    Jobs that never become ready must not keep another owner's from becoming ready, and the GPU idle. So while nobody
+    ahead is ready one more starts, ever later (LATE_S), of the owner whose last start is longest ago.
+
+    Attributes:
+        most: Jobs that may start at once.
+    """
+
+    def __init__(self) -> None:
+        self.most = most_starting(count_cores())
+        self._last: Dict[Key, float] = {}
+        """When a job of an owner last started."""
+        self._late_at = 0.0
+        """When a job beyond `most` last did."""
+
+    def let_start(self, line: "Sequence[Tuple[Request, Key]]", now: float) -> None:
+        """Note `near_since` of those that may start from now on.
+
+        Args:
+            line: Who waits, the next first, each with its owner.
+            now: On the clock of `Request.since`.
+        """
+        unready = [(r.near_since, owner) for r, owner in line if not r.ready]
+        each = max(1, self.most // max(1, len({owner for _, owner in unready})))
+        starting = Counter(owner for since, owner in unready if since is not None and now - since <= START_S)
+        ready: "Counter[str]" = Counter()
+        late: "List[Tuple[Request, Key]]" = []
+        for request, owner in line:
+            ahead = max(ready[name] for name in request.names)
+            if request.near_since is None and starting[owner] < each:
+                beyond = sum(min(each, number) for number in starting.values()) - self.most
+                # A ready job counts: where enough are ready, no other needs to start.
+                if ahead + beyond < 0:
+                    request.near_since = self._last[owner] = now
+                    starting[owner] += not request.ready
+                elif not (ahead or request.ready) and now - max(request.since, self._late_at) >= LATE_S * max(
+                    1, beyond
+                ):
+                    late.append((request, owner))
+            ready.update(request.names if request.ready else ())
+        if late:
+            # Not the first in line: that would always be an owner's whose jobs end as soon as they start.
+            request, owner = min(late, key=lambda one: self._last.get(one[1], 0.0))
+            request.near_since = self._last[owner] = self._late_at = now

@@ -136,11 +136,9 @@ class Lease:
         # only the broker can ask it to leave.
         if self._spec.purpose == "reserve" or locks.is_taken(NAME) or self._shut():
             return []
+        # Only the broker says who starts ahead, and lets others past a job that is not ready.
         if turn.ahead is not None and not turn.ahead.is_ready():
-            turn.ahead.start()  # the line is empty
-            # Only the broker lets others past a job that is not ready, so that they have the GPU meanwhile.
-            if not turn.ahead.is_ready():
-                return []
+            return []
         want = self._spec.gpus
         if want.mode == "shared" and not want.count:
             return []  # only the broker counts the jobs that share the processor

@@ -349,7 +349,7 @@ def test_who_comes_near_its_turn_hears_so_when_the_line_moves(locks, leaves):
     life = locks.try_lock(broker_module.NAME)
     assert life is not None
     broker = Broker(locks, life)
-    broker.queue.most_starting = 1
+    broker.queue.starts.most = 1
     ours = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
     clients = [broker_module._Client(end, 0) for end, _ in ours]
     for ready, client_ in zip((True, False, False), clients, strict=True):

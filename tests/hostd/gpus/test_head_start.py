@@ -1,6 +1,7 @@
 """Starts ahead of the turn: whatever comes, nobody's jobs keep another owner's from the GPU."""
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_mcp_server.hostd.gpus.fair_share import Policy
 from gpu_mcp_server.hostd.gpus.gpu_queue import GpuState, Queue, Request
-from gpu_mcp_server.hostd.gpus.head_start import START_S, most_starting
+from gpu_mcp_server.hostd.gpus.head_start import LATE_S, START_S, most_starting
 
 GPU = "GPU-a"
 TELL_S = 1.0
@@ -60,7 +61,7 @@ class Host:
     def __init__(self, jobs: list[Job], watched: list[Job]) -> None:
         self.queue = Queue(lambda name, mode: GpuState())
         self.queue.shares.policy = Policy(speakers=(0, TEAM))
-        self.queue.most_starting = most_starting(8)
+        self.queue.starts.most = most_starting(8)
         self.jobs = dict(enumerate(sorted(jobs, key=lambda j: j.comes), 1))
         for number, job in self.jobs.items():
             job.number = number
@@ -150,23 +151,58 @@ def near(queue: Queue, now: float) -> set[int]:
     return queue.near_turn(queue.waiting_in_order(now), now)
 
 
-def test_each_owner_starts_as_many_whatever_stands_before_it():
+def test_one_owner_s_jobs_leave_the_others_their_starts():
     queue = Queue(lambda name, mode: GpuState())
-    queue.most_starting = 3
+    queue.starts.most = 3
     for number in range(1, 9):
         waiting(queue, number, uid=1)
     assert near(queue, 9.0) == {1, 2, 3}
     waiting(queue, 9, uid=2)
     waiting(queue, 10, uid=2)
-    assert near(queue, 10.0) == {1, 9}
-    for number in range(11, 15):
+    assert near(queue, 10.0) == {1, 2, 3, 9}
+    waiting(queue, 11, uid=3)
+    assert near(queue, 11.0) == {1, 2, 3, 9, 11}, "what the first owner began when it was alone counts once"
+
+
+def test_however_many_owners_there_are_the_first_in_line_start_and_the_next_as_those_have_their_turn():
+    queue = Queue(lambda name, mode: GpuState())
+    queue.starts.most = 3
+    jobs = [waiting(queue, number, uid=number) for number in range(1, 65)]
+    for job in jobs:
+        job.since = 64.0
+    assert near(queue, 64.0) == near(queue, 64.0) == {1, 2, 3}
+    jobs[0].ready = True
+    assert near(queue, 70.0) == {1, 2, 3}, "enough are ready or start"
+    assert [g.request.number for g in queue.grant_ready(70.0)] == [1]
+    assert near(queue, 70.0) == {2, 3, 4, 5}, "nobody ahead is ready, so one more than three start"
+
+
+def test_while_nobody_ahead_is_ready_one_more_starts_ever_later():
+    queue = Queue(lambda name, mode: GpuState())
+    queue.starts.most = 2
+    for number in range(1, 65):
         waiting(queue, number, uid=number)
-    assert near(queue, 20.0) == {1, 9, 11, 12, 13, 14}
+    started = [len(near(queue, 64.0 + (1 + step) * LATE_S)) for step in range(20)]
+    assert started[0] == 3, "two, and one as those have waited"
+    assert all(later - earlier in (0, 1) for earlier, later in itertools.pairwise(started))
+    assert started[-1] == 8, "after 1, 1, 2, 3, 4 and 5 times LATE_S"
+
+
+def test_of_those_that_start_late_an_owner_s_comes_first_whose_last_start_is_longest_ago():
+    queue = Queue(lambda name, mode: GpuState())
+    queue.starts.most = 1
+    waiting(queue, 1, uid=1)
+    for number in range(2, 6):
+        waiting(queue, number, uid=2)
+    waiting(queue, 6, uid=3)
+    assert near(queue, 7.0) == {1, 2}
+    queue.release(2, 7.0)
+    assert near(queue, 7.0 + LATE_S) == {1, 6}
 
 
 def test_who_was_to_start_long_ago_and_is_not_ready_lets_the_next_of_its_owner_start():
     queue = Queue(lambda name, mode: GpuState())
-    queue.most_starting = 1
+    queue.starts.most = 1
     waiting(queue, 1, uid=1)
     waiting(queue, 2, uid=1)
     assert near(queue, 5.0) == {1}
@@ -176,7 +212,7 @@ def test_who_was_to_start_long_ago_and_is_not_ready_lets_the_next_of_its_owner_s
 
 def test_those_that_are_ready_count_so_that_no_more_start_than_are_needed():
     queue = Queue(lambda name, mode: GpuState())
-    queue.most_starting = 1
+    queue.starts.most = 1
     waiting(queue, 1, uid=1, ready=True)
     waiting(queue, 2, uid=1)
     assert near(queue, 9.0 + START_S) == {1}
