@@ -51,42 +51,44 @@ class HeadStarts:
     ahead is ready one more starts, ever later (LATE_S), of the owner whose last start is longest ago.
 
     Attributes:
-        most: Jobs that may start at once.
+        most: Jobs that may start at once for a GPU.
     """
 
     def __init__(self) -> None:
         self.most = most_starting(count_cores())
         self._last: Dict[Key, float] = {}
         """When a job of an owner last started."""
-        self._late_at = 0.0
-        """When a job beyond `most` last did."""
+        self._late_at: Dict[Tuple[str, ...], float] = {}
+        """When a job beyond `most` last did, by the GPUs that it waits for."""
 
     def let_start(self, line: "Sequence[Tuple[Request, Key]]", now: float) -> None:
-        """Note `near_since` of those that may start from now on.
+        """Note `near_since` of those that may start from now on; whoever waits for other GPUs is in a line of its own.
 
         Args:
             line: Who waits, the next first, each with its owner.
             now: On the clock of `Request.since`.
         """
+        for names in {request.names for request, _ in line}:
+            self._let_start([each for each in line if each[0].names == names], names, now)
+
+    def _let_start(self, line: "Sequence[Tuple[Request, Key]]", names: Tuple[str, ...], now: float) -> None:
         unready = [(r.near_since, owner) for r, owner in line if not r.ready]
         each = max(1, self.most // max(1, len({owner for _, owner in unready})))
         starting = Counter(owner for since, owner in unready if since is not None and now - since <= START_S)
-        ready: "Counter[str]" = Counter()
+        ready = 0
         late: "List[Tuple[Request, Key]]" = []
         for request, owner in line:
-            ahead = max(ready[name] for name in request.names)
             if request.near_since is None and starting[owner] < each:
                 beyond = sum(min(each, number) for number in starting.values()) - self.most
+                waited_s = now - max(request.since, self._late_at.get(names, 0.0))
                 # A ready job counts: where enough are ready, no other needs to start.
-                if ahead + beyond < 0:
+                if ready + beyond < 0:
                     request.near_since = self._last[owner] = now
                     starting[owner] += not request.ready
-                elif not (ahead or request.ready) and now - max(request.since, self._late_at) >= LATE_S * max(
-                    1, beyond
-                ):
+                elif not (ready or request.ready) and waited_s >= LATE_S * max(1, beyond):
                     late.append((request, owner))
-            ready.update(request.names if request.ready else ())
+            ready += request.ready
         if late:
             # Not the first in line: that would always be an owner's whose jobs end as soon as they start.
             request, owner = min(late, key=lambda one: self._last.get(one[1], 0.0))
-            request.near_since = self._last[owner] = self._late_at = now
+            request.near_since = self._last[owner] = self._late_at[names] = now
