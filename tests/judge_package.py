@@ -7,10 +7,13 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from unittest import mock
 
+from gpu_mcp_server.services.evaluation import judge_files as shipped
 from gpu_mcp_server.services.evaluation.judge_files import bytecode_path, judge_files
 
 JUDGE = Path(__file__).resolve().parents[1] / "gpu_mcp_server" / "judge"
@@ -59,3 +62,25 @@ def _lay_tree(files: tuple[tuple[str, bytes], ...]) -> Path:
     for name, content in files:
         (folder / name).write_bytes(content)
     return folder
+
+
+@contextmanager
+def shipping(files: Mapping[str, str]) -> Generator[None]:
+    """Let hosts get a judge in which these files are others."""
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name, "judge")
+        shutil.copytree(JUDGE, tree)
+        for path, text in files.items():
+            (tree / path).write_text(text)
+        with mock.patch.object(shipped, "JUDGE", tree):
+            forget_judge()
+            try:
+                yield
+            finally:
+                forget_judge()
+
+
+def forget_judge() -> None:
+    """Have the files that hosts get read anew."""
+    for kept in (shipped.judge_files, shipped._bytecode, shipped._refs):
+        kept.cache_clear()

@@ -16,7 +16,7 @@ from gpu_mcp_server.hostd.protocol import LEVELS, GpuRequest, JobSpec, Limits, P
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.evaluation import confirmation_outcomes, confirmation_runs, judge_files
+from gpu_mcp_server.services.evaluation import confirmation_outcomes, confirmation_runs
 from gpu_mcp_server.services.evaluation.confirmation_runs import ConfirmationRuns
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
@@ -24,6 +24,7 @@ from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.records.confirmations import Confirmation
 from tests.hostd.laboratory import wrapped
 from tests.judge.harness import believing, edited
+from tests.judge_package import shipping
 from tests.laboratory import Folder, laboratory, settings_for
 
 pytestmark = [
@@ -113,22 +114,10 @@ async def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 @pytest.fixture
 def believing_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ship a judge that takes what its clocks read for a time, however busy the machine is; all else stays as it is."""
-    tree = tmp_path / "judge"
-    shutil.copytree(judge_files.JUDGE, tree)
     lifted = {**believing(), **edited("timing/series.py", ("ALLOWED = 0.1", "ALLOWED = 1e9"))}
-    for name, text in lifted.items():
-        (tree / name).write_text(text)
-    monkeypatch.setattr(judge_files, "JUDGE", tree)
     monkeypatch.setattr(confirmation_outcomes, "SLOWER", 1e-3)  # the machine may be busier in the second run
-    forget_judge()
-    yield
-    forget_judge()
-
-
-def forget_judge() -> None:
-    """Have the judge's files read anew."""
-    for kept in (judge_files.judge_files, judge_files._bytecode, judge_files._refs):
-        kept.cache_clear()
+    with shipping(lifted):
+        yield
 
 
 async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_owes_a_run(quick: Lab):
@@ -322,7 +311,7 @@ def host_sides() -> list[int]:
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from gpu_mcp_server.services.evaluation import confirmation_outcomes, confirmation_runs, judge_files
+from gpu_mcp_server.services.evaluation import confirmation_outcomes, confirmation_runs
 from tests.laboratory import settings_for
 from tests.services.evaluation.test_confirmation_runs import SLOW, Lab, job_of, recorded, register
 
