@@ -222,6 +222,8 @@ int cuCtxSynchronize() {
 }
 // CUDA_FAKE_HELD names a file in which a process says what it holds: its number and bytes; it does while it lives.
 // CUDA_FAKE_COUNT names all exported memory, which takes its place as long as some process has it open, as on a GPU.
+// CUDA_FAKE_BYTES is how much there is of it: else a GiB.
+static size_t all_of_it() { return getenv("CUDA_FAKE_BYTES") ? strtoull(getenv("CUDA_FAKE_BYTES"), 0, 10) : 1 << 30; }
 static size_t exported() {
     std::string name = std::string("memfd:") + getenv("CUDA_FAKE_COUNT") + " ";
     std::map<long, long> found;
@@ -244,7 +246,7 @@ static size_t exported() {
     return sum;
 }
 static size_t left() {
-    size_t taken = getenv("CUDA_FAKE_COUNT") ? exported() : 0, held = 0, total = (size_t)1 << 30;
+    size_t taken = getenv("CUDA_FAKE_COUNT") ? exported() : 0, held = 0, total = all_of_it();
     const char *path = getenv("CUDA_FAKE_HELD");
     FILE *file = path ? fopen(path, "r") : nullptr;
     int pid;
@@ -253,7 +255,7 @@ static size_t left() {
     return taken < total ? total - taken : 0;
 }
 static bool fits(size_t size) { return (!getenv("CUDA_FAKE_COUNT") && !getenv("CUDA_FAKE_HELD")) || size <= left(); }
-int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = left(), *total = (size_t)1 << 30; return OK; }
+int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = left(), *total = all_of_it(); return OK; }
 int cuMemGetAllocationGranularity(size_t *grain, const Properties *p, int) {
     *grain = 2 << 20;
     return p->type == 1 && p->handles == 1 && p->location.type == 1 && p->location.id == 0 ? OK : INVALID;

@@ -9,7 +9,7 @@ from tests.judge.test_candidates_cuda_fake import SHAPES, court, with_stream
 
 __all__ = ["court"]
 
-GPU = 1 << 30
+GPU, SMALL = 1 << 30, 1 << 29
 KEEPS = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,9 +36,9 @@ def keeper(left: int, name: str = "naive.c", *, at_once: bool = True) -> str:
     return start + body.replace("void *stream) {", "void *stream) { keep();")
 
 
-def of_the_gpu(share: float) -> dict[str, int]:
+def of_the_gpu(share: float, size: int = GPU) -> dict[str, int]:
     """Return a shape of which one call's buffers take that share: four tensors."""
-    return {"rows": int(share * GPU / 4 / 4 / 4096), "cols": 4096}
+    return {"rows": int(share * size / 4 / 4 / 4096), "cols": 4096}
 
 
 @pytest.fixture
@@ -51,9 +51,13 @@ def counted(court, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("tier", "shapes"),
-    [("performance", [of_the_gpu(0.55)]), ("correctness", [*SHAPES[:1], *map(of_the_gpu, (0.6, 0.8))])],
+    [
+        ("performance", [of_the_gpu(0.55, SMALL)]),
+        ("correctness", [*SHAPES[:1], *(of_the_gpu(share, SMALL) for share in (0.6, 0.8))]),
+    ],
 )
-def test_an_honest_candidate_may_have_shapes_that_nearly_fill_the_gpu(counted, tier, shapes):
+def test_an_honest_candidate_may_have_shapes_that_nearly_fill_the_gpu(counted, monkeypatch, tier, shapes):
+    monkeypatch.setenv("CUDA_FAKE_BYTES", str(SMALL))
     got = counted(with_stream("naive.c"), shapes=shapes, tier=tier, max_rounds=1)
 
     assert got.get("verdict") == "correct", got
