@@ -184,7 +184,9 @@ class Sandbox:
         if self.level != "landlock":
             return start, []
         rules, guard = self._landlock(box)
-        return start._replace(rules=rules.descriptor, guard=guard), [rules.descriptor]
+        # Who shares the user's uid must not write to files of the user's other processes, such as autogroup.
+        writes = "" if not box.writes_proc else "/proc/self" if box.uid is None else "/proc"
+        return start._replace(rules=rules.descriptor, writes=writes, guard=guard), [rules.descriptor]
 
     def _container(
         self, by: Apptainer, argv: List[str], env: Dict[str, str], box: SandboxSpec, keep: Sequence[int], life: int

@@ -66,6 +66,7 @@ class Start(NamedTuple):
         uid: To drop to, if hostd is root.
         groups: Of that user.
         rules: Descriptor of a Landlock ruleset.
+        writes: Folder below which that lets it write to files that are there, as `/proc/self`; empty for none.
         guard: A seccomp program.
         mounts: Descriptor of the mount namespace in which all paths are, if it is another.
     """
@@ -80,6 +81,7 @@ class Start(NamedTuple):
     uid: Optional[int] = None
     groups: Sequence[int] = ()
     rules: Optional[int] = None
+    writes: str = ""
     guard: bytes = b""
     mounts: Optional[int] = None
 
@@ -214,6 +216,8 @@ def _confine(start: Start) -> None:
     for folder in start.folders:
         os.makedirs(folder, exist_ok=True)
     if start.rules is not None:
+        if start.writes:
+            landlock.allow_writes(start.rules, start.writes)
         landlock.restrict_self(start.rules)
     for fd in start.child_descriptors():
         os.close(fd)

@@ -132,22 +132,9 @@ class Ruleset:
 
     def _add(self, path: str, rights: int) -> None:
         try:
-            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            add_rule(self._fd, path, rights & self._files)
         except (FileNotFoundError, NotADirectoryError):
             self.missing.append(path)
-            return
-        try:
-            if not stat.S_ISDIR(os.fstat(fd).st_mode):
-                rights &= FOR_FILES
-            rule = struct.pack("=Qi", rights & self._files, fd)
-            path_beneath = ctypes.c_int(1)
-            done = self._syscall(
-                ctypes.c_long(ADD_RULE), ctypes.c_int(self._fd), path_beneath, ctypes.c_char_p(rule), ctypes.c_uint32(0)
-            )
-            if done != 0:
-                raise _failed("landlock_add_rule(%s)" % path)
-        finally:
-            os.close(fd)
 
     @property
     def descriptor(self) -> int:
@@ -167,6 +154,34 @@ class Ruleset:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def allow_writes(descriptor: int, folder: str) -> None:
+    """Let whoever will be bound to a ruleset write to the files that are below a folder.
+
+    Raises:
+        OSError: As `add_rule`.
+    """
+    add_rule(descriptor, folder, (WRITE_FILE | TRUNCATE) & handled_files(abi()))
+
+
+def add_rule(descriptor: int, path: str, rights: int) -> None:
+    """Give rights on a path, and on all below it, back to whoever will be bound to a ruleset.
+
+    Raises:
+        OSError: If there is no such path, or the kernel refuses.
+    """
+    syscall = _calls()[1]
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= FOR_FILES
+        rule, beneath = struct.pack("=Qi", rights, fd), ctypes.c_int(1)
+        numbers = ctypes.c_long(ADD_RULE), ctypes.c_int(descriptor), beneath
+        if syscall(*numbers, ctypes.c_char_p(rule), ctypes.c_uint32(0)) != 0:
+            raise _failed("landlock_add_rule(%s)" % path)
+    finally:
+        os.close(fd)
 
 
 def restrict_self(descriptor: int) -> None:

@@ -75,6 +75,21 @@ said = json.dumps(reached)
 link.send(said.encode()) if link else print(said)
 """
 
+NAMING = r"""
+import json, os, socket, threading
+link = socket.socket(fileno=int(os.environ["LINK_FIRST"]))
+pid = json.loads(link.recv(4096).decode())[0]
+def write(path, text):
+    try:
+        with open(path, "r+") as file: file.write(text)
+    except OSError as error: return error.errno
+    return 0
+own = [write("/proc/self/%scomm" % below, "named") for below in ("", "task/%d/" % threading.get_native_id())]
+theirs = [] if pid == os.getpid() else [("oom_score_adj", "900"), ("autogroup", "19")]  # in a namespace of its own
+other = [write("/proc/%d/%s" % (pid, name), text) for name, text in theirs]
+link.send(json.dumps([own, other]).encode())
+"""
+
 
 @pytest.fixture(params=["full", "namespaces", "landlock", "namespaces-user", "landlock-user"])
 async def lab(request, state: Path) -> AsyncIterator[Laboratory]:
@@ -105,6 +120,18 @@ async def test_a_role_reaches_nothing_of_another(lab):
     )
     done = await lab.run(processes=processes, links=(("first", "second"),))
     assert done.text == "[] False\n", done
+
+
+async def test_who_may_write_to_proc_names_its_threads_and_reaches_nothing_of_another(lab):
+    """Without that cuInit fails with CUDA_ERROR_OPERATING_SYSTEM: at level landlock no job had a GPU (H200)."""
+    names = (str(secrets.randbelow(1 << 30) + 1), "gpu-mcp-" + secrets.token_hex(8))
+    processes = (
+        ProcessSpec((*RUN, VICTIM, *names), role="first", workspace="first"),
+        ProcessSpec((*RUN, NAMING), role="second", workspace="second", profiled=True),
+    )
+    done = await lab.run(processes=processes, links=(("first", "second"),))
+    own, other = json.loads(done.text.rpartition(" ")[0])
+    assert own == [0, 0] and 0 not in other and bool(other) == (lab.level == "landlock"), done
 
 
 async def test_a_job_reaches_nothing_of_another(lab):
