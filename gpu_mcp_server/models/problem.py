@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.models._base import Model, PagedModel, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
@@ -18,6 +18,13 @@ DType = Literal[
 """By torch's names; of float4 an element is a byte of two codes. complex64 and the last three are inputs' alone."""
 Basis = Literal["device", "call"]
 """What a GPU's times are: on the GPU alone, or of calls in a loop of the host's, with what launching takes."""
+Requirement = Literal[
+    "fp4 tensor core", "fp8 tensor core", "fp16 tensor core", "bf16 tensor core", "tf32 tensor core",
+    "int8 tensor core", "fp64 tensor core",
+]  # fmt: skip
+"""Kinds of instructions that a problem may require, by the type of their operands."""
+Requirements = Annotated[list[Requirement], WithJsonSchema({"type": "array"})]
+"""The schema leaves its words out, for every conversation would pay; a wrong one is refused with those there are."""
 Symbol = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
 
@@ -50,6 +57,8 @@ class ImportOverrides(Model):
     """required: what is wrong with inputs of another distribution than declared is incorrect."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """Whether a candidate may leave the work to torch's own kernels."""
+    requires: Requirements = []
+    """As `Problem.requires`."""
     basis: Basis = "device"
     """Which time ranks: as `Problem.basis`."""
     tolerance: Literal["by type", "first release"] = "by type"
@@ -87,6 +96,8 @@ class TrialOptions(Model):
     torch only."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """forbidden: an answer that stays right while the candidate's own kernels do nothing fails."""
+    requires: Requirements = []
+    """As `Problem.requires`."""
     flops: str | None = None
     """Operations that no right answer can do without, over the symbols: `2 * m * n * k`; a faster clock is void."""
     bytes: str | None = None
@@ -173,6 +184,8 @@ class Problem(Model):
     """Whether errors like those of a lower precision fail even within the tolerance."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """Whether a candidate may fall back to torch's own kernels, cuBLAS and the like."""
+    requires: Requirements = []
+    """Kinds of instructions of which a correct candidate's machine code must have at least one each."""
     backward: int = 0
     """How many inputs the reference's function takes, where its gradients are answers too: behind them are cotangents,
     and behind its outputs the gradients."""

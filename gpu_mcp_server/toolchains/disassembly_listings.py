@@ -15,7 +15,7 @@ from gpu_mcp_server.toolchains.diagnostics import demangle_text
 View = Literal["sass", "ptx", "amdgcn", "asm"]
 
 _SASS_SECTION = re.compile(r"^//-+ \.text\.(\S+)\s+-+$|^\s*Function : (\S+)\s*$")
-_SASS_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\d+ )?\s*(?P<opcode>[A-Z][A-Z0-9_.]*)[^;]*);")
+_SASS_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\d+ )?\s*(?P<opcode>[A-Z][A-Z0-9_.x]*)[^;]*);")
 _SASS_PLACE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 _PTX_ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
 _PTX_LINE = re.compile(r"^\s*(?:@!?%p\d+\s+)?(?P<opcode>[a-z][a-z0-9_.:]*)(?:\s[^;]*)?;")
@@ -149,7 +149,7 @@ class _Asm(_Reader):
 _KINDS: dict[View, tuple[tuple[str, str], ...]] = {
     # The first that matches counts; the pattern's group, if it has one, is the width in bits.
     "sass": (
-        ("tensor", r"(?:HGMMA|QGMMA|IGMMA|HMMA|IMMA|DMMA|QMMA|OMMA|UTCHMMA|UTCQMMA|UTC\w*MMA|BMMA)"),
+        ("tensor", r"(?:UTC\w*|[BDHIOQ]G?)MMA"),
         ("async copy", r"(?:LDGSTS|UBLKCP|UTMALDG|UTMASTG|UBLKRED)"),
         ("global load", r"LDG(?=.*?\.(128|64|U8|S8|U16|S16)(?:\.|$))?"),
         ("global store", r"STG(?=.*?\.(128|64|U8|S8|U16|S16)(?:\.|$))?"),
@@ -219,6 +219,34 @@ _COMPILED = {view: tuple((name, re.compile(p)) for name, p in kinds) for view, k
 _SCRATCH = re.compile(r"buffer_\w+ .*\boff, s\[\d+:\d+\]")
 """Private memory before the scratch_ instructions; compilers index global memory through buffers with `offen`."""
 _WIDTHS = {"U8": "8 bit", "S8": "8 bit", "U16": "16 bit", "S16": "16 bit", "64": "64 bit", "128": "128 bit"}
+
+
+_TENSOR_TYPES = {
+    **dict.fromkeys(("HMMA", "HGMMA"), ("fp16",)),
+    **dict.fromkeys(("QMMA", "QGMMA"), ("fp8",)),
+    **dict.fromkeys(("OMMA", "UTCOMMA"), ("fp4",)),
+    **dict.fromkeys(("IMMA", "IGMMA", "UTCIMMA"), ("int8",)),
+    **dict.fromkeys(("BMMA", "BGMMA"), ("binary",)),
+    "DMMA": ("fp64",),
+    "UTCHMMA": ("fp16", "bf16", "tf32"),
+    "UTCQMMA": ("fp8", "fp6", "fp4"),
+}
+"""Types of operands where an instruction's suffixes name none; tcgen05 has them in a descriptor made as it runs.
+
+Source: CUDA Binary Utilities 13.1, Instruction Set Reference, for the names; for the types what ptxas 13.0 makes of
+mma, wgmma and tcgen05.mma (tests/toolchains/data/tensor_cores.cu).
+"""
+_TENSOR_SUFFIXES = {
+    **{"BF16": "bf16", "TF32": "tf32", "E4M3": "fp8", "E5M2": "fp8", "E3M2": "fp6", "E2M3": "fp6", "E2M1": "fp4"},
+    **{"S8": "int8", "U8": "int8", "S4": "int4", "U4": "int4"},
+}
+
+
+def tensor_types(opcode: str) -> tuple[str, ...]:
+    """Return the types that the operands of an instruction of NVIDIA's tensor cores may have; none of any other."""
+    name, *suffixes = opcode.split(".")
+    named = tuple(_TENSOR_SUFFIXES[suffix] for suffix in suffixes if suffix in _TENSOR_SUFFIXES)
+    return tuple(dict.fromkeys(named)) or _TENSOR_TYPES[name] if name in _TENSOR_TYPES else ()
 
 
 def opcode_summary(instructions: Iterable[Instruction], view: View) -> dict[str, int]:

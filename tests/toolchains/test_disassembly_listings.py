@@ -11,7 +11,7 @@ from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import object_files
-from gpu_mcp_server.toolchains.disassembly_listings import opcode_summary, parse, view_of
+from gpu_mcp_server.toolchains.disassembly_listings import opcode_summary, parse, tensor_types, view_of
 
 DATA = Path(__file__).parent / "data"
 KERNEL = """__global__ void add(const float4 *a, float4 *b, int n) {
@@ -113,6 +113,42 @@ async def test_sass_and_ptx_of_what_was_compiled(lab: Lab, compiler: str):
     assert again.first_line == 6 and again.listing_artifact_id == seen.listing_artifact_id
     ptx = await lab.builds.inspector.inspect(result.attempt_id or "", view="ptx", kernel="small")
     assert ptx.kernels[0].opcodes == {"branch": 1, "global store scalar": 1, "other": ptx.kernels[0].opcodes["other"]}
+
+
+EVERYWHERE = {"fp16": "fp16", "fp16_sums": "fp16", "bf16": "bf16", "tf32": "tf32", "int8": "int8", "uint8": "int8"} | {
+    "fp64": "fp64"
+}
+AMPERE = EVERYWHERE | {"nibbles": "int4", "bits": "binary"}
+GROUPS = {f"{name}_group": name for name in ("fp16", "bf16", "tf32", "fp8", "int8")} | {"bits_group": "binary"}
+DESCRIBED = {"kind_f16": "fp16 bf16 tf32", "kind_tf32": "fp16 bf16 tf32", "kind_i8": "int8", "kind_mxf4": "fp4"} | {
+    "kind_f8f6f4": "fp8 fp6 fp4",
+    "kind_mxf8": "fp8 fp6 fp4",
+}
+TENSOR_CORES = {
+    "sm_80": AMPERE,
+    "sm_89": AMPERE | {"fp8": "fp8"},
+    # From Hopper on the warp's own instruction is made of others: of fp8 only wgmma and tcgen05 are.
+    "sm_90a": EVERYWHERE | GROUPS | {"fp8": "fp16"},
+    "sm_100a": EVERYWHERE | DESCRIBED | {"fp8": "fp16"},
+    "sm_120a": EVERYWHERE
+    | {name: name for name in ("fp8", "fp6", "fp4")}
+    | {"fp8_with_fp4": "fp8 fp4", "mxfp8": "fp8", "nvfp4": "fp4"},
+}
+
+
+@pytest.mark.parametrize("arch", TENSOR_CORES)
+async def test_the_types_of_tensor_core_instructions_are_told_apart(lab: Lab, arch: str):
+    probe = await lab.hosts.probe("local")
+    if probe.nvcc is None or "nvdisasm" not in probe.toolchains.tools:
+        pytest.skip("nvcc or nvdisasm is not installed")
+    text, flags = (DATA / "tensor_cores.cu").read_text(), [f"-DARCH={arch.strip('sm_a')}"]
+    result = await compiled(lab, text, "cuda", arch=arch, compiler="nvcc", flags=flags)
+    kernels = await lab.builds.inspector.kernels(result.artifact_id or "", "local")
+    found = {k.name: [types for i in k.instructions if (types := tensor_types(i.opcode))] for k in kernels}
+
+    assert {name: " ".join(each[0]) for name, each in found.items()} == TENSOR_CORES[arch]
+    assert all(len(set(each)) == 1 for each in found.values())
+    assert all(opcode_summary(kernel.instructions, "sass")["tensor"] == len(found[kernel.name]) for kernel in kernels)
 
 
 async def test_amdgcn_out_of_a_library_with_its_resources(lab: Lab):

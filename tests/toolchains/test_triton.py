@@ -11,6 +11,7 @@ from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import object_files, triton
 from gpu_mcp_server.toolchains.base import Toolchain
+from gpu_mcp_server.toolchains.disassembly_listings import tensor_types
 from gpu_mcp_server.workers.triton_aot import split
 from tests.laboratory import laboratory
 
@@ -136,6 +137,27 @@ async def test_spills_are_what_ptxas_says(lab: Lab):
         assert "spills unknown" in kernel.line_text(), "an older Triton keeps the log of ptxas to itself"
     else:
         assert kernel.spill_store_bytes > 0 and kernel.spill_load_bytes
+
+
+@pytest.mark.parametrize(
+    ("arch", "given", "types"),
+    [
+        *(("sm_90", "fp16", "fp16"), ("sm_90", "bf16", "bf16"), ("sm_90", "fp8e4nv", "fp8"), ("sm_90", "fp32", "tf32")),
+        *(("sm_90", "i8", "int8"), ("sm_89", "fp8e4nv", "fp8"), ("sm_100", "fp8e4nv", "fp8 fp6 fp4")),
+    ],
+)
+async def test_a_dot_is_told_by_the_type_of_its_instructions(lab: Lab, arch: str, given: str, types: str):
+    await knows(lab, arch)
+    signature = MATRICES | {"A": f"*{given}:16", "B": f"*{given}:16"} | ({"C": "*i32:16"} if given == "i8" else {})
+    text = MATMUL.replace("tl.float32", "tl.int32") if given == "i8" else MATMUL
+    result = await compiled(
+        lab, text, arch=arch, signature=signature, constants={"BM": 128, "BK": 64, "num_warps": 4, "num_stages": 2}
+    )
+    assert result.status == "ok", result.summary()
+    kernels = await lab.builds.inspector.kernels(result.artifact_id or "", "local")
+    found = {tensor_types(instruction.opcode) for kernel in kernels for instruction in kernel.instructions}
+
+    assert found - {()} == {tuple(types.split())}
 
 
 async def test_the_shared_memory_of_a_launch_is_counted_and_too_much_of_it_is_said(lab: Lab):

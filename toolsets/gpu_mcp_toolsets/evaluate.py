@@ -91,7 +91,7 @@ async def register_problem(
     registry: RegistryDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    name: Annotated[str, Field(description="Short name, for lists.", max_length=80)],
+    name: Annotated[str, Field(description="Short name for lists.", max_length=80)],
     inputs: Annotated[
         Inputs,
         Field(description="In the reference's order; shape has symbols or sizes.", examples=EXAMPLE_TENSORS),
@@ -99,7 +99,7 @@ async def register_problem(
     outputs: Annotated[
         Outputs,
         Field(
-            description="What the reference returns, likewise.",
+            description="What it returns, likewise.",
             examples=[[{"name": "y", "dtype": "float32", "shape": ["rows"]}]],
         ),
     ],
@@ -107,8 +107,8 @@ async def register_problem(
         list[dict[str, int]],
         Field(description="Each gives every symbol a size.", examples=[[{"rows": 512, "cols": 1000}]], min_length=1),
     ],
-    rtol: Annotated[float, Field(description="Relative tolerance, such as 1e-4.", ge=0)],
-    atol: Annotated[float, Field(description="Absolute tolerance, such as 1e-6.", ge=0)],
+    rtol: Annotated[float, Field(description="Relative tolerance, say 1e-4.", ge=0)],
+    atol: Annotated[float, Field(description="Absolute tolerance, say 1e-6.", ge=0)],
     reference: Annotated[str | None, Field(description="Python, NumPy or torch: def reference(x).")] = None,
     reference_path: Annotated[str | None, Field(description="Or its file on this machine.")] = None,
     trials: Annotated[

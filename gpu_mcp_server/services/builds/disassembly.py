@@ -116,6 +116,15 @@ class Inspector:
         functions = await asyncio.to_thread(parse, listing.text, chosen)
         return _shown(functions, kernel, first_line, max_lines, artifact_id, chosen, listing, resources)
 
+    async def kernels(self, artifact_id: str, host: str) -> list[KernelCode]:
+        """Return the functions in the machine code of a binary for NVIDIA's GPUs, by a host's disassembler.
+
+        Raises:
+            GpuMcpError: If it cannot be read.
+        """
+        listing = await self._disassembled(await self._artifacts.read(artifact_id), "sass", host)
+        return await asyncio.to_thread(parse, listing.text, "sass")
+
     async def _subject(self, subject: str, view: View | None) -> str:
         if not subject.startswith("a-"):
             return subject

@@ -95,7 +95,7 @@ class CandidatePreparation:
             if extensions.failed is not None:
                 return BuildState(extensions.failed, None)
             candidate = BuiltCandidate(kind, source.text.encode(), trial.entry, await coding, extensions.files)
-            return BuildState(None, candidate, extensions.said, extensions.unbuilt)
+            return BuildState(None, candidate, extensions.said, extensions.unbuilt, binaries=extensions.binaries)
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
         built = await self._compiler.build(source, host=trial.host, flags=trial.flags)
         if built.status != "ok" or trial.device == "hip":

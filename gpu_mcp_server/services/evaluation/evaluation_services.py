@@ -55,7 +55,7 @@ class EvaluationServices:
         db, artifacts, problems, experience = store.db, store.artifacts, store.problems, store.experience
         kept = VerdictCache(BuildCache(db, artifacts), experience)
         confirmations, use, server = Confirmations(db), HostUse(), jobs.pool.owner
-        verdicts = Verdicts(runner, problems, experience, artifacts, kept, confirmations)
+        verdicts = Verdicts(runner, problems, experience, artifacts, kept, confirmations, builds.inspector)
         programs = Programs(settings, runner, builds.programs)
         baselines = Baselines(settings, runner, db, compiler, artifacts, verdicts, experience)
         preparation = CandidatePreparation(jobs, compiler, artifacts, programs, Prewarming(settings, runner))

@@ -57,6 +57,8 @@ class Extensions:
     said: Sequence[str] = ()
     unbuilt: bool = False
     """Whether extensions were built, and none compiled."""
+    binaries: Sequence[str] = ()
+    """Artifacts of those that were built."""
 
 
 class ExtensionBuilder:
@@ -76,6 +78,7 @@ class ExtensionBuilder:
             return Extensions()
         files: dict[str, bytes] = {ASKED: b""}
         said: list[str] = []
+        binaries: list[str] = []
         failed: CompileResult | None = None
         requests, unknown = await self._requests(source, problem, probe, probe.judge, host)
         if unknown:
@@ -87,6 +90,7 @@ class ExtensionBuilder:
             name = str(request["arguments"]["name"])
             if result.status == "ok" and result.artifact_id:
                 files[f"built/{key}.so"] = await self._artifacts.read(result.artifact_id)
+                binaries.append(result.artifact_id)
                 how = "as built before" if result.cached else f"built in {time.monotonic() - begin:.0f} s"
                 said.append(f"extension {name} {how}")
             elif result.status == "failed" and _by_itself(request):
@@ -101,7 +105,7 @@ class ExtensionBuilder:
             else:
                 said.append(f"extension {name} is left to the candidate: its build ended with {result.status}")
         unbuilt = failed is not None and not any(name.endswith(".so") for name in files)
-        return Extensions(files, None if tolerates_failure(source.text) else failed, said, unbuilt)
+        return Extensions(files, None if tolerates_failure(source.text) else failed, said, unbuilt, binaries)
 
     async def _requests(
         self, source: CandidateSource, problem: Problem, probe: HostProbe, python: JudgePython, host: str

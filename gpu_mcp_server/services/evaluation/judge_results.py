@@ -13,7 +13,9 @@ from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import DEGENERATE, Problem
 from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
+from gpu_mcp_server.services.builds.disassembly import Inspector
 from gpu_mcp_server.services.builds.python_siblings import with_own_places
+from gpu_mcp_server.services.builds.required_instructions import LookUp, look_up
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
@@ -43,6 +45,7 @@ SHOWN_EVIDENCE = (
     "fence_us",
     "sm_clock_mhz",
     "throttle_reasons",
+    "tensor_cores",
     "load_before",
     "notes",
 )
@@ -72,8 +75,9 @@ class Verdicts:
         artifacts: Artifacts,
         kept: VerdictCache,
         confirmations: Confirmations,
+        inspector: Inspector,
     ) -> None:
-        self._kept, self._confirmations = kept, confirmations
+        self._kept, self._confirmations, self._inspector = kept, confirmations, inspector
         self._jobs, self._problems, self._experience, self._artifacts = jobs, problems, experience, artifacts
 
     async def finish(self, done: FinishedJob, row: JobRow) -> Evaluation:
@@ -103,7 +107,7 @@ class Verdicts:
             note = "; ".join(filter(None, ["the candidate was not judged", verdict.get("advice")]))
             return _unjudged(problem, row, done, why, note=note)
         evaluation = with_trust(
-            without_baseline(await self._evaluation(problem, verdict, done, row)),
+            without_baseline(await self._evaluation(problem, await self._looked_up(problem, verdict, row), done, row)),
             thorough=bool(row.context.get("thorough")),
         )
         timed = [s.candidate for s in evaluation.shapes if s.candidate]
@@ -132,6 +136,12 @@ class Verdicts:
             },
         )
         return await self._owing(evaluation, row)
+
+    async def _looked_up(self, problem: Problem, verdict: dict[str, Any], row: JobRow) -> dict[str, Any]:
+        """Return the verdict, of a correct candidate with what its machine code says of required instructions."""
+        if not problem.requires or verdict["verdict"] != "correct":
+            return verdict
+        return with_look_up(verdict, await look_up(self._inspector, problem.requires, row.context, row.host))
 
     async def _owing(self, evaluation: Evaluation, row: JobRow) -> Evaluation:
         """Let an attempt owe a confirmation run where it is the best, or one was asked for, and say so."""
@@ -289,6 +299,20 @@ def with_replay_doubt(problem: Problem, shapes: list[ShapeVerdict]) -> list[Shap
         return shapes
     why = f"recorded inputs that cannot be varied ({', '.join(names)[:100]}) come again at every call"
     return [s if s.unconfirmable else s.model_copy(update={"unconfirmable": why}) for s in shapes]
+
+
+def with_look_up(verdict: Mapping[str, Any], seen: LookUp) -> dict[str, Any]:
+    """Return a correct verdict with what its machine code says; what is not known leaves its times unconfirmable."""
+    if seen.lack:
+        none = {"speedup": None, "covers": "", "robust": "", "note": ""}
+        return {**verdict, **none, "verdict": "incorrect", "reason": seen.lack}
+    if seen.found:
+        return {**verdict, "evidence": {**verdict.get("evidence", {}), "tensor_cores": seen.found}}
+    if not any(shape.get("candidate") for shape in verdict["shapes"]):
+        return {**verdict, "note": "; ".join(filter(None, [verdict.get("note"), seen.doubt]))}
+    doubts = ["; ".join(filter(None, [seen.doubt, shape.get("unconfirmable")])) for shape in verdict["shapes"]]
+    shapes = [{**s, "unconfirmable": doubt} for s, doubt in zip(verdict["shapes"], doubts, strict=True)]
+    return {**verdict, "shapes": shapes}
 
 
 def with_trust(evaluation: Evaluation, *, thorough: bool) -> Evaluation:

@@ -84,6 +84,7 @@ class Registry:
         robust: str = "reported",
         precision: str = "tolerance",
         libraries: str = "allowed",
+        requires: Sequence[str] = (),
         backward: bool = False,
         flops: str | None = None,
         bytes: str | None = None,
@@ -105,7 +106,7 @@ class Registry:
         problem = Problems.make_problem(
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
             fixed_shapes, distributions, precision, libraries, backward, flops, bytes,
-            robust=robust, basis=basis,
+            robust=robust, basis=basis, requires=requires,
         )  # fmt: skip
         return await self.keep(problem, accept_degenerate=accept_degenerate, host=host, progress=progress)
 

@@ -79,3 +79,5 @@ class BuildState:
     """Whether none of them compiled; it may go on without."""
     binding: str = ""
     """How an extension of torch is called."""
+    binaries: Sequence[str] = ()
+    """Artifacts of the extensions that it has torch compile."""

@@ -10,6 +10,7 @@ from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.models.build import kept_diagnostics
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.evaluation.baselines import Baselines
+from gpu_mcp_server.services.evaluation.candidate_device import PYTHON_KINDS
 from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis, shape_of
 from gpu_mcp_server.services.evaluation.crash_stacks import CrashStacks
 from gpu_mcp_server.services.evaluation.host_use import HostUse
@@ -21,6 +22,11 @@ from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.settings.server_settings import Settings
+from gpu_mcp_server.toolchains.flags import linked_libraries
+
+AT_RUN_TIME = ("-lnvrtc", "-lnvJitLink")
+"""Flags that link what makes further kernels while a candidate runs."""
+UNREAD_PYTHON = "kernels that Python compiles or calls as it runs"
 
 
 @dataclass(frozen=True)
@@ -168,4 +174,14 @@ def _context(trial: JudgeRequest, ready: BuildState, advice: Sequence[str]) -> M
         "cached": built.cached if built else None,
         "extensions": "; ".join(ready.said),
         "unbuilt": ready.unbuilt,
+        **_code(trial, ready),
     }
+
+
+def _code(trial: JudgeRequest, ready: BuildState) -> Mapping[str, Any]:
+    """Return where a candidate's machine code is, and what may compute besides whose code cannot be read."""
+    built = ready.built.artifact_id if ready.built else None
+    linked = [*linked_libraries(trial.flags), *(flag for flag in trial.flags if flag in AT_RUN_TIME)]
+    unread = UNREAD_PYTHON if trial.source.language in PYTHON_KINDS else "torch's own kernels" if ready.binding else ""
+    unread = f"kernels of {', '.join(linked)}" if linked else unread
+    return {"binaries": [built] if built else list(ready.binaries), "unread": unread}

@@ -21,6 +21,7 @@ LATER = (
     "robust",
     "precision",
     "libraries",
+    "requires",
     "backward",
     "flops",
     "bytes",

@@ -143,6 +143,7 @@ class Problems:
         implementations: Mapping[str, Implementation] | None = None,
         robust: str = "reported",
         basis: str = "device",
+        requires: Sequence[str] = (),
     ) -> Problem:
         """Check what was given and name it by its content; nothing is run.
 
@@ -170,6 +171,7 @@ class Problems:
             "robust": robust,
             "precision": precision,
             "libraries": libraries,
+            "requires": list(requires),
             "backward": forward if backward else 0,
             "flops": flops,
             "bytes": bytes,
@@ -268,6 +270,7 @@ def _conditions(problem: Problem) -> list[str]:
     said += ["declared distributions only"] if problem.distributions == "declared" else []
     said += ["gradients are answers too: d_ are cotangents, grad_ gradients"] if problem.backward else []
     said += ["no fall-back to libraries"] if problem.libraries == "forbidden" else []
+    said += [f"machine code with instructions of: {', '.join(problem.requires)}"] if problem.requires else []
     said += ["right with every distribution, not the declared one alone"] if problem.robust == "required" else []
     said += ["strict precision"] if problem.precision == "strict" else []
     said += ["a GPU's time is that of a call in a loop, with launching"] if problem.basis == "call" else []

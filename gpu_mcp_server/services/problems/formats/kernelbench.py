@@ -40,5 +40,5 @@ async def problem(source: ProblemSource) -> Problem:
     drafted = kernelbench_problems.unresolved_problem(
         name, source.text, rtol=rtol, atol=atol, distribution=wish.distribution
     )
-    own = {"libraries", "distributions", "robust", "copy_state", "basis"}
+    own = {"libraries", "distributions", "robust", "copy_state", "basis", "requires"}
     return drafted.model_copy(update=wish.model_dump(include=own))
