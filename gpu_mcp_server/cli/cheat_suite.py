@@ -354,6 +354,7 @@ class CheatSuite:
             rtol=about["rtol"],
             atol=about["atol"],
             libraries=about.get("libraries", "allowed"),
+            requires=about.get("requires", ()),
             precision=about.get("precision", "tolerance"),
             host=self.host,
         )
