@@ -206,7 +206,7 @@ class Sandbox:
         rules = landlock.Ruleset([p for p in read if os.path.exists(p)], [box.workdir], nodes, box.network)
         shared_uid = box.uid is None and not box.network  # the groups of ranks meet at a socket in their workspace
         machine = os.uname().machine
-        return rules, seccomp.program(machine, box.profiler, True, shared_uid, box.counted)
+        return rules, seccomp.program(machine, box.profiler, True, shared_uid, box.counted, bool(box.devices))
 
     def _bwrap_command(self, argv: List[str], env: Dict[str, str], box: SandboxSpec) -> Tuple[List[str], List[int]]:
         options = self._bwrap_options(env, box)

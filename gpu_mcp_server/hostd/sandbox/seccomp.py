@@ -133,6 +133,9 @@ AF_UNIX = 1
 ALLOWED_FAMILIES = (AF_UNIX, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK (getifaddrs needs it)."""
 
+SEQPACKET, TYPE_BITS = 5, 0xF
+"""Of a socket's type, beside its flags."""
+
 DATAGRAM_BIT = 2
 """In SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET. Only a pair of the former can connect again."""
 
@@ -149,7 +152,7 @@ NUMBER, ARCH = 0, 4
 LOW_WORD = tuple(16 + 8 * i for i in range(6))
 """Of each argument. The kernel takes what is judged here as 32 bits, so that an upper half hides nothing."""
 
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, AND, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 
 ALLOW = 0x7FFF0000
 KILL_PROCESS = 0x80000000
@@ -199,6 +202,22 @@ SHARED_UID: Dict[str, Block] = {
     ),
 }
 """Judgments in place of others where whoever started hostd has the job's uid."""
+SHARED_UID_GPU: Dict[str, Block] = {
+    "socket": (
+        (LOAD, 0, 0, LOW_WORD[0]),
+        (JUMP_EQUAL, 0, 5, AF_UNIX),
+        (LOAD, 0, 0, LOW_WORD[1]),
+        (AND, 0, 0, TYPE_BITS),
+        (JUMP_EQUAL, 0, 1, SEQPACKET),
+        *PASS,
+        *REFUSE,
+        *_judge(0, JUMP_EQUAL, ALLOWED_FAMILIES, ALLOW, RET_ERRNO | errno.EAFNOSUPPORT),
+    ),
+    "connect": _give(RET_ERRNO | errno.ENOENT),
+}
+"""Further ones there for a process that has a GPU: cuInit asks at such a socket whether there is MPS, and must hear
+that there is not. Without the network nothing else is to be connected. Source: a strace in issue 10 of
+https://github.com/NVIDIA/cuda-checkpoint."""
 
 
 def architecture() -> str:
@@ -252,8 +271,9 @@ def _search(runs: List[Tuple[int, Block]]) -> Block:
 
 @functools.lru_cache(maxsize=None)
 def program(
-    arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False, counted: bool = False
-) -> bytes:
+    arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False, counted: bool = False,
+    gpu: bool = False,
+) -> bytes:  # fmt: skip
     """Return the filter as an array of `struct sock_filter`.
 
     Args:
@@ -265,12 +285,13 @@ def program(
             the job for that person: deny sockets of AF_UNIX, other than pairs, and limits of other processes.
         counted: Leave perf_event_open, by which perf counts and samples the job's own processes. The kernel's
             `perf_event_paranoid` bounds it as it does for every login.
+        gpu: It uses a GPU, which matters with `shared_uid` alone.
 
     Raises:
         ValueError: If the architecture is another one.
     """
     answers = dict.fromkeys(allowed_numbers(arch, profiler, counted).values(), PASS)
-    judgments = {**JUDGMENTS, **SHARED_UID} if shared_uid else JUDGMENTS
+    judgments = {**JUDGMENTS, **(SHARED_UID if shared_uid else {}), **(SHARED_UID_GPU if shared_uid and gpu else {})}
     known = {**ALLOWED, **JUDGED}
     answers.update((_numbers(known, arch)[name], block) for name, block in judgments.items())
     answers.update((number, REFUSE) for number in denied_numbers(arch, profiler, shared_ipc, counted).values())

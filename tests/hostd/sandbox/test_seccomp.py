@@ -93,6 +93,8 @@ def trace_filter(code: bytes, arch: int, number: int, *arguments: int) -> tuple[
         at += 1
         if kind == seccomp.LOAD:
             accumulator = struct.unpack_from("<I", data, value)[0]
+        elif kind == seccomp.AND:
+            accumulator &= value
         elif kind == seccomp.RETURN:
             return value, count
         else:
@@ -213,6 +215,42 @@ def test_who_shares_a_uid_with_others_has_no_way_to_their_sockets_and_limits(arc
     assert answers(arch, "prlimit64", 0, 7, shared_uid=True) == seccomp.ALLOW
     assert answers(arch, "prlimit64", 4711, 7, shared_uid=True) == EPERM
     assert answers(arch, "prlimit64", 4711, 7) == seccomp.ALLOW
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_who_shares_a_uid_and_has_a_gpu_may_ask_for_mps_and_hears_that_there_is_none(arch):
+    packets, shared = 5, {"shared_uid": True, "gpu": True}
+    for kind in range(16):
+        for flag in (0, 0o2000000, 0o4000):
+            wanted = seccomp.ALLOW if kind == packets else EPERM
+            assert answers(arch, "socket", 1, kind | flag, **shared) == wanted
+    assert answers(arch, "socket", 2, packets, **shared) == seccomp.ALLOW
+    assert answers(arch, "socket", 17, packets, **shared) == EAFNOSUPPORT
+    assert answers(arch, "connect", **shared) == seccomp.RET_ERRNO | errno.ENOENT
+    assert answers(arch, "socketpair", 1, 2, **shared) == EPERM
+    assert answers(arch, "connect", gpu=True) == answers(arch, "connect", shared_uid=True) == seccomp.ALLOW
+
+
+def test_the_kernel_answers_a_gpu_s_process_so(tmp_path):
+    script = """
+import socket, sys
+from gpu_mcp_server.hostd.sandbox import seccomp
+def attempt(kind):
+    try:
+        with socket.socket(socket.AF_UNIX, kind) as end:
+            end.connect(sys.argv[1])
+        return 0
+    except OSError as error:
+        return error.errno
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+    door.bind(sys.argv[1])
+    door.listen()
+    before = attempt(socket.SOCK_SEQPACKET)
+    seccomp.Filter(seccomp.program(seccomp.architecture(), shared_uid=True, gpu=True)).apply()
+    print(before, attempt(socket.SOCK_SEQPACKET), attempt(socket.SOCK_STREAM))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "door")], capture_output=True, text=True)
+    assert done.stdout.split() == ["0", str(errno.ENOENT), str(errno.EPERM)], done
 
 
 @pytest.mark.parametrize("arch", ARCHES)
