@@ -77,7 +77,8 @@ class CudaMemory:
             self.driver.synchronize()
         except CudaError as error:
             # The GPU reports a write to a read-only mapping as an illegal address, which puzzles authors.
-            hint = ": an access outside the buffers, or a write to an input (inputs are read-only)"
+            hint = ": an access outside the buffers, a write to an input (inputs are read-only), or a CUDA graph that "
+            hint += "reads an earlier call's input, which is gone"
             return error.name + (hint if "ADDRESS" in error.name else "")
         return ""
 
