@@ -20,6 +20,9 @@ FIRST = 2048
 """The size of the first call."""
 SIZES = (8192, 32768, 65536)
 """Beyond which the next ones are."""
+RUNGS = tuple(FIRST * 4**power for power in range(1, 6))
+"""Sizes on the way to twice a large declared one: guessed from the first call, whose cost is mostly fixed, that size
+looks far too slow."""
 PYTHON_SIZE = 32768
 """The last one for Python candidates: a kernel of Triton has a row in one block, of a power of two elements, and many
 have 65,536 as their limit."""
@@ -79,7 +82,7 @@ class LargerShapes:
         task = self.room.task
         most = max(dims[name] for dims in task["shapes"])
         last = SIZES[-1] if task["candidate"] == "library" else PYTHON_SIZE
-        sizes = [size for size in SIZES if most < size <= last] or [2 * most]
+        sizes = [size for size in SIZES if most < size <= last] or [*(rung for rung in RUNGS if rung < most), 2 * most]
         before: Optional[Step] = None
         why = ""
         for _ in range(len(sizes) + 1):

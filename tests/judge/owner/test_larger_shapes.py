@@ -70,6 +70,24 @@ def test_twice_the_declared_size_is_tried_where_no_other_larger_one_is(court, sh
     assert "(hidden shape, larger than declared)" in verdict["reason"]
 
 
+def test_what_every_call_costs_does_not_leave_out_twice_a_large_declared_size(court):
+    """A million elements beside a small shape, and a reference whose calls take a millisecond whatever their size."""
+    task = {
+        **LIMITED,
+        "owner_files": edited("owner/larger_shapes.py", ("CALL_S = 0.3", "CALL_S = 30.0")),
+        "reference": "import time\n\ndef scale(x):\n    time.sleep(1e-3)\n    return 3 * x\n",
+        "inputs": [{"name": "x", "dtype": "float32", "shape": ["n"]}],
+        "outputs": [{"name": "y", "dtype": "float32", "shape": ["n"]}],
+        "shapes": [{"n": 100}, {"n": 1 << 20}],
+    }
+    source = "#include <stdint.h>\nint launch(const float *x, float *y, int64_t n) {"
+    source += " for (int64_t i = 0; i < n && i < 1 << 20; i++) y[i] = 3 * x[i]; return 0; }"
+    verdict = court(source, **task).verdict
+
+    assert verdict["verdict"] == "incorrect", verdict["trials_summary"]
+    assert "(hidden shape, larger than declared)" in verdict["reason"]
+
+
 def test_what_an_interpreter_would_take_too_long_for_is_left_out_with_the_limit(court):
     slow = "extern int usleep(unsigned); if (i == 0 && rows > 1000) usleep(400000); y[i] = 3 * x[i];"
     interpreted = court(scaling(slow), **TASK, untimed="an interpreter", interpreted=True).verdict
