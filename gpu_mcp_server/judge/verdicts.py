@@ -103,7 +103,8 @@ def cheat(reason: str) -> Judged:
 
 
 HINTS = {
-    "SIGSEGV": "an access outside the buffers, a write to an input (inputs are read-only), or a stack overflow",
+    "SIGSEGV": "an access outside the buffers, an aligned vector access at an address that is not aligned, "
+    "a write to an input (inputs are read-only), or a stack overflow",
     "SIGBUS": "an access beyond the end of a buffer",
     "SIGILL": "an instruction that this CPU does not have",
     "SIGFPE": "an integer division by zero; whole numbers are drawn with 0 among them, and NumPy answers x // 0 by 0",

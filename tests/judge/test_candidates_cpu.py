@@ -8,6 +8,7 @@ from gpu_mcp_judge.devices import cpu
 from tests.judge.harness import EXAMPLES, believing, build, edited, judge, patient
 
 HEAD = """
+#include <immintrin.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -333,6 +334,7 @@ def test_a_bad_example_gets_its_verdict_and_the_reason(court, name, verdict, rea
         ("return 3;", "the launcher returned 3 in call 1"),
         ("softmax(x, y, rows, cols); *(volatile float *)x = 1;", "crashed with SIGSEGV"),
         ("raise(SIGSEGV);", "crashed with SIGSEGV"),
+        ("_mm_store_ps((float *)((char *)y + 4), _mm_setzero_ps());", "an address that is not aligned"),
         ("abort();", "crashed with SIGABRT"),
         ("exit(0);", "exited with status 0 without finishing its calls"),
         ("_exit(7);", "exited with status 7"),
