@@ -99,11 +99,13 @@ async def problem(source: ProblemSource) -> Problem:
     except tomllib.TOMLDecodeError as error:
         raise BadRequest(f"{source.name or 'The text'} is no TOML: {error}.", hint="Correct it.") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        inside = f" {where} is a key of [trials]." if where in TrialOptions.model_fields else ""
+        said = error.errors(include_url=False)
+        first = said[0]["msg"]
+        # All that one message is about: fields that are missing one after the other would cost a call each.
+        wrong = [".".join(str(part) for part in each["loc"]) for each in said if each["msg"] == first]
+        inside = "".join(f" {name} is a key of [trials]." for name in wrong if name in TrialOptions.model_fields)
         raise BadRequest(
-            f"{source.name or 'The problem'}: {where}: {first['msg']}.",
+            f"{source.name or 'The problem'}: {', '.join(wrong)}: {first}.",
             hint=f"It takes {', '.join(ProblemToml.model_fields)}.{inside}",
         ) from error
     if given.reference is not None and given.reference_path is not None:

@@ -74,6 +74,7 @@ async def test_library_and_function_of_our_own_file_are_read_from_its_reference_
         (TOML, "sent as text"),
         ("reference = 'x'\nreference_path = 'y'\n" + TOML, "both given"),
         (TOML.replace("rtol = 1e-5", ""), "rtol: Field required"),
+        (TOML.replace("rtol = 1e-5\natol = 1e-6", ""), "rtol, atol: Field required"),
         (TOML.replace("[trials]", "[trial]"), "trial: Extra inputs"),
         ('constraints = ["n % 8 == 0"]\n' + TOML, r"constraints is a key of \[trials\]"),
         ("hello", "no problem file of a known format"),
