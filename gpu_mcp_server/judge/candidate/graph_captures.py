@@ -11,7 +11,7 @@ class GraphCaptures:
     - A capture that fails goes on for torch's allocator: nothing is freed from then on, and the end of any memory pool
       aborts the process. And the thread stays on the capture's stream, which nobody waits for. A candidate that goes on
       without a graph is honest, so both are ended. Source: CUDAGraph::capture_end in CUDAGraph.cpp and
-      torch.cuda.graph.__exit__, torch 2.11 and 2.13.
+      torch.cuda.graph, whose __exit__ and __enter__ leave the stream only if nothing fails, torch 2.11 and 2.13.
     - A graph has a pool of its own, and what it writes to lives longer than the arena.
     """
 
@@ -40,8 +40,11 @@ class GraphCaptures:
             self.pool = None
 
     def _enter(self) -> None:
-        self.inside = self.torch.cuda.use_mem_pool(self.pool)
-        self.inside.__enter__()
+        # A capture that an earlier call began, or another thread ends, left nothing that is to be entered again.
+        if self.inside is None and threading.get_ident() == self.thread:
+            inside = self.torch.cuda.use_mem_pool(self.pool)
+            inside.__enter__()
+            self.inside = inside
 
     def _leave(self) -> bool:
         """Allocate as usual; return whether that is a change."""
@@ -55,12 +58,15 @@ class GraphCaptures:
 
         def capture_begin(one: Any, pool: Any = None, *given: Any, **named: Any) -> None:
             pool = pool or self.torch.cuda.graph_pool_handle()
+            earlier, busy = self.begun.get(id(one)), [each for each, _ in self.begun.values()]
             here = threading.get_ident() == self.thread and self._leave()
             self.begun[id(one)] = pool, here
             try:
                 begin(one, pool, *given, **named)
             except BaseException:
-                self._end(one, failed=True)
+                # A capture that goes on, into this pool or of this graph, must not be ended with it.
+                self._end(one, failed=pool not in busy)
+                self.begun.update({id(one): earlier} if earlier else {})
                 raise
 
         def capture_end(one: Any) -> None:
@@ -85,7 +91,15 @@ class GraphCaptures:
             self._enter()
 
     def _hook_context(self, context: Any) -> None:
-        leave = context.__exit__
+        enter, leave = context.__enter__, context.__exit__
+
+        def enter_capture(one: Any) -> Any:
+            before = self.torch.cuda.current_stream()
+            try:
+                return enter(one)
+            except BaseException:
+                self.torch.cuda.set_stream(before)
+                raise
 
         def leave_capture(one: Any, *given: Any) -> Any:
             try:
@@ -94,4 +108,4 @@ class GraphCaptures:
                 one.stream_ctx.__exit__(*given)
                 raise
 
-        context.__exit__ = leave_capture
+        context.__enter__, context.__exit__ = enter_capture, leave_capture

@@ -60,6 +60,8 @@ class Torch:
             use_mem_pool=use_mem_pool,
             current_device=lambda: 0,
             graph_pool_handle=lambda: "its own",
+            current_stream=lambda: "first",
+            set_stream=lambda stream: record("on stream " + stream),
         )
 
 
@@ -113,6 +115,48 @@ def test_a_capture_that_does_not_begin_ends_nothing(torch: Torch):
     with captures.use("arena"), pytest.raises(ValueError, match="no capture here"):
         torch.cuda.CUDAGraph().capture_begin(capture_error_mode="relaxed")
     assert torch.told == ["in arena", "out", "begin in its own", "ended its own", "in arena", "out"]
+
+
+def test_a_capture_that_does_not_begin_leaves_the_thread_on_its_stream(torch: Torch):
+    """Python calls no `__exit__` where `__enter__` fails, as for a graph that is captured a second time."""
+    GraphCaptures(torch)
+    torch.fails = "begin"
+    with pytest.raises(ValueError, match="no capture here"), torch.cuda.graph():
+        pass
+    assert torch.told[-1] == "on stream first"
+
+
+@pytest.mark.parametrize("same", ["graph", "pool"])
+def test_a_second_capture_that_does_not_begin_ends_nothing_of_the_first(torch: Torch, same: str):
+    captures, first, second = GraphCaptures(torch), torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with captures.use("arena"):
+        first.capture_begin("theirs")
+        torch.fails = "begin"
+        with pytest.raises(ValueError, match="no capture here"):
+            (first if same == "graph" else second).capture_begin("theirs")
+        torch.fails = ""
+        first.capture_end()
+    begun = ["in arena", "out", "begin in theirs"]
+    assert torch.told == [*begun, "begin in theirs", "end", "in arena", "out"] and not captures.begun
+
+
+def test_a_capture_that_ends_in_a_later_call_enters_nothing_twice(torch: Torch):
+    captures, graph = GraphCaptures(torch), torch.cuda.CUDAGraph()
+    with captures.use("arena"):
+        graph.capture_begin()
+    with captures.use("arena"):
+        graph.capture_end()
+    assert torch.told == ["in arena", "out", "begin in its own", "in arena", "end", "out"]
+
+
+def test_a_capture_that_another_thread_ends_enters_nothing_there(torch: Torch):
+    captures, graph = GraphCaptures(torch), torch.cuda.CUDAGraph()
+    with captures.use("arena"):
+        graph.capture_begin()
+        other = threading.Thread(target=graph.capture_end)
+        other.start()
+        other.join()
+    assert torch.told == ["in arena", "out", "begin in its own", "end"]
 
 
 def test_a_pool_that_a_candidate_chose_is_used(torch: Torch):
