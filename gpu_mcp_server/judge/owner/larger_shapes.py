@@ -115,14 +115,11 @@ class LargerShapes:
         task = self.room.task
         if dims is None or dims[name] < least:
             return "constraints"
-        slow = self.room.slow_after(before.candidate_s, dims[name] / before.size) if before else self.room.slow_at(dims)
-        if slow:
-            return slow
         most = ELEMENTS[task["device"]]
         if elements(task, dims) > most:
             return "a tensor of %d elements, the limit is %d" % (elements(task, dims), most)
         if before is None:
-            return ""
+            return self.room.slow_at(dims)
         # Attention-like problems grow with the square; for linear ones the guess is too careful by design.
         times = (dims[name] / before.size) ** POWER
         took_s, used = before.reference_s * times, before.used_bytes * times
@@ -137,7 +134,8 @@ class LargerShapes:
         limit = CALL_BYTES[task["device"]]
         if used > limit:
             return "the reference may take %.2g GB, the limit is %.2g GB" % (used / 1e9, limit / 1e9)
-        return ""
+        # Last: a candidate is spared nothing where the reference cannot go, and its time may be confirmed.
+        return self.room.slow_after(before.candidate_s, dims[name] / before.size)
 
     def _step(self, dims: Dims, name: str, most: int) -> Optional[Step]:
         """Try a shape, with two calls; `None` if the reference has no answer."""

@@ -88,6 +88,21 @@ def test_what_every_call_costs_does_not_leave_out_twice_a_large_declared_size(co
     assert "(hidden shape, larger than declared)" in verdict["reason"]
 
 
+def test_a_candidate_is_not_called_slow_at_shapes_that_the_reference_is_too_slow_for(court):
+    """Its time would be unconfirmable for what nobody tries."""
+    slow = "extern int usleep(unsigned); if (i == 0 && (rows > 1000 || cols > 1000)) usleep(400000); y[i] = 3 * x[i];"
+    reference = (
+        "import time\ndef scale(x):\n    time.sleep(0.2 * (max(x.shape) > 1000))\n    return x * x.dtype.type(3)\n"
+    )
+    # A busy machine has a reason of its own, which would hide this one.
+    alone = edited("owner/owner_process.py", ('self.shapes[-1].get("unconfirmable") or LEFT_OUT', "LEFT_OUT"))
+    verdict = court(scaling(slow), **{**SCALING, "reference": reference, "owner_files": alone}).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert max(trial["dims"]["rows"] for trial in verdict["trials"]) < 8192
+    assert "the candidate may take" not in str(verdict["shapes"][0].get("unconfirmable"))
+
+
 def test_what_an_interpreter_would_take_too_long_for_is_left_out_with_the_limit(court):
     slow = "extern int usleep(unsigned); if (i == 0 && rows > 1000) usleep(400000); y[i] = 3 * x[i];"
     interpreted = court(scaling(slow), **TASK, untimed="an interpreter", interpreted=True).verdict
