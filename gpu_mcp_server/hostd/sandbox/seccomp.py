@@ -200,6 +200,8 @@ SHARED_UID: Dict[str, Block] = {
         *_give(RET_ERRNO | errno.EAFNOSUPPORT),
         *_judge(1, JUMP_ANY_BIT, (DATAGRAM_BIT,), RET_ERRNO | errno.EPERM, ALLOW),
     ),
+    # Without bind, which Landlock judges, the kernel chooses a port that everybody reaches.
+    "listen": REFUSE,
 }
 """Judgments in place of others where whoever started hostd has the job's uid."""
 SHARED_UID_GPU: Dict[str, Block] = {
@@ -282,7 +284,7 @@ def program(
             children. The kernel filters anew what a tracer makes of a call, since Linux 4.8.
         shared_ipc: The job has no IPC namespace of its own: deny what System V would share.
         shared_uid: Whoever started hostd has the job's uid, and its sockets (D-Bus, tmux, the SSH agent) would take
-            the job for that person: deny sockets of AF_UNIX, other than pairs, and limits of other processes.
+            the job for that person: deny sockets of AF_UNIX, other than pairs, listening, and limits of others.
         counted: Leave perf_event_open, by which perf counts and samples the job's own processes. The kernel's
             `perf_event_paranoid` bounds it as it does for every login.
         gpu: It uses a GPU, which matters with `shared_uid` alone.

@@ -212,6 +212,8 @@ def test_who_shares_a_uid_with_others_has_no_way_to_their_sockets_and_limits(arc
             assert answers(arch, "socket", 1, kind | flag) == answers(arch, "socketpair", 1, kind) == seccomp.ALLOW
     assert answers(arch, "socket", 2, stream, shared_uid=True) == seccomp.ALLOW
     assert answers(arch, "socket", 17, raw, shared_uid=True) == EAFNOSUPPORT
+    assert answers(arch, "listen", 3, 1, shared_uid=True) == answers(arch, "listen", shared_uid=True, gpu=True) == EPERM
+    assert answers(arch, "listen", 3, 1) == seccomp.ALLOW
     assert answers(arch, "prlimit64", 0, 7, shared_uid=True) == seccomp.ALLOW
     assert answers(arch, "prlimit64", 4711, 7, shared_uid=True) == EPERM
     assert answers(arch, "prlimit64", 4711, 7) == seccomp.ALLOW
