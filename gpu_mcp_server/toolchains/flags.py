@@ -217,9 +217,9 @@ COMPUTE = (
 """Libraries to which a launcher could leave its work, of those that may be linked."""
 
 
-def linked_libraries(flags: Sequence[str]) -> list[str]:
-    """Return the flags that link one of those."""
-    return [flag for flag in flags if flag.removeprefix("--library=").removeprefix("-l").strip() in COMPUTE]
+def linked_libraries(flags: Sequence[str], among: Sequence[str] = COMPUTE) -> list[str]:
+    """Return the flags that link some libraries, in whatever spelling."""
+    return [flag for flag in flags if flag.removeprefix("--library=").removeprefix("-l").strip() in among]
 
 
 def libraries(flags: Sequence[str]) -> tuple[str, ...]:

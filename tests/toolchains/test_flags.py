@@ -108,3 +108,5 @@ def test_libraries_that_compute_are_known_from_those_that_do_not():
     flags = ["-lcublas", "-lm", "-lineinfo", "--library=cufft", "-O3"]
 
     assert linked_libraries(flags) == ["-lcublas", "--library=cufft"]
+    spelled = ["-lnvrtc", "-l", "nvrtc", "--library=nvrtc", "--library", "nvrtc"]
+    assert linked_libraries(spelled, ["nvrtc"]) == ["-lnvrtc", "nvrtc", "--library=nvrtc", "nvrtc"]

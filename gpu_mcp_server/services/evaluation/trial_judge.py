@@ -22,10 +22,10 @@ from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.settings.server_settings import Settings
-from gpu_mcp_server.toolchains.flags import linked_libraries
+from gpu_mcp_server.toolchains.flags import COMPUTE, linked_libraries
 
-AT_RUN_TIME = ("-lnvrtc", "-lnvJitLink")
-"""Flags that link what makes further kernels while a candidate runs."""
+AT_RUN_TIME = ("nvrtc", "nvJitLink")
+"""Libraries that make further kernels while a candidate runs."""
 UNREAD_PYTHON = "kernels that Python compiles or calls as it runs"
 
 
@@ -181,7 +181,7 @@ def _context(trial: JudgeRequest, ready: BuildState, advice: Sequence[str]) -> M
 def _code(trial: JudgeRequest, ready: BuildState) -> Mapping[str, Any]:
     """Return where a candidate's machine code is, and what may compute besides whose code cannot be read."""
     built = ready.built.artifact_id if ready.built else None
-    linked = [*linked_libraries(trial.flags), *(flag for flag in trial.flags if flag in AT_RUN_TIME)]
+    linked = linked_libraries(trial.flags, (*COMPUTE, *AT_RUN_TIME))
     unread = UNREAD_PYTHON if trial.source.language in PYTHON_KINDS else "torch's own kernels" if ready.binding else ""
     unread = f"kernels of {', '.join(linked)}" if linked else unread
     return {"binaries": [built] if built else list(ready.binaries), "unread": unread}
