@@ -52,14 +52,16 @@ class HeadStarts:
 
     Attributes:
         most: Jobs that may start at once for a GPU.
+        cores: They bound the jobs that start at once for whichever GPU.
     """
 
     def __init__(self) -> None:
         self.most = most_starting(count_cores())
+        self.cores = count_cores()
         self._last: Dict[Key, float] = {}
         """When a job of an owner last started."""
-        self._late_at: Dict[Tuple[str, ...], float] = {}
-        """When a job beyond `most` last did, by the GPUs that it waits for."""
+        self._late_at = 0.0
+        """When a job beyond `most` last did."""
 
     def let_start(self, line: "Sequence[Tuple[Request, Key]]", now: float) -> None:
         """Note `near_since` of those that may start from now on; whoever waits for other GPUs is in a line of its own.
@@ -68,10 +70,14 @@ class HeadStarts:
             line: Who waits, the next first, each with its owner.
             now: On the clock of `Request.since`.
         """
-        for names in {request.names for request, _ in line}:
-            self._let_start([each for each in line if each[0].names == names], names, now)
+        for names in sorted({request.names for request, _ in line}):
+            begun = (r.near_since for r, _ in line if r.names != names and not r.ready and r.near_since is not None)
+            elsewhere = sum(now - since <= START_S for since in begun)
+            # Lines of other GPUs leave a line what they do not take of the cores.
+            room = max(self.most, (self.cores - OTHER_CORES) // IMPORT_CORES) - elsewhere if elsewhere else len(line)
+            self._let_start([each for each in line if each[0].names == names], room, now)
 
-    def _let_start(self, line: "Sequence[Tuple[Request, Key]]", names: Tuple[str, ...], now: float) -> None:
+    def _let_start(self, line: "Sequence[Tuple[Request, Key]]", room: int, now: float) -> None:
         unready = [(r.near_since, owner) for r, owner in line if not r.ready]
         each = max(1, self.most // max(1, len({owner for _, owner in unready})))
         starting = Counter(owner for since, owner in unready if since is not None and now - since <= START_S)
@@ -80,9 +86,9 @@ class HeadStarts:
         for request, owner in line:
             if request.near_since is None and starting[owner] < each:
                 beyond = sum(min(each, number) for number in starting.values()) - self.most
-                waited_s = now - max(request.since, self._late_at.get(names, 0.0))
+                waited_s = now - max(request.since, self._late_at)
                 # A ready job counts: where enough are ready, no other needs to start.
-                if ready + beyond < 0:
+                if ready + beyond < 0 and (request.ready or sum(starting.values()) < room):
                     request.near_since = self._last[owner] = now
                     starting[owner] += not request.ready
                 elif not (ready or request.ready) and waited_s >= LATE_S * max(1, beyond):
@@ -91,4 +97,4 @@ class HeadStarts:
         if late:
             # Not the first in line: that would always be an owner's whose jobs end as soon as they start.
             request, owner = min(late, key=lambda one: self._last.get(one[1], 0.0))
-            request.near_since = self._last[owner] = self._late_at[names] = now
+            request.near_since = self._last[owner] = self._late_at = now

@@ -12,6 +12,8 @@ from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.services.builds.disassembly import Inspector
 from gpu_mcp_server.toolchains.disassembly_listings import KernelCode, tensor_types
 
+NOT_READ = "not read"
+"""In the evidence where the disassembler failed: such a verdict is not kept."""
 HOW = "write them in CUDA, as a source or by load_inline, which are compiled before"
 
 
@@ -25,6 +27,8 @@ class LookUp:
     """Why the candidate does not comply."""
     doubt: str = ""
     """Why that is not known."""
+    failed: bool = False
+    """Whether it is not known as the disassembler failed this time."""
 
 
 async def look_up(inspector: Inspector, requires: Sequence[str], context: Mapping[str, Any], host: str) -> LookUp:
@@ -38,13 +42,13 @@ async def look_up(inspector: Inspector, requires: Sequence[str], context: Mappin
     """
     wanted = f"the problem requires {', '.join(requires)}"
     if context["device"] != "cuda":
-        return LookUp(doubt=f"{wanted}, and a processor has none: judge it on a GPU")
+        return LookUp(doubt=f"{wanted}, which only NVIDIA's GPUs have: judge it on one")
     if not context["binaries"]:
         return LookUp(doubt=f"{wanted}, and {context['unread']} cannot be read: {HOW}")
     try:
         read = await asyncio.gather(*(inspector.kernels(binary, host) for binary in context["binaries"]))
     except GpuMcpError as error:
-        return LookUp(doubt=f"{wanted}, and its machine code cannot be read: {error}")
+        return LookUp(doubt=f"{wanted}, and its machine code cannot be read: {error}", failed=True)
     kernels = [kernel for each in read for kernel in each]
     opcodes = _opcodes_by_type(kernels)
     said = ", ".join(f"{' or '.join(types)} ({opcode})" for types, opcode in opcodes.items())

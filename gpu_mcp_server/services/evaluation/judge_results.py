@@ -15,7 +15,7 @@ from gpu_mcp_server.models.problem import DEGENERATE, Problem
 from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
 from gpu_mcp_server.services.builds.disassembly import Inspector
 from gpu_mcp_server.services.builds.python_siblings import with_own_places
-from gpu_mcp_server.services.builds.required_instructions import LookUp, look_up
+from gpu_mcp_server.services.builds.required_instructions import NOT_READ, LookUp, look_up
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
@@ -306,8 +306,10 @@ def with_look_up(verdict: Mapping[str, Any], seen: LookUp) -> dict[str, Any]:
     if seen.lack:
         none = {"speedup": None, "covers": "", "robust": "", "note": ""}
         return {**verdict, **none, "verdict": "incorrect", "reason": seen.lack}
+    if seen.found or seen.failed:
+        verdict = {**verdict, "evidence": {**verdict.get("evidence", {}), "tensor_cores": seen.found or NOT_READ}}
     if seen.found:
-        return {**verdict, "evidence": {**verdict.get("evidence", {}), "tensor_cores": seen.found}}
+        return dict(verdict)
     if not any(shape.get("candidate") for shape in verdict["shapes"]):
         return {**verdict, "note": "; ".join(filter(None, [verdict.get("note"), seen.doubt]))}
     doubts = ["; ".join(filter(None, [seen.doubt, shape.get("unconfirmable")])) for shape in verdict["shapes"]]

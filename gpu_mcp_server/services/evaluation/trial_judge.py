@@ -1,6 +1,7 @@
 """The judge's job of one candidate, from its specification to the verdict and what stands beside that."""
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from gpu_mcp_server.toolchains.flags import COMPUTE, linked_libraries
 
 AT_RUN_TIME = ("nvrtc", "nvJitLink")
 """Libraries that make further kernels while a candidate runs."""
+LOADS = re.compile(r"\b(?:cu(?:da)?(?:Module|Library)Load\w*|dlopen)\b")
+"""Calls by which a candidate loads kernels that were not compiled with it."""
 UNREAD_PYTHON = "kernels that Python compiles or calls as it runs"
 
 
@@ -184,4 +187,6 @@ def _code(trial: JudgeRequest, ready: BuildState) -> Mapping[str, Any]:
     linked = linked_libraries(trial.flags, (*COMPUTE, *AT_RUN_TIME))
     unread = UNREAD_PYTHON if trial.source.language in PYTHON_KINDS else "torch's own kernels" if ready.binding else ""
     unread = f"kernels of {', '.join(linked)}" if linked else unread
+    loads = LOADS.search(trial.source.text)
+    unread = f"what it loads by {loads[0]}" if loads and not unread else unread
     return {"binaries": [built] if built else list(ready.binaries), "unread": unread}

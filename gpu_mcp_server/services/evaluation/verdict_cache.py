@@ -9,6 +9,7 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.builds.required_instructions import NOT_READ
 from gpu_mcp_server.services.evaluation.judge_files import judge_files
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
@@ -48,6 +49,8 @@ class VerdictCache:
 
     async def put(self, key: str, evaluation: Evaluation) -> None:
         """Keep an evaluation, if it is one that the same request would get again; a confirmation run has no key."""
+        if evaluation.evidence.get("tensor_cores") == NOT_READ:
+            return
         timed = evaluation.tier != "performance" or evaluation.speedup is not None or evaluation.time_us is not None
         if key and evaluation.status == "judged" and (evaluation.verdict != "correct" or timed):
             await self._cache.put(key, evaluation.model_dump(mode="json"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_mcp_server.hostd.gpus.fair_share import Policy
 from gpu_mcp_server.hostd.gpus.gpu_queue import GpuState, Queue, Request
-from gpu_mcp_server.hostd.gpus.head_start import LATE_S, START_S, most_starting
+from gpu_mcp_server.hostd.gpus.head_start import IMPORT_CORES, LATE_S, OTHER_CORES, START_S, most_starting
 
 GPU = "GPU-a"
 TELL_S = 1.0
@@ -175,6 +175,16 @@ def test_however_many_owners_there_are_the_first_in_line_start_and_the_next_as_t
     assert near(queue, 70.0) == {1, 2, 3}, "enough are ready or start"
     assert [g.request.number for g in queue.grant_ready(70.0)] == [1]
     assert near(queue, 70.0) == {2, 3, 4, 5}, "nobody ahead is ready, so one more than three start"
+
+
+def test_lines_of_several_gpus_share_the_cores():
+    queue = Queue(lambda name, mode: GpuState())
+    queue.starts.most, queue.starts.cores = 3, 16
+    for number in range(1, 61):
+        waiting(queue, number, uid=1).names = tuple(sorted({f"GPU-{number % 8}", f"GPU-{number // 8}"}))
+    most = (16 - OTHER_CORES) // IMPORT_CORES
+    assert len(near(queue, 60.0)) == most + 1, "and one as those have waited"
+    assert len(near(queue, 60.0 + LATE_S)) == most + 2
 
 
 def test_while_nobody_ahead_is_ready_one_more_starts_ever_later():

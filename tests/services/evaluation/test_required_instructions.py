@@ -7,7 +7,8 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,11 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import ImportOverrides, TensorSpec
+from gpu_mcp_server.services.builds.build_cache import BuildCache
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.builds.required_instructions import NOT_READ
+from gpu_mcp_server.services.evaluation.trial_judge import _code
+from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem
@@ -116,7 +121,7 @@ async def test_each_of_several_is_required(lab: Lab):
 
 async def test_what_cannot_be_read_leaves_the_verdict_and_makes_its_time_unconfirmable(lab: Lab):
     right = await judged(lab)
-    none = f"{FP8}, and a processor has none: judge it on a GPU"
+    none = f"{FP8}, which only NVIDIA's GPUs have: judge it on one"
     assert right.trust.startswith(f"unconfirmable: {none}")
     assert none in ((await judged(lab, "smoke")).note or "")
 
@@ -131,6 +136,7 @@ async def test_what_cannot_be_read_leaves_the_verdict_and_makes_its_time_unconfi
         (linked, "bf16 (HMMA.16816.F32.BF16) instead, and kernels of -lcublas cannot be read"),
     ):
         assert found.verdict == "correct" and found.trust.startswith(f"unconfirmable: {FP8}"), found.trust
+        assert (found.evidence.get("tensor_cores") == NOT_READ) == (found is garbage)
         assert said in found.trust, found.trust
 
 
@@ -146,7 +152,9 @@ async def test_a_file_with_an_extension_says_what_was_compiled_and_that_there_ma
         built = await lab.store.artifacts.read(context["binaries"][0])
 
     assert "machine code with instructions of: bf16 tensor core" in info.conditions
-    assert found.verdict == "correct" and "requires bf16 tensor core, and a processor has none" in (found.note or "")
+    assert found.verdict == "correct" and "requires bf16 tensor core, which only NVIDIA's GPUs have" in (
+        found.note or ""
+    )
     assert built.startswith(b"\x7fELF") and "that Python compiles" in context["unread"]
 
 
@@ -164,3 +172,19 @@ async def test_what_is_required_is_part_of_the_problem(lab: Lab):
     assert problem.requires == ["fp8 tensor core", "int8 tensor core"] and problem.content_hash != plain.content_hash
     info = lab.store.problems.info(problem)
     assert "machine code with instructions of: fp8 tensor core, int8 tensor core" in info.conditions
+
+
+async def test_a_verdict_without_the_disassembler_s_word_is_not_kept(lab: Lab):
+    found = await settled_as_on_a_gpu(lab, await judged(lab), unread="kernels of -lcublas")
+    kept = VerdictCache(BuildCache(lab.store.db, lab.store.artifacts), lab.store.experience)
+    for key, evidence in (("first", found.evidence), ("second", {**found.evidence, "tensor_cores": NOT_READ})):
+        await kept.put(key, found.model_copy(update={"evidence": evidence}))
+    assert await kept.get("first") is not None and await kept.get("second") is None
+
+
+@pytest.mark.parametrize("call", ["cuModuleLoadData(&m, p)", "cudaLibraryLoadFromFile(&l, p)", "dlopen(p, 1)", "f()"])
+def test_who_loads_code_as_it_runs_may_have_kernels_that_are_not_read(call: str):
+    source = SimpleNamespace(text=f"int launch() {{ return {call}; }}", language="cuda")
+    ready = SimpleNamespace(built=None, binding="", binaries=())
+    unread = _code(cast("Any", SimpleNamespace(source=source, flags=())), cast("Any", ready))["unread"]
+    assert unread == ("" if call == "f()" else f"what it loads by {call.partition('(')[0]}")
