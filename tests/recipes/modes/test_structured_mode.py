@@ -41,7 +41,9 @@ async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_
     judged = [s for s in state.steps if s.kind == "judge"]
     assert [s.outcome for s in judged] == ["compile_failed", "incorrect", "correct", "correct"], state.summary()
     last = json.loads((lab.settings.data_dir / "recipes" / run_id / "handoffs/judge-004.json").read_text())
-    reached = (last["median_us"] or 1e9) <= 5000  # a busy machine may time nothing so short, and says so
+    # A target counts what it takes at most, and a busy machine may time nothing so short, and says so.
+    timed = (await lab.store.experience.get(last["attempt_id"])).evidence or {}
+    reached = (timed.get("median_range_us") or [0, 1e9])[1] <= 5000
     assert (state.state, state.stopped) == ("finished", "target" if reached else "iterations"), state.summary()
     assert state.best and (state.best.stage == "target") == reached and state.spent.agent_calls == 5
     assert (state.spent.cost_usd, state.spent.tokens) == (0.5, 240)
