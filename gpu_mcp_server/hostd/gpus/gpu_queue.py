@@ -14,7 +14,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from .fair_share import FairShare, ShareOwner
 from .gpu_locks import PROCESSOR
-from .head_start import HeadStarts, count_cores
+from .head_start import HeadStarts, Waiting, count_cores
 from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
@@ -27,7 +27,7 @@ NO_GAPS_S = 600.0
 
 
 @dataclass
-class Request:
+class Request(Waiting):
     """Request of one connection.
 
     Attributes:

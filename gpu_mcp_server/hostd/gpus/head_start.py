@@ -2,12 +2,9 @@
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from .fair_share import Key
-
-if TYPE_CHECKING:
-    from .gpu_queue import Request
 
 SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
 """Environment variable with another such number; for tests."""
@@ -43,6 +40,15 @@ def most_starting(cores: int) -> int:
     return max(1, min(MOST, (cores - OTHER_CORES) // IMPORT_CORES))
 
 
+class Waiting:
+    """Request of a job that waits, as far as starts ahead of its turn go by it; its attributes are `Request`'s."""
+
+    names: Tuple[str, ...]
+    since: float
+    ready: bool
+    near_since: Optional[float]
+
+
 class HeadStarts:
     """Chooses the jobs whose processes start ahead of their turn. No I/O.
 
@@ -63,7 +69,7 @@ class HeadStarts:
         self._late_at = 0.0
         """When a job beyond `most` last did."""
 
-    def let_start(self, line: "Sequence[Tuple[Request, Key]]", now: float) -> None:
+    def let_start(self, line: Sequence[Tuple[Waiting, Key]], now: float) -> None:
         """Note `near_since` of those that may start from now on; whoever waits for other GPUs is in a line of its own.
 
         Args:
@@ -77,12 +83,12 @@ class HeadStarts:
             room = max(self.most, (self.cores - OTHER_CORES) // IMPORT_CORES) - elsewhere if elsewhere else len(line)
             self._let_start([each for each in line if each[0].names == names], room, now)
 
-    def _let_start(self, line: "Sequence[Tuple[Request, Key]]", room: int, now: float) -> None:
+    def _let_start(self, line: Sequence[Tuple[Waiting, Key]], room: int, now: float) -> None:
         unready = [(r.near_since, owner) for r, owner in line if not r.ready]
         each = max(1, self.most // max(1, len({owner for _, owner in unready})))
         starting = Counter(owner for since, owner in unready if since is not None and now - since <= START_S)
         ready = 0
-        late: "List[Tuple[Request, Key]]" = []
+        late: List[Tuple[Waiting, Key]] = []
         for request, owner in line:
             if request.near_since is None and starting[owner] < each:
                 beyond = sum(min(each, number) for number in starting.values()) - self.most
