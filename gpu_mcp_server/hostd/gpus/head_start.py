@@ -18,8 +18,8 @@ IMPORT_CORES = 2
 OTHER_CORES = 3
 """Of the job that is timed: its owner and its candidate. The third is for hostd, supervisors, broker and interrupts."""
 LATE_S = 1.0
-"""While nobody ahead is ready, one more job starts after so long, as the first may never be ready. The next ones start
-after so long for each that is one too many: where cores are what lacks, more starts only make each longer."""
+"""If no job ahead is ready, one more starts after so long: the first may never be ready. Each further one waits that
+long for every start beyond `most`: on too few cores more starts make each longer."""
 START_S = 180.0
 """After so long a job takes its turn, ready or not, and one that does not counts no more among those that start.
 An owner says that it is ready after 120 s at most."""
@@ -53,8 +53,8 @@ class HeadStarts:
     """Chooses the jobs whose processes start ahead of their turn. No I/O.
 
     The first in line start, as many at once as the cores allow; where several owners wait, each counts once at most.
-    Jobs that never become ready must not keep another owner's from becoming ready, and the GPU idle. So while nobody
-    ahead is ready one more starts, ever later (LATE_S), of the owner whose last start is longest ago.
+    A job may never become ready. It must not block another owner's jobs and leave the GPU idle. So, if no job ahead is
+    ready, one more starts, ever later (LATE_S): of the owner whose last start is longest ago.
 
     Attributes:
         most: Jobs that may start at once for a GPU.
@@ -70,7 +70,7 @@ class HeadStarts:
         """When a job beyond `most` last did."""
 
     def let_start(self, line: Sequence[Tuple[Waiting, Key]], now: float) -> None:
-        """Note `near_since` of those that may start from now on; whoever waits for other GPUs is in a line of its own.
+        """Set `near_since` of the jobs that may start from now on. Each set of GPUs has a line of its own.
 
         Args:
             line: Who waits, the next first, each with its owner.

@@ -157,7 +157,7 @@ class Ruleset:
 
 
 def allow_writes(descriptor: int, folder: str) -> None:
-    """Let whoever will be bound to a ruleset write to the files that are below a folder.
+    """Let a ruleset's process write to existing files below a folder.
 
     Raises:
         OSError: As `add_rule`.
@@ -166,7 +166,7 @@ def allow_writes(descriptor: int, folder: str) -> None:
 
 
 def add_rule(descriptor: int, path: str, rights: int) -> None:
-    """Give rights on a path, and on all below it, back to whoever will be bound to a ruleset.
+    """Give a ruleset's process rights on a path and on all below it.
 
     Raises:
         OSError: If there is no such path, or the kernel refuses.

@@ -9,9 +9,10 @@ class GraphCaptures:
     """Hooks in a process's torch, from before the candidate's file runs.
 
     - A capture that fails goes on for torch's allocator: nothing is freed from then on, and the end of any memory pool
-      aborts the process. And the thread stays on the capture's stream, which nobody waits for. A candidate that goes on
-      without a graph is honest, so both are ended. Source: CUDAGraph::capture_end in CUDAGraph.cpp and
-      torch.cuda.graph, whose __exit__ and __enter__ leave the stream only if nothing fails, torch 2.11 and 2.13.
+      aborts the process. The thread also stays on the capture's stream, which the judge does not wait for.
+      A candidate that goes on without a graph is honest, so both are ended. Source: CUDAGraph::capture_end in
+      CUDAGraph.cpp and torch.cuda.graph, whose __exit__ and __enter__ leave the stream only if nothing fails,
+      torch 2.11 and 2.13.
     - A graph has a pool of its own, and what it writes to lives longer than the arena.
     """
 

@@ -28,22 +28,14 @@ from tests.judge.harness import torch_python
 from tests.laboratory import HONEST, PROBLEM, laboratory
 from tests.services.evaluation.test_extension_builds import HONEST as RELU_EXTENSION
 from tests.services.evaluation.test_extension_builds import RELU, as_model, needs_torch
+from tests.services.evaluation.test_verdict_cache import PROBLEM as NEGATION
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 TENSOR_CORES = (Path(__file__).parents[2] / "toolchains/data/tensor_cores.cu").read_text()
 LAUNCH = 'extern "C" int launch(const float *x, float *y, long n, cudaStream_t stream) { return 0; }\n'
 WHOLE: dict[str, Any] = {**PROBLEM, **{side: [TensorSpec(**PROBLEM[side][0])] for side in ("inputs", "outputs")}}
 FP8 = "the problem requires fp8 tensor core"
-TOML = """
-name = "negation"
-reference = "def reference(x):\\n    return -x\\n"
-rtol = 1e-5
-atol = 1e-6
-inputs = [{ name = "x", dtype = "float32", shape = ["n"] }]
-outputs = [{ name = "y", dtype = "float32", shape = ["n"] }]
-shapes = [{ n = 1000 }]
-trials = { requires = ["fp8 tensor core", "WORD"] }
-"""
+TOML = NEGATION.replace("fixed_shapes = true", 'requires = ["fp8 tensor core", "WORD"]')
 
 
 async def asked(lab: Lab, tier: str, requires: tuple[str, ...], wait_s: float) -> Evaluation:
