@@ -93,6 +93,7 @@ def start(
             mark=os.path.basename(place.workdirs[process.workspace]),
             mounts=mounts.namespace,
             info_fd=role.info_write,
+            alone=len(roles) == 1,
             profiler=process.profiled,
             counted=process.counted,
         )

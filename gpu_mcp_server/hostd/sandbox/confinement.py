@@ -87,6 +87,8 @@ class SandboxSpec:
     """Drop to this uid first; needed when hostd is root."""
     groups: Sequence[int] = ()
     pids_by_cgroup: bool = False
+    alone: bool = False
+    """Whether its job has no other role."""
     profiler: bool = False
     counted: bool = False
     """Whether perf may count its events."""
@@ -184,8 +186,9 @@ class Sandbox:
         if self.level != "landlock":
             return start, []
         rules, guard = self._landlock(box)
-        # Who shares the user's uid must not write to files of the user's other processes, such as autogroup.
-        writes = "" if not box.writes_proc else "/proc/self" if box.uid is None else "/proc"
+        # A role that shares its uid with others must not write to their files there, such as autogroup. Alone in its
+        # job it may start programs that use the GPU, and no rule can name files of processes to come.
+        writes = "" if not box.writes_proc else "/proc" if box.alone or box.uid is not None else "/proc/self"
         return start._replace(rules=rules.descriptor, writes=writes, guard=guard), [rules.descriptor]
 
     def _container(
@@ -204,9 +207,10 @@ class Sandbox:
         read += [inside for _, inside in box.roots]
         nodes = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", *box.devices]
         rules = landlock.Ruleset([p for p in read if os.path.exists(p)], [box.workdir], nodes, box.network)
-        shared_uid = box.uid is None and not box.network  # the groups of ranks meet at a socket in their workspace
+        offline = not box.network
+        shared_uid = box.uid is None and offline  # the groups of ranks meet at a socket in their workspace
         machine = os.uname().machine
-        return rules, seccomp.program(machine, box.profiler, True, shared_uid, box.counted, bool(box.devices))
+        return rules, seccomp.program(machine, box.profiler, True, offline, shared_uid, box.counted, bool(box.devices))
 
     def _bwrap_command(self, argv: List[str], env: Dict[str, str], box: SandboxSpec) -> Tuple[List[str], List[int]]:
         options = self._bwrap_options(env, box)

@@ -129,9 +129,9 @@ JUDGED = _table("""
 CLONE_NEW = 0x7E020000
 """Source: `linux/sched.h`, every CLONE_NEW* that clone takes; CLONE_NEWTIME is for clone3 and unshare alone."""
 
-AF_UNIX = 1
-ALLOWED_FAMILIES = (AF_UNIX, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK (getifaddrs needs it)."""
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+ALLOWED_FAMILIES = (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)
+"""getifaddrs needs the last."""
 
 SEQPACKET, TYPE_BITS = 5, 0xF
 """Of a socket's type, beside its flags."""
@@ -186,24 +186,22 @@ JUDGMENTS: Dict[str, Block] = {
     "socket": _SOCKET,
     "socketpair": _SOCKET,
 }
+OFFLINE: Dict[str, Block] = {
+    "socket": _judge(0, JUMP_EQUAL, (AF_UNIX, AF_NETLINK), ALLOW, RET_ERRNO | errno.EAFNOSUPPORT),
+}
+"""Judgments in place of others where neither a namespace nor a permission is there for the network. Landlock leaves UDP
+open, and listening at a port that the kernel chooses."""
 SHARED_UID: Dict[str, Block] = {
     "prlimit64": _judge(0, JUMP_EQUAL, (0,), ALLOW, RET_ERRNO | errno.EPERM),
-    "socket": (
-        (LOAD, 0, 0, LOW_WORD[0]),
-        (JUMP_EQUAL, 0, 1, AF_UNIX),
-        *REFUSE,
-        *_judge(0, JUMP_EQUAL, ALLOWED_FAMILIES, ALLOW, RET_ERRNO | errno.EAFNOSUPPORT),
-    ),
+    "socket": ((LOAD, 0, 0, LOW_WORD[0]), (JUMP_EQUAL, 0, 1, AF_UNIX), *REFUSE, *OFFLINE["socket"]),
     "socketpair": (
         (LOAD, 0, 0, LOW_WORD[0]),
         (JUMP_EQUAL, 1, 0, AF_UNIX),
         *_give(RET_ERRNO | errno.EAFNOSUPPORT),
         *_judge(1, JUMP_ANY_BIT, (DATAGRAM_BIT,), RET_ERRNO | errno.EPERM, ALLOW),
     ),
-    # Without bind, which Landlock judges, the kernel chooses a port that everybody reaches.
-    "listen": REFUSE,
 }
-"""Judgments in place of others where whoever started hostd has the job's uid."""
+"""Further ones where whoever started hostd has the job's uid."""
 SHARED_UID_GPU: Dict[str, Block] = {
     "socket": (
         (LOAD, 0, 0, LOW_WORD[0]),
@@ -213,13 +211,13 @@ SHARED_UID_GPU: Dict[str, Block] = {
         (JUMP_EQUAL, 0, 1, SEQPACKET),
         *PASS,
         *REFUSE,
-        *_judge(0, JUMP_EQUAL, ALLOWED_FAMILIES, ALLOW, RET_ERRNO | errno.EAFNOSUPPORT),
+        *OFFLINE["socket"],
     ),
     "connect": _give(RET_ERRNO | errno.ENOENT),
 }
-"""Further ones there for a process that has a GPU: cuInit asks at such a socket whether there is MPS, and must hear
-that there is not. Without the network nothing else is to be connected. Source: a strace in issue 10 of
-https://github.com/NVIDIA/cuda-checkpoint."""
+"""Further ones there for a process that has a GPU. cuInit listens at an abstract SEQPACKET socket named after its process,
+and asks at another whether there is MPS: it must hear that there is not. Sources: a strace of driver 580.159's cuInit on
+an H200, and one in issue 10 of https://github.com/NVIDIA/cuda-checkpoint."""
 
 
 def architecture() -> str:
@@ -273,8 +271,8 @@ def _search(runs: List[Tuple[int, Block]]) -> Block:
 
 @functools.lru_cache(maxsize=None)
 def program(
-    arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False, counted: bool = False,
-    gpu: bool = False,
+    arch: str, profiler: bool = False, shared_ipc: bool = False, offline: bool = False, shared_uid: bool = False,
+    counted: bool = False, gpu: bool = False,
 ) -> bytes:  # fmt: skip
     """Return the filter as an array of `struct sock_filter`.
 
@@ -283,8 +281,10 @@ def program(
         profiler: Leave ptrace and process_vm_readv, which debuggers, compute-sanitizer and ncu use on their own
             children. The kernel filters anew what a tracer makes of a call, since Linux 4.8.
         shared_ipc: The job has no IPC namespace of its own: deny what System V would share.
+        offline: It has no network namespace, and may not use the network: no sockets of the Internet.
         shared_uid: Whoever started hostd has the job's uid, and its sockets (D-Bus, tmux, the SSH agent) would take
-            the job for that person: deny sockets of AF_UNIX, other than pairs, listening, and limits of others.
+            the job for that person: deny, of an `offline` job, sockets of AF_UNIX, other than pairs, and limits of
+            others.
         counted: Leave perf_event_open, by which perf counts and samples the job's own processes. The kernel's
             `perf_event_paranoid` bounds it as it does for every login.
         gpu: It uses a GPU, which matters with `shared_uid` alone.
@@ -293,7 +293,8 @@ def program(
         ValueError: If the architecture is another one.
     """
     answers = dict.fromkeys(allowed_numbers(arch, profiler, counted).values(), PASS)
-    judgments = {**JUDGMENTS, **(SHARED_UID if shared_uid else {}), **(SHARED_UID_GPU if shared_uid and gpu else {})}
+    judgments = {**JUDGMENTS, **(OFFLINE if offline else {}), **(SHARED_UID if shared_uid else {})}
+    judgments.update(SHARED_UID_GPU if shared_uid and gpu else {})
     known = {**ALLOWED, **JUDGED}
     answers.update((_numbers(known, arch)[name], block) for name, block in judgments.items())
     answers.update((number, REFUSE) for number in denied_numbers(arch, profiler, shared_ipc, counted).values())

@@ -134,6 +134,13 @@ async def test_who_may_write_to_proc_names_its_threads_and_reaches_nothing_of_an
     assert own == [0, 0] and 0 not in other and bool(other) == (lab.level == "landlock"), done
 
 
+async def test_what_a_job_s_only_role_starts_names_its_threads_too(lab):
+    """`sh -c "./a; ./b"` had no GPU at level landlock of an ordinary user: no rule names files of processes to come."""
+    script = "sh -c 'echo named >/proc/self/comm && echo wrote' | cat"
+    done = await lab.run(processes=(ProcessSpec(("sh", "-c", script), profiled=True),))
+    assert done.text == "wrote\n", done
+
+
 async def test_a_job_reaches_nothing_of_another(lab):
     names = (str(secrets.randbelow(1 << 30) + 1), "gpu-mcp-" + secrets.token_hex(8))
     job = await lab.start(*RUN, VICTIM, *names, until=b"\n")
