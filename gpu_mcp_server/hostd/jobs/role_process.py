@@ -17,8 +17,9 @@ from .job_folder import JobFolder
 PIPE_BYTES = 256 << 10
 """An ordinary user may have 64 MiB of pipes in all. Source: pipe(7), pipe-user-pages-soft."""
 _F_SETPIPE_SZ = 1031
-MOST_STIRRED = 3
-"""Times that a stopped process may have run a little. Of 1,300 stops on a busy machine none had, with 128 threads."""
+MOST_STIRRED, STOPS_A_STIR = 3, 20
+"""Times that a stopped process may have run a little, and after how many stops once more. Of 1,300 stops on a busy machine
+none had, with 128 threads; on a virtual one a thread may be put aside longer. Nobody gains by one round of twenty."""
 
 
 class RoleProcess:
@@ -51,7 +52,7 @@ class RoleProcess:
         self.thawed_s = 0.0
         """Just before it was let go on last, on the monotonic clock."""
         self._runs: Dict[str, Tuple[int, int]] = {}
-        self._stirred = 0
+        self._stops = self._stirred = 0
         """How often one of its processes had run a little while it was stopped."""
         self._room = {"stdout": 0, "stderr": 0}
         self._seen = {"stdout": 0, "stderr": 0}
@@ -246,8 +247,8 @@ class RoleProcess:
         had_run, stopped = False, self._frozen == "sigstop" and bool(self.pid)
         if stopped:
             had_run, stirred = processes.has_run_since(self.pid, self._runs)
-            self._stirred += stirred
-            had_run = had_run or self._stirred > MOST_STIRRED
+            self._stops, self._stirred = self._stops + 1, self._stirred + stirred
+            had_run = had_run or self._stirred > MOST_STIRRED + self._stops // STOPS_A_STIR
         self.thawed_s = time.monotonic()
         if stopped:
             processes.resume(self.pid)

@@ -190,12 +190,16 @@ def runs_of(root: int) -> Dict[str, Tuple[int, int]]:
     found: Dict[str, Tuple[int, int]] = {}
     for pid in tree_of(root):
         try:
-            for task in os.listdir("/proc/%d/task" % pid):
+            tasks = os.listdir("/proc/%d/task" % pid)
+        except OSError:
+            continue
+        for task in tasks:
+            try:
                 with open("/proc/%d/task/%s/schedstat" % (pid, task), "rb") as text:
                     fields = text.read().split()
                 found[task] = int(fields[0]), int(fields[2])
-        except (OSError, ValueError, IndexError):
-            continue
+            except (OSError, ValueError, IndexError):
+                continue  # that thread has ended; the others have run for what they have
     return found
 
 
@@ -206,13 +210,15 @@ def has_run_since(root: int, before: Dict[str, Tuple[int, int]]) -> Tuple[bool, 
 
     Returns:
         Whether it surely has, and whether something has run at all: a thread that was put aside on its way to its stop
-        may have, seldom; or one that left a child, which may have run for long and is gone by now.
+        may have, seldom; or one that left a child, which may have run for long and is gone by now. A virtual machine
+        counts for a thread what the host took from it on that way, without another run.
     """
     if not all(map(stands_still, tree_of(root))):
         return True, True
     more = [(ns - before.get(task, (0, 0))[0], runs - before.get(task, (0, 0))[1])
             for task, (ns, runs) in runs_of(root).items()]  # fmt: skip
-    return sum(ns for ns, _ in more) > STOPPING_NS, any(runs > 0 for _, runs in more)
+    again = [ns for ns, runs in more if runs > 0]
+    return sum(again) > STOPPING_NS, bool(again) or sum(ns for ns, _ in more) > STOPPING_NS
 
 
 def resume(root: int) -> None:
