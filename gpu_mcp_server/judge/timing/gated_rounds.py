@@ -4,7 +4,8 @@ The candidate launches a round's calls behind a closed gate while old inputs lie
 writes other draws of the inputs, the real ones last, and looks after each whether anything of the candidate ran. It
 opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
 word itself: in some rounds, drawn in secret, the fence looks at once for the outputs, and in the others a probe
-whether the GPU is still busy. A stream of its own could wait for an input to change, or for the first gate, and work
+whether the GPU is still busy. The reference answers behind those, when nothing of the candidate waits: some calls that
+wait, as two streams do, take time slices from it. The fence alone needs its answers before. A stream of its own could wait for an input to change, or for the first gate, and work
 before the clock starts: probes right behind new inputs take longer then, and so does the GPU's coming to its process.
 """
 
@@ -40,6 +41,7 @@ STREAMS = ": a kernel runs ahead, or streams (a graph's branches, too) wait for 
 graph of torch's GRU took time slices while they waited (H200, driver 580)."""
 MOST_BLOCKED = 5
 NEW, LAID, OPENS = "behind new inputs", "while inputs were laid out", "before the gate was opened"
+BESIDE = "when the reference's turn came, or had been"
 WAITS = "%s wait for the device, or launch more than its queue holds"
 AGREE = 0.1
 """Part of a round's time by which the GPU may answer later than around an empty pass, or behind old inputs."""
@@ -89,8 +91,8 @@ class GatedRounds:
         if self.reference is None:
             self.ungated = "the reference runs on the processor"
         self.reference_blocked = 0
-        self.solved_behind_gate = False
-        """True if the reference's last time is one behind its gate."""
+        self.solved_behind_gate = self.solved_beside = False
+        """Whether the reference's last time is one behind its gate, and whether the candidate's calls waited then."""
         self.blocked = 0
         """Launches that did not return behind their gate though one had: the host was busy."""
         self.busy: Dict[str, Set[int]] = {}
@@ -182,9 +184,13 @@ class GatedRounds:
                     why = "%d launches did not return behind a gate, though one did: the host is busy"
                     raise NoGate(why % MOST_BLOCKED) from None
                 continue
-            # Both times of a round must be of one kind: a round whose reference missed its gate is played again.
-            if self.solved_behind_gate == (self.reference is not None):
+            # Both times of a round must be of one kind, with the GPU to each alone, or it is played again.
+            if self.solved_behind_gate == (self.reference is not None) and not self._is_busy_now():
                 return played
+
+    def _is_busy_now(self) -> bool:
+        """Say whether the reference's time of this round was taken beside calls that wait, and look busy."""
+        return self.solved_beside and any(self.launched in self.busy.get(when, ()) for when in (LAID, OPENS))
 
     def complete(self, buffers: Buffers) -> None:
         """Play the rounds with the fence that are still owed.
@@ -201,9 +207,11 @@ class GatedRounds:
         return median(self.round_s) >= SLOW_S
 
     def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
-        reply = self.launch(buffers)
+        reply, reference_s = self.launch(buffers), 0.0
+        self.solved_beside = fenced
         self.lay_inputs(buffers)
-        reference_s = self._solve(buffers)
+        if fenced:
+            reference_s = self._solve(buffers)
         self.show_inputs(buffers, OPENS)
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.
         with self.rounds.ledger.part("state"):
@@ -216,7 +224,13 @@ class GatedRounds:
             self.fenced += 1
         elif opened is not None:
             self.behind_s.append(self.probe("behind the last word"))
-        check = self._judge(buffers, self.candidate.finish(reply), finished)
+        reply = self.candidate.finish(reply)
+        if not fenced:
+            # What a candidate left behind would slow the reference: both probes find what runs there.
+            self.probe(BESIDE)
+            reference_s = self._solve(buffers)
+            self.probe(BESIDE)
+        check = self._judge(buffers, reply, finished)
         if opened is None:
             raise NoGate("calls behind a gate did not end in %.3g s" % self._limit_s(buffers.sets))
         self.round_s.append(opened.elapsed_s)
@@ -344,8 +358,8 @@ class GatedRounds:
         return taken_s
 
     def is_reference_slowed(self) -> bool:
-        """Say whether the GPU was busy while the candidate's calls waited, as it is when the reference is timed."""
-        return any(len(self.busy.get(when, ())) >= BUSY_ROUNDS for when in (LAID, OPENS))
+        """Say whether the GPU was busy when the reference was timed, though nothing of the candidate was to run."""
+        return len(self.busy.get(BESIDE, ())) >= BUSY_ROUNDS
 
     def doubt(self) -> str:
         """Say why the times are not confirmed; empty if they are."""

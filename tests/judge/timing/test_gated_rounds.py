@@ -164,9 +164,48 @@ def test_the_gpu_comes_back_from_the_process_that_made_inputs_before_the_copy_th
     assert (order, one.laid_s) == (["probe", "copy", "probe"], [20e-6])
 
 
-@pytest.mark.parametrize("when", [gated_rounds.LAID, gated_rounds.OPENS])
-def test_a_gpu_that_is_busy_while_calls_wait_leaves_the_times_of_a_loop(when):
-    """The reference is timed then too, and would be slowed; a model of torch's GRU in a CUDA graph is honest and busy."""
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_reference_answers_behind_the_candidate_but_before_the_fence(busy):
+    """What waits at a gate on two streams took time slices from it (H200)."""
+    one, order, words = gated("torch", 1e-3, 30e-6), list[str](), iter([3, 1])
+
+    def note(name, says=None):
+        return lambda *given, **named: (order.append(name), says)[1]
+
+    def lay_inputs(buffers):
+        order.append("lay")
+        if busy:
+            one.busy.setdefault(gated_rounds.LAID, set()).add(one.launched)
+
+    def solve(buffers):
+        order.append("reference")
+        one.solved_behind_gate = True
+        return 2e-3
+
+    one.well, one.reference, one.fenced, one.blocked = SimpleNamespace(word=lambda: next(words)), True, 0, 0
+    one.launched, one.empty_s, one.round_s, one.solved_behind_gate = 0, {"candidate": 0.0}, [], False
+
+    def launch(buffers):
+        one.launched += 1
+        return note("launch", {})()
+
+    one.launch, one.lay_inputs, one._solve = launch, lay_inputs, solve
+    one.show_inputs, one.probe = note("show"), note("probe", 20e-6)
+    one.rounds = SimpleNamespace(ledger=time_accounting.Ledger(), candidate=None)
+    one.device.sweep_cache = note("sweep")
+    one.open = note("open", gated_pass.Opened(1e-3, (1e-3,), 0.0))
+    one.candidate = SimpleNamespace(finish=note("finish", {}))
+    one._judge = note("judge")
+    played = one.play(SimpleNamespace(sets=16, stop=note("fence", True)))
+
+    fenced = ["launch", "lay", "reference", "show", "sweep", "open", "fence", "finish", "judge"]
+    other = ["launch", "lay", "show", "sweep", "open", "probe", "finish", "probe", "reference", "probe", "judge"]
+    assert order == (fenced + other if busy else fenced), "a fenced round that was busy is no time"
+    assert (played.reference_s, one.fenced) == (2e-3, 1)
+
+
+def test_a_gpu_that_is_busy_beside_the_reference_leaves_the_times_of_a_loop():
+    when = gated_rounds.BESIDE
     series = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
     series.gated, series.series = gated("torch", 8e-3, 30e-6), SimpleNamespace()
     series.gated.ungated = ""
@@ -178,6 +217,17 @@ def test_a_gpu_that_is_busy_while_calls_wait_leaves_the_times_of_a_loop(when):
     series.gated.busy = {when: {3, 4}}
     assert not series.is_basis({"framework": "torch"})
     assert series.is_basis({"framework": "numpy"}), "a reference on the processor is not slowed"
+    assert series.gated.doubt() == f"the GPU was busy {when}, in 2 rounds"
+
+
+@pytest.mark.parametrize("when", [gated_rounds.LAID, gated_rounds.OPENS])
+def test_a_gpu_that_is_busy_while_calls_wait_makes_the_times_unconfirmable_and_no_others(when):
+    """The reference is timed when nothing waits; a model of torch's GRU in a CUDA graph is honest and busy."""
+    series = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
+    series.gated, series.series = gated("torch", 8e-3, 30e-6), SimpleNamespace()
+    series.gated.ungated, series.gated.busy = "", {when: {3, 4}}
+
+    assert series.is_basis({"framework": "torch"})
     assert series.gated.doubt().startswith(f"the GPU was busy {when}, in 2 rounds: a kernel runs ahead, or streams")
 
 
@@ -189,7 +239,7 @@ def test_a_reference_that_was_timed_beside_a_busy_gpu_has_no_time_there_and_no_s
         gated("torch", 8e-3, 30e-6),
         SimpleNamespace(samples_s=[], doubt=lambda device_s: ""),
     )
-    series.gated.ungated, series.gated.busy = "", {gated_rounds.LAID: rounds}
+    series.gated.ungated, series.gated.busy = "", {gated_rounds.BESIDE: rounds}
     series.series = SimpleNamespace(samples_us=lambda: ([18.0] * 7, [34.0] * 7), sets=110, stopped_by="half_width")
 
     assert ("speedup" in series.result()) == ("reference" in series.result()) == (len(rounds) < 2)
