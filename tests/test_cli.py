@@ -430,9 +430,13 @@ def test_doctor_warns_of_a_judge_python_that_another_stands_in_for():
 def test_doctor_says_what_to_do_about_a_host():
     silent = {"host": "box", "kind": "ssh", "reachable": False, "problem": "The key of box is new; add it."}
     weak = {"host": "local", "kind": "local", "reachable": True, "level": "landlock", "weaker_because": "no bwrap"}
+    weak |= {"fix_hint": "apt-get install bubblewrap."}
 
     assert [check.line() for check in host_checks([silent])] == [
         "fail host box: does not answer -> The key of box is new; add it."
+    ]
+    assert "fail host local sandbox: landlock: no bwrap -> apt-get install bubblewrap." in [
+        check.line() for check in host_checks([weak])
     ]
     assert {check.name: check.state for check in host_checks([weak])} == {
         "host local": "ok",

@@ -101,12 +101,10 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
             checks.append(Check(name, "fail", "does not answer", str(host.get("problem") or "see the log")))
             continue
         checks.append(Check(name, "ok", f"{host.get('cpu')}, {host.get('cores')} cores"))
-        weaker = host.get("weaker_because")
-        level = str(host.get("level"))
-        usable = level in BOXED
-        checks.append(
-            Check(f"{name} sandbox", "ok" if not weaker else ("warn" if usable else "fail"), level, str(weaker or ""))
-        )
+        weaker, level = host.get("weaker_because"), str(host.get("level"))
+        state = "ok" if not weaker else "warn" if level in BOXED else "fail"
+        found = f"{level}: {weaker}" if weaker else level
+        checks.append(Check(f"{name} sandbox", state, found, str(host.get("fix_hint") or "")))
         checks += _uid_checks(name, host.get("job_uids"))
         tools: dict[str, str] = host.get("toolchains", {})
         found = ", ".join(f"{tool} {version}" for tool, version in tools.items())

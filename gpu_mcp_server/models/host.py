@@ -70,6 +70,8 @@ class HostStatus(Model):
     level: str | None = None
     """Strongest sandbox level that it gives."""
     weaker_because: str | None = None
+    fix_hint: str | None = None
+    """What lifts that level."""
     cpu: str | None = None
     cores: int | None = None
     memory_bytes: int | None = None

@@ -179,11 +179,10 @@ class Host:
         if spec.min_level not in LEVELS:
             raise JobRefused("refused", "unknown sandbox level %r" % spec.min_level)
         if LEVELS.index(self.level) < LEVELS.index(spec.min_level):
-            hint = self.hint.replace(cgroup.NO_NEED, "")
             raise JobRefused(
                 "refused",
                 "sandbox level %s is wanted, this host gives %s: %s. %s Or accept less: set the server's min_level, "
-                "GPU_MCP_MIN_LEVEL, to %s." % (spec.min_level, self.level, self.weaker_because, hint, self.level),
+                "GPU_MCP_MIN_LEVEL, to %s." % (spec.min_level, self.level, self.weaker_because, self.hint, self.level),
             )
         if spec.network and spec.purpose not in RANKS and (spec.purpose != "fetch" or spec.gpus.count):
             raise JobRefused(

@@ -292,10 +292,6 @@ def _found() -> Tuple[Optional[Hierarchy], str]:
         return None, "cgroups: %s" % error
 
 
-NO_NEED = "You need not act: hostd watches memory and processes instead. "
-"""Begins advice where no level is demanded: a refused job has no use for it."""
-
-
 def own_hierarchy() -> Optional[Hierarchy]:
     """Return where this process may make groups, looked up once; check its `limits` before trusting it with any."""
     return _found()[0]
@@ -322,4 +318,4 @@ def fix_hint(why: str) -> str:
     """Return what helps against it. Source: sd_booted(3) for the folder that shows that systemd runs."""
     if why.startswith("cgroup v2") and os.path.isdir("/run/systemd/system"):
         return "Start the server in `systemd-run --user --scope -p Delegate=yes`."
-    return NO_NEED + "Groups need root, or cgroup v2 with systemd."
+    return "Ask the administrator for cgroup v2 with systemd, or start the server as root."

@@ -98,6 +98,7 @@ class StatusService:
             locks_note=now["locks"]["note"] or None,
             level=probe.level,
             weaker_because=probe.weaker_because or None,
+            fix_hint=probe.hint or None,
             cpu=probe.cpu,
             cores=probe.cores,
             memory_bytes=probe.memory_bytes,

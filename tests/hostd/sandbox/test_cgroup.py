@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -412,10 +413,15 @@ def test_systemd_is_recommended_only_where_it_could_help():
     assert "systemd-run" not in cgroup.fix_hint("cgroup v1: no limits on memory ()")
 
 
-def test_a_job_that_is_refused_is_not_told_that_nothing_need_be_done():
+@pytest.mark.parametrize("why", ["cgroup v1: none", "cgroup v2: none", "no cgroup file system is mounted"])
+def test_where_no_group_can_be_made_an_action_of_one_line_is_told(why):
+    assert re.match("Ask the administrator |Start the server ", cgroup.fix_hint(why)) and len(cgroup.fix_hint(why)) < 80
+
+
+def test_a_job_that_is_refused_is_told_what_to_do():
     host: Any = SimpleNamespace(level="namespaces", weaker_because="no limits", hint=cgroup.fix_hint("cgroup v1: none"))
-    assert host.hint.startswith(cgroup.NO_NEED)
     with pytest.raises(JobRefused) as refused:
         Host.require(host, JobSpec(id="j-1", purpose="judge", processes=(), min_level="full"))
 
-    assert cgroup.NO_NEED not in str(refused.value) and "GPU_MCP_MIN_LEVEL, to namespaces." in str(refused.value)
+    assert f"no limits. {host.hint} Or accept less" in str(refused.value)
+    assert "GPU_MCP_MIN_LEVEL, to namespaces." in str(refused.value)

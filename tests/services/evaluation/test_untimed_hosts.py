@@ -39,6 +39,12 @@ async def client() -> AsyncIterator[Client]:
             yield client
 
 
+async def test_its_status_says_what_lifts_its_level(client: Client):
+    (host,) = (await called(client, "gpu_status", host="local"))["hosts"]
+
+    assert host["fix_hint"].startswith("apt-get install bubblewrap")
+
+
 async def test_a_kernel_is_judged_and_not_timed(client: Client):
     problem_id = (await called(client, "register_problem", **PROBLEM))["problem_id"]
     wrong = HONEST.replace("+ 1", "+ 1.001f")
