@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Collection
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-Path: TypeAlias = tuple[str | int, ...]
-"""Names of fields and places in lists, each below the one before."""
+from gpu_mcp_server.models._base import Path, keys_at, model_in
+
 _DROPPED = ("title", "$defs", "examples")
 _EITHER = "constrained-str"
 """What pydantic calls the name of a size, where a number may be as well."""
@@ -106,20 +106,13 @@ def refused_nulls(error: ValidationError, arguments: dict[str, Any], model: type
             if isinstance(part, str):
                 if inner is None or not isinstance(value, dict) or part not in inner.model_fields or part not in value:
                     break
-                inner = _model_in(inner.model_fields[part].annotation)
+                inner = model_in(inner.model_fields[part].annotation)
             elif not isinstance(value, list):
                 break
             value, path = cast("Any", value)[part], (*path, part)
         if path and value is None and isinstance(path[-1], str):
             found.add(path)
     return found
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that a type is, or has as its element."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def remove_paths(value: Any, paths: set[Path]) -> Any:
@@ -149,18 +142,21 @@ def describe_bad_arguments(
     """
     lines: list[str] = []
     shown: dict[str, str] = {}
+    top = False
     for fault in _plain_faults(error):
         line = _fault_line(fault, model, nulls)
         said = f": {fault['msg']} (got"
         lines.append(line.replace(said, ": likewise (got") if any(said in each for each in lines) else line)
         name = str(fault["loc"][0]) if fault["loc"] else ""
+        top = top or len(fault["loc"]) < 2
         examples = model.model_fields[name].examples if name in model.model_fields else None
         if examples:
             shown[name] = f" For example {name}: {json.dumps(examples[0])}."
     left_out = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
-    known = ", ".join(model.model_fields)
     said = f"{tool} cannot use its arguments: {'; '.join(lines[:8])}{left_out}."
-    return f"{said}{''.join(shown.values())} {tool} takes: {known}."
+    # A fault within an argument has named what may stand there.
+    known = f" {tool} takes: {', '.join(model.model_fields)}." if top else ""
+    return f"{said}{''.join(shown.values())}{known}"
 
 
 def _plain_faults(error: ValidationError) -> list[dict[str, Any]]:
@@ -185,19 +181,10 @@ def _fault_line(fault: dict[str, Any], model: type[BaseModel], nulls: Collection
     given = given if len(given) <= 60 else given[:57] + "..."
     above = ".".join(str(part) for part in path[:-1])
     if fault["type"] == "extra_forbidden" and above:
-        return f"{above} has no key {str(path[-1])!r}; its keys: {', '.join(_keys_at(model, path[:-1]))}"
+        return f"{above} has no key {str(path[-1])!r}; its keys: {', '.join(keys_at(model, path[:-1]))}"
     if fault["type"] == "string_pattern_mismatch":
         return f"{where}: a name is a letter, then letters, digits or _, such as n or rows (got {given})"
     if fault["type"] in ("model_type", "dict_type"):
-        keys = ", ".join(_keys_at(model, path))
+        keys = ", ".join(keys_at(model, path))
         return f"{where} must be an object" + (f" with some of the keys {keys}" if keys else "") + f" (got {given})"
     return f"{where}: {fault['msg']} (got {given})"
-
-
-def _keys_at(model: type[BaseModel], path: Path) -> list[str]:
-    """Return the keys that the object at a path may have; none where it is no model."""
-    inner: type[BaseModel] | None = model
-    for part in path:
-        if isinstance(part, str):
-            inner = _model_in(inner.model_fields[part].annotation) if inner and part in inner.model_fields else None
-    return list(inner.model_fields) if inner else []

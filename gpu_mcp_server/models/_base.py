@@ -1,8 +1,12 @@
-"""Base of every data model."""
+"""Base of every data model, and what may stand at a place of one."""
 
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Names of fields and places in lists, each below the one before."""
 
 
 class Model(BaseModel):
@@ -52,3 +56,34 @@ class ResultModel(Model):
     def summary(self) -> str:
         """Say all that an agent needs for its next step, the decisive line first."""
         raise NotImplementedError(type(self).__name__)  # pragma: no cover
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that a type is, or has as its element."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(model_in, get_args(annotation))), None)
+
+
+def keys_at(model: type[BaseModel], path: Path) -> list[str]:
+    """Return the keys that the object at a path may have; none where it is no model."""
+    inner: type[BaseModel] | None = model
+    for part in path:
+        # What is no field is a key that the writer chose, as an implementation's name, and the model is its value.
+        if inner and part in inner.model_fields:
+            inner = model_in(inner.model_fields[str(part)].annotation)
+    return list(inner.model_fields) if inner else []
+
+
+def fault_hint(model: type[BaseModel], fault: Mapping[str, Any], more: Sequence[str] = ()) -> str:
+    """Say what may stand where pydantic found a fault: the words of a choice, or the keys of the object there.
+
+    Args:
+        model: What was checked.
+        fault: What pydantic found.
+        more: Keys at the top that are none of the model's.
+    """
+    above = fault["loc"][:-1]
+    words: str | None = fault.get("ctx", {}).get("expected")
+    words = words or ", ".join([*(() if above else more), *keys_at(model, above)])
+    return f"There it takes {words}." if words else "Correct it."

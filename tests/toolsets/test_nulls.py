@@ -117,6 +117,13 @@ def test_a_wrong_key_of_an_object_is_answered_with_its_keys(tool: str, name: str
         found._accepted({**filled(found.parameters), name: wrong})
 
 
+def test_a_wrong_word_within_an_argument_is_answered_with_the_words_there_and_not_with_the_arguments():
+    tool = tool_of(next(each for each in SPECS if each.name == "register_problem"))
+    with pytest.raises(ToolError, match=r"trials\.requires\.0: Input should be '.*tensor core' ") as refused:
+        tool._accepted({**filled(tool.parameters), "trials": {"requires": ["fp3"]}})
+    assert "register_problem takes: " not in str(refused.value)
+
+
 def test_null_inside_of_an_argument_is_left_out_where_a_field_has_a_name_of_ours():
     run = tool_of(next(s for s in SPECS if s.name == "run_command"))
     sent = {"command": ["true"], "needs": {"arch": "sm_90", "memory_gb": None, "nvlink": None}, "gpus": "null"}

@@ -85,6 +85,11 @@ async def test_another_file_makes_another_problem(folder: Path):
         (('name = "sines"', ""), "needs a name"),
         (("rtol = 1e-5", ""), "needs rtol"),
         (("replaces", "replace"), "replace: Extra inputs"),
+        (('format = "binary"', 'form = "binary"'), "There it takes name, source, format, dtype, offset, skip_lines"),
+        (
+            ('format = "binary"', 'format = "raw"'),
+            "There it takes 'binary', 'text', 'json', 'csv', 'regex' or 'exact'.",
+        ),
         (("build", 'inputs = ["x"]\nbuild'), "generator"),
         (("build", 'files = ["b.c"]\nbuild'), "not in the folder"),
     ],
