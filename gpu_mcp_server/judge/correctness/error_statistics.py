@@ -27,6 +27,10 @@ NOTHING_LIKE = 2.0**-5
 SCATTERED = 8.0
 """Times the root mean square error that no element is off where all are rounded: a few gross errors are something else.
 """
+SPARED = 1 / 64
+"""Times the usual relative error: of rounded elements one in fifty is nearer than that, by chance."""
+MANY_SPARED = 0.1
+"""Of the elements, from which a part is wrong and the rest exact, as where a mask is missing; no type does that."""
 NO_TYPE_LIKE = 2.0**-14
 """The same, below which no type is as coarse: float16 and TF32 have eleven bits."""
 
@@ -72,8 +76,21 @@ def coarse_difference(expected: Array, got: Array, dtype: str, name: str) -> str
         return ""
     if max(abs(float(np.mean(off * want))) / size, abs(float(np.mean(off)))) > ALL_ALIKE * rms:
         return ""
+    if _spared(want, np.abs(off), relative) > MANY_SPARED:
+        return ""
     like = "looks like bfloat16" if relative > BFLOAT16_LIKE else LIKE_TF32
     return "; off by %.2g %% of %s as a whole: %s" % (100 * relative, name, like)
+
+
+def _spared(values: Array, errors: Array, relative: float) -> float:
+    """Return the share of elements that are exact where others are off by `relative` of the root mean square.
+
+    Values that bfloat16 has, as zeros are behind an activation, any rounding spares: they do not count.
+    """
+    with np.errstate(over="ignore"):
+        telling = values.astype(np.float32).view(np.uint32) & 0xFFFF != 0
+    values, errors = values[telling], errors[telling]
+    return float(np.mean(errors <= SPARED * relative * np.abs(values))) if values.size else 0.0
 
 
 def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict[str, Any]:
@@ -99,6 +116,7 @@ def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict
     spread = float(signed.std())
     found: Dict[str, Any] = {"noise_floor": floor, "rms": float(np.sqrt(np.mean(error * error))), "rms_of_values": size}
     found["bias"] = float(signed.mean()) / spread if spread else 0.0
+    found["spared"] = _spared(truth, np.minimum(error, np.abs(answer - known)), found["rms"] / max(size, 1e-300))
     of_most, p99_relative = (float(each) for each in np.percentile(relative, (MOST, 99)))
     found["floors_of_most"] = of_most / max(own, EPSILON[dtype] / 8)
     for name, values, p99 in (("abs", error, float(np.percentile(error, 99))), ("rel", relative, p99_relative)):
@@ -110,7 +128,7 @@ def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict
 
 def lower_precision(errors: Dict[str, Any]) -> str:
     """Say in a few words which lower precision errors look like; empty if none."""
-    if not suspicion(errors) or errors["max_abs"] > SCATTERED * errors["rms"]:
+    if not suspicion(errors) or errors["max_abs"] > SCATTERED * errors["rms"] or errors["spared"] > MANY_SPARED:
         return ""
     relative = errors["rms"] / max(errors["rms_of_values"], 1e-300)
     if relative > BFLOAT16_LIKE:
@@ -129,5 +147,6 @@ def suspicion(errors: Dict[str, Any]) -> str:
     like = "as bfloat16 would" if relative > BFLOAT16_LIKE else "as float16 or TF32 would"
     # A sequential float32 sum of n terms loses up to (n - 1) u, which resembles no shorter type.
     like = like if relative > NO_TYPE_LIKE else "or a long sum whose terms are added one after the other"
+    like = "in a part of its elements, the rest is exact" if errors["spared"] > MANY_SPARED else like
     text = "looks like lower precision (%s): errors are %.3g times the noise floor%s"
     return text % (like, times, ", biased" if biased else "")

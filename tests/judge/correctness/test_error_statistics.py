@@ -9,7 +9,13 @@ from gpu_mcp_judge import verdicts
 from gpu_mcp_judge.devices import device
 from gpu_mcp_judge.timing import rounds
 
-from gpu_mcp_server.judge.correctness.error_statistics import coarse_difference, tf32_default
+from gpu_mcp_server.judge.correctness.error_statistics import (
+    coarse_difference,
+    distribution,
+    lower_precision,
+    suspicion,
+    tf32_default,
+)
 
 Array = np.ndarray
 DRAWN = np.random.default_rng(7)
@@ -42,6 +48,15 @@ def with_some(share: float, factor: float) -> tuple[Array, Array]:
     return EXACT, np.where(wrong, EXACT * np.float32(factor), EXACT)
 
 
+def with_tail(factor: float) -> tuple[Array, Array]:
+    wrong = EXACT.copy()
+    wrong[:, 240:] *= np.float32(factor)
+    return EXACT, wrong
+
+
+INTEGERS = np.exp(DRAWN.uniform(3, 8, 10_000)).astype(np.int64).astype(np.float32)
+
+
 @pytest.mark.parametrize(
     ("pair", "like"),
     [
@@ -58,6 +73,10 @@ def with_some(share: float, factor: float) -> tuple[Array, Array]:
         pytest.param((EXACT, EXACT + np.float32(0.1)), "", id="no bias"),
         pytest.param((EXACT, relu(EXACT)), "", id="an activation too many"),
         pytest.param(with_some(0.05, 1.001), "", id="a few elements"),
+        pytest.param(with_tail(1.004), "", id="a tail without its mask"),
+        pytest.param(
+            (INTEGERS, cut(INTEGERS, 7)), "looks like bfloat16", id="bfloat16, small whole numbers among others"
+        ),
         pytest.param((EXACT, np.full_like(EXACT, np.nan)), "", id="nothing but NaN"),
     ],
 )
@@ -65,6 +84,23 @@ def test_a_difference_looks_like_a_precision_or_like_none(pair: tuple[Array, Arr
     said = coarse_difference(pair[0].ravel(), pair[1].ravel(), "float32", "y")
 
     assert said.endswith(like) and bool(said) == bool(like)
+
+
+@pytest.mark.parametrize("factor", [1.004, 0.0])
+def test_a_tail_that_is_wrong_looks_like_no_type(factor: float):
+    """The rest is exact, which rounding leaves few elements."""
+    want, have = with_tail(factor)
+    tail, rounded = (distribution(want.astype(np.float64), want, each, "float32") for each in (have, cut(want, 7)))
+
+    assert lower_precision(rounded) == "looks like bfloat16" and "as bfloat16 would" in suspicion(rounded)
+    assert lower_precision(tail) == ""
+    assert suspicion(tail).startswith("looks like lower precision (in a part of its elements, the rest is exact): ")
+
+
+def test_what_equals_a_reference_in_float16_is_exact():
+    want, have = (each.astype(np.float16) for each in with_tail(0.9))
+
+    assert "the rest is exact" in suspicion(distribution(EXACT.astype(np.float64), want, have, "float16"))
 
 
 def test_how_far_off_is_said_of_the_whole_output():
