@@ -120,16 +120,20 @@ def test_what_was_right_once_and_is_wrong_with_the_same_inputs_later_is_incorrec
 
 
 def test_a_lower_precision_that_is_chosen_later_lowers_robustness_alone(court):
-    """As an autotuner does that takes another algorithm once it has timed some."""
-    here = "m == 16 && k == 64 && n == 24"
+    """As an autotuner does that takes another algorithm once it has timed some.
+
+    Of so many elements some are wrong whatever is drawn; of 384 all passed in TF32 with one seed in fifteen.
+    """
+    here = "m == 64 && k == 64 && n == 96"
     source = product("float: s += u * v; t += tf32(u) * tf32(v); if (back && l == k - 1) s = t;")
     source = source.replace("float s = 0;", "double s = 0, t = 0;")
     source = source.replace("for (int64_t i = 0; i < m;", ELSEWHERE % (here, here) + " for (int64_t i = 0; i < m;")
-    verdict = court(source, **{**PRODUCT, "tier": "performance"}, owner_files=thorough(), **LONGER).verdict
+    task = {**PRODUCT, "tier": "performance", "shapes": [{"m": 64, "k": 64, "n": 96}], "seed": SEED}
+    verdict = court(source, **task, owner_files=thorough(), **LONGER).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    assert "large: looks like TF32" in verdict["robust"]
-    assert "(the same inputs were answered more exactly at first)" in verdict["robust"]
+    said = "large: looks like TF32 or float16 (the same inputs were answered more exactly at first)"
+    assert said in verdict["robust"]
 
 
 def test_what_is_wrong_with_other_inputs_must_be_right_with_those_as_declared_afterwards(court):
