@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from .fair_share import Key
+from .fair_share import MAX_KEPT, Key
 
 SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
 """Environment variable with another such number; for tests."""
@@ -82,6 +82,8 @@ class HeadStarts:
             # Lines of other GPUs leave a line what they do not take of the cores.
             room = max(self.most, (self.cores - OTHER_CORES) // IMPORT_CORES) - elsewhere if elsewhere else len(line)
             self._let_start([each for each in line if each[0].names == names], room, now)
+        for owner in sorted(self._last, key=lambda one: self._last[one])[:-MAX_KEPT]:
+            del self._last[owner]  # who is not known counts as one whose last start is longest ago
 
     def _let_start(self, line: Sequence[Tuple[Waiting, Key]], room: int, now: float) -> None:
         unready = [(r.near_since, owner) for r, owner in line if not r.ready]

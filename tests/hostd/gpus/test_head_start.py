@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_mcp_server.hostd.gpus.fair_share import Policy
+from gpu_mcp_server.hostd.gpus.fair_share import MAX_KEPT, Policy
 from gpu_mcp_server.hostd.gpus.gpu_queue import GpuState, Queue, Request
 from gpu_mcp_server.hostd.gpus.head_start import IMPORT_CORES, LATE_S, OTHER_CORES, START_S, most_starting
 
@@ -208,6 +208,15 @@ def test_of_those_that_start_late_an_owner_s_comes_first_whose_last_start_is_lon
     assert near(queue, 7.0) == {1, 2}
     queue.release(2, 7.0)
     assert near(queue, 7.0 + LATE_S) == {1, 6}
+
+
+def test_of_more_owners_than_are_kept_those_are_forgotten_whose_last_start_is_longest_ago():
+    queue = Queue(lambda name, mode: GpuState())
+    for number in range(1, MAX_KEPT + 3):
+        waiting(queue, number, uid=number)
+        assert near(queue, 1.0 + number) == {number}
+        queue.release(number, 1.0 + number)
+    assert list(queue.starts._last) == [(uid, "") for uid in range(3, MAX_KEPT + 3)]
 
 
 def test_who_was_to_start_long_ago_and_is_not_ready_lets_the_next_of_its_owner_start():
