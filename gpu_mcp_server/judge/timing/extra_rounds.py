@@ -47,9 +47,18 @@ def look_again(
         whole: Whether each element is wrong, so that no place is worth naming.
         first: Whether no call before was right.
     """
-    others = [] if whole else _other_masks(buffers, check, answer, tolerances, ties, play)
-    if any(not other.any() for other in others):
-        return [], "; one more, with other inputs, was right"
+    call, output = answer
+    others: List[Array] = []
+    known = [int(number) for number in np.flatnonzero(check.wrong[:, output]) if number != call and not whole]
+    # With fresh inputs, only where no other call of the round tells; the verdict stands without it.
+    again = play() if play and not (whole or known) else None
+    if known or again:
+        at = known[0] if known else 0
+        mask = compare(*buffers.pair(at, output), buffers.outputs[output].dtype, *tolerances).mask
+        mask = ties.inexcusable_at(at, output, mask)
+        if (again and (mask is None or again.passed)) or (mask is not None and not mask.any()):
+            return [], "; one more, with other inputs, was right"
+        others = [] if mask is None else [mask]
     if play is None or not (others or whole):
         return others, ""
     if _answers_otherwise(buffers, answer, tolerances, play):
@@ -57,30 +66,6 @@ def look_again(
     if first and _needs_zeros(buffers, play):
         return others, "; right in a round whose outputs held zeros: " + ONTO_JUNK % "add to"
     return others, ""
-
-
-def _other_masks(
-    buffers: Buffers,
-    check: RoundCheck,
-    answer: Tuple[int, int],
-    tolerances: Tuple[float, float],
-    ties: Any,
-    play: Optional[Play],
-) -> List[Array]:
-    """Return where an output is wrong in another call: of this round, or of one more with fresh inputs."""
-    call, output = answer
-    dtype = buffers.outputs[output].dtype
-    others = [int(number) for number in np.flatnonzero(check.wrong[:, output]) if number != call]
-    if others:
-        mask = compare(*buffers.pair(others[0], output), dtype, *tolerances).mask
-        mask = ties.inexcusable_at(others[0], output, mask)
-        return [] if mask is None else [mask]
-    again = play() if play else None
-    if again is None:
-        return []  # the verdict stands without it
-    mask = compare(*buffers.pair(0, output), dtype, *tolerances).mask
-    mask = ties.inexcusable_at(0, output, mask)
-    return [np.zeros(buffers.outputs[output].count, dtype=bool) if mask is None or again.passed else mask]
 
 
 def _answers_otherwise(buffers: Buffers, answer: Tuple[int, int], tolerances: Tuple[float, float], play: Play) -> bool:
