@@ -73,6 +73,19 @@ def test_a_host_is_kept_unchecked_replaced_and_changed(run: Run, tmp_path: Path)
     assert "user" not in box
 
 
+def test_a_python_that_cannot_be_started_or_checked_is_told_when_it_is_set(run: Run, closed_port: int, tmp_path: Path):
+    assert run("hosts", "add", "box", f"127.0.0.1:{closed_port}", "--no-check").returncode == 0
+    (there := tmp_path / "python").touch(0o755)
+    faults = {str(tmp_path / "gone"): "does not exist", str(there): "does not start"}
+    told = {path: run("hosts", "set", "local", f"judge_python={path}").stdout for path in faults}
+    unchecked = json.loads(run("hosts", "set", "box", f"judge_python={there}", "--json").stdout)
+
+    for path, fault in faults.items():
+        assert f"(instead of judge_python {path}, which {fault}; " in " ".join(told[path].split())
+    assert unchecked["judge"].startswith("judge_python was not checked: box: does not answer: ")
+    assert unchecked["settings"]["judge_python"] == str(there)
+
+
 def test_a_refused_change_leaves_the_settings_as_they_were(run: Run, closed_port: int, tmp_path: Path):
     run("hosts", "add", "box", "ada@first", "--no-check")
     file = tmp_path / "config" / "gpu-mcp-server" / "config.toml"

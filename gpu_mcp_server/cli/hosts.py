@@ -195,8 +195,20 @@ def set_values(
     _keep_valid(path, before, with_host(text, name, values))
     if packages:
         values = _install(name, values, packages, path, before, as_json=as_json)
-    said = ", ".join(f"{key} = {value}" for key, value in values.items())
-    print_result({"host": name, "settings": values, "config_file": str(path)}, f"host {name}: {said}", as_json=as_json)
+    told = {"host": name, "settings": values, "config_file": str(path)}
+    said = f"host {name}: " + ", ".join(f"{key} = {value}" for key, value in values.items())
+    if "judge_python" in given:
+        told["judge"] = _judge(name, as_json=as_json)
+        said += f"\n{told['judge']}"
+    print_result(told, said, as_json=as_json)
+
+
+def _judge(name: str, *, as_json: bool) -> str:
+    """Say which Python judges on a host, and why not the one in its settings."""
+    status = _status(name, as_json=as_json) or {"host": name}
+    if not status.get("reachable"):
+        return f"judge_python was not checked: {_line(status)}"
+    return f"judge: {status.get('judge') or 'no Python with NumPy'}"
 
 
 @app.command("list")
