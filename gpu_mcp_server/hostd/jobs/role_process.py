@@ -18,8 +18,9 @@ PIPE_BYTES = 256 << 10
 """An ordinary user may have 64 MiB of pipes in all. Source: pipe(7), pipe-user-pages-soft."""
 _F_SETPIPE_SZ = 1031
 MOST_STIRRED, STOPS_A_STIR = 3, 20
-"""Times that a stopped process may have run a little, and after how many stops once more. Of 1,300 stops on a busy machine
-none had, with 128 threads; on a virtual one a thread may be put aside longer. Nobody gains by one round of twenty."""
+"""Times that a stopped process may have run a little, and after how many stops once more. Of 1,300 stops on a busy
+machine none had, with 128 threads; on a virtual one a thread may be put aside longer. Nobody gains by one round of
+twenty."""
 
 
 class RoleProcess:

@@ -215,9 +215,9 @@ SHARED_UID_GPU: Dict[str, Block] = {
     ),
     "connect": _give(RET_ERRNO | errno.ENOENT),
 }
-"""Further ones there for a process that has a GPU. cuInit listens at an abstract SEQPACKET socket named after its process,
-and asks at another whether there is MPS: it must hear that there is not. Sources: a strace of driver 580.159's cuInit on
-an H200, and one in issue 10 of https://github.com/NVIDIA/cuda-checkpoint."""
+"""Further ones there for a process that has a GPU. cuInit listens at an abstract SEQPACKET socket named after its
+process, and asks at another whether there is MPS: it must hear that there is not. Sources: a strace of driver 580.159's
+cuInit on an H200, and one in issue 10 of https://github.com/NVIDIA/cuda-checkpoint."""
 
 
 def architecture() -> str:

@@ -3,10 +3,11 @@
 The candidate launches a round's calls behind a closed gate while old inputs lie there, and is stopped. Then the owner
 writes other draws of the inputs, the real ones last, and looks after each whether anything of the candidate ran. It
 opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
-word itself: in some rounds, drawn in secret, the fence looks at once for the outputs, and in the others a probe
-whether the GPU is still busy. The reference answers behind those, when nothing of the candidate waits: some calls that
-wait, as two streams do, take time slices from it. The fence alone needs its answers before. A stream of its own could wait for an input to change, or for the first gate, and work
-before the clock starts: probes right behind new inputs take longer then, and so does the GPU's coming to its process.
+word itself: in some rounds, drawn in secret, the fence looks at once for the outputs, and in the others a probe whether
+the GPU is still busy. The reference answers behind those, when nothing of the candidate waits: some calls that wait, as
+two streams do, take time slices from it. The fence alone needs its answers before. A stream of its own could wait for
+an input to change, or for the first gate, and work before the clock starts: probes right behind new inputs take longer
+then, and so does the GPU's coming to its process.
 """
 
 import math
