@@ -25,7 +25,12 @@ IN_DOUBLE = {"cpu": LARGE, "cuda": 1 << 26}
 MOST = 4 * LOOKED_AT
 """Elements of an output that is looked at whole, and wrong ones that are ordered by how far off they are."""
 AS_EXACT = 2.0
-"""Times the reference's errors that an answer's may be: the next coarser type has eight times as large ones or more."""
+"""Times the reference's errors that an answer's may be, where many tell: the next coarser type has eight times as large
+ones or more."""
+BY_CHANCE, COARSER = 30.0, 8.0
+"""Over the square of how many elements err, what chance adds to that, and the most that may come of it. With these one
+in a hundred of two equally exact answers looks less exact: the F distribution's 99th percentile for n and n degrees of
+freedom is 99 for two, 29 for three and 6 for eight, and this its root."""
 LARGEST = 4.0
 """The same of the largest error of all: of two equally exact answers one's is now and then more than twice the other's,
 where sums of few terms and of many lie side by side."""
@@ -80,10 +85,10 @@ def as_exact(
     """Say of each element whether it is within the tolerance of double precision, or as near as the reference.
 
     Two right answers in one precision lie about the exact one, so that an element may well be farther off than the
-    reference's. As near are elements whose errors are at most twice as large as the reference's among those of about
-    their size, by their mean, and of which hardly more are gross. What neither answer errs in, as zeros outside of a
-    triangle, has no part in a mean. A reference that is off by half of all values is no measure. `None` where it is
-    clearly more exact as a whole.
+    reference's. As near are elements whose errors are at most twice as large as the reference's among those of
+    about their size, by their mean, and of which hardly more are gross. Where few elements err, chance is allowed
+    more. What neither answer errs in, as zeros outside of a triangle, has no part in a mean. A reference that is
+    off by half of all values is no measure. `None` where it is clearly more exact as a whole.
 
     Args:
         exact: In double precision.
@@ -93,11 +98,11 @@ def as_exact(
         leeway: Times all of that which is allowed.
     """
     rtol, atol = tolerances
-    most = leeway * AS_EXACT
     with np.errstate(all="ignore"):
         own, off, size = np.abs(have - exact), np.abs(want - exact), np.abs(exact)
         known = np.isfinite(own) & np.isfinite(off)
         told = np.flatnonzero(known & (own + off > 0))
+        most = leeway * min(COARSER, AS_EXACT + BY_CHANCE / max(1, told.size) ** 2)
         # By size: a large element's error, or a small one's in parts of itself, must excuse no other element.
         ordered = told[np.argsort(size[told], kind="stable")]
         groups = np.array_split(ordered, max(1, ordered.size // NEIGHBOURS))

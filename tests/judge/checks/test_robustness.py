@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from gpu_mcp_judge.checks.fp64_check import as_exact
+from gpu_mcp_judge.numerics.tensors import Array
 
 from tests.judge.harness import thorough
 from tests.judge.owner.test_untimed_trials import NAIVE, SCALING, scaling
@@ -259,16 +260,32 @@ def test_a_tolerance_that_is_narrower_than_rounding_is_told_and_decides(court, f
 
 
 def test_which_element_is_as_near_to_double_precision_as_the_reference():
-    exact = np.array([1.0, 2.0, 3.0, 4.0])
-    off = np.array([1.1, 2.1, 3.1, 4.1])
-    tolerances = (1e-3, 0.0)
+    def many(*values: float) -> Array:
+        return np.tile(values, 16)
 
-    assert as_exact(exact, off, np.array([1.0, 2.05, 3.0, 4.0]), tolerances).tolist() == [True] * 4
-    assert as_exact(exact, off, np.array([1.0, 2.0, 3.0, 4.25]), tolerances).tolist() == [True] * 4
-    assert as_exact(exact, off, np.array([1.0, 2.0, 3.0, 4.5]), tolerances) is None
+    exact, off, tolerances = many(1.0, 2.0, 3.0, 4.0), many(1.1, 2.1, 3.1, 4.1), (1e-3, 0.0)
+
+    assert as_exact(exact, off, many(1.0, 2.05, 3.0, 4.0), tolerances).tolist() == [True] * 64
+    assert as_exact(exact, off, many(1.0, 2.0, 3.0, 4.25), tolerances).all()
+    assert as_exact(exact, off, many(1.0, 2.0, 3.0, 4.5), tolerances) is None
     assert as_exact(exact, exact, off, tolerances) is None
-    assert as_exact(exact, np.array([3.0, 9.0, 9.0, 9.0]), exact * 1.3, tolerances).tolist() == [False] * 4
-    assert as_exact(exact, np.array([np.inf, 2.1, 3.1, 4.1]), np.array([0.0, 2.0, 3.0, 4.0]), tolerances)[0] == 0
+    assert as_exact(exact, many(3.0, 9.0, 9.0, 9.0), exact * 1.3, tolerances).tolist() == [False] * 64
+    assert as_exact(exact, many(np.inf, 2.1, 3.1, 4.1), many(0.0, 2.0, 3.0, 4.0), tolerances)[0] == 0
+
+
+@pytest.mark.parametrize(("elements", "wrong"), [(1, 24), (2, 8), (3, 4), (5, 4), (16, 4)])
+def test_where_few_elements_err_an_answer_is_seldom_less_exact_by_chance(elements, wrong):
+    """A sum of halves over two rows was called incorrect now and then; these are 200 pairs of one precision."""
+    draw = np.random.default_rng(3)
+    exact = 1000 + draw.standard_normal((200, elements))
+    want, have, coarser = (exact + size * draw.standard_normal(exact.shape) for size in (0.01, 0.01, 0.16))
+
+    def less_exact(answers: Array) -> int:
+        found = [as_exact(*three, (1e-6, 0.0)) for three in zip(exact, want, answers, strict=True)]
+        return sum(each is None or not each.all() for each in found)
+
+    assert less_exact(have) <= wrong
+    assert less_exact(coarser) > 100
 
 
 def test_two_answers_in_one_precision_are_as_exact_and_a_coarser_one_is_not():

@@ -166,7 +166,7 @@ def test_the_gpu_comes_back_from_the_process_that_made_inputs_before_the_copy_th
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_the_reference_answers_behind_the_candidate_but_before_the_fence(busy):
-    """What waits at a gate on two streams took time slices from it (H200)."""
+    """Calls on two streams that waited at a gate took time slices from it (H200)."""
     one, order, words = gated("torch", 1e-3, 30e-6), list[str](), iter([3, 1])
 
     def note(name, says=None):
