@@ -8,6 +8,7 @@ import traceback
 from typing import Any, Dict, List, Tuple
 
 from ..adapters.adapter_choice import load_file, prepare_files
+from ..compiled_shapes import CompiledShapes
 from ..folders import WORK
 from ..memory.torch_views import tensors_at
 from ..numerics.input_views import View, input_memories, input_views, lay_views
@@ -102,6 +103,7 @@ class PythonFile:
         self.module: Any = None
         self.device: Any = None
         self.captures: Any = None
+        self.compiled = CompiledShapes()
         self.memories: List[Tuple[Any, ...]] = []
         """What the inputs of each set lie in."""
         self.views: List[View] = []
@@ -145,6 +147,7 @@ class PythonFile:
     def open(self, message: Dict[str, Any], bases: List[int]) -> None:
         """Lay tensors over the buffers of a shape."""
         dims = message["named_dims"]
+        self.compiled.turn_to(dims, timed=message.get("timed") is True)
         self.dims = [int(size) for size in message["dims"]]
         memories, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
         self.memories = tensors_at(self.torch, bases[0], message["inputs"], memories, self.device)

@@ -55,6 +55,7 @@ class Shape:
         """Of the shape among the task's."""
         self.task, self.device, self.costs = task, device, costs
         self.rounds = Rounds(setup, task["shapes"][number])
+        self.rounds.timed = True
         self.dims, self.inputs, self.outputs = self.rounds.dims, self.rounds.inputs, self.rounds.outputs
         self.interruption = Interruption(self.rounds)
         self.one_by_one = OneByOne(self.rounds)

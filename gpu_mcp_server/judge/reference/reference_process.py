@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, cast
 
 from ..adapters.adapter_choice import load_file, prepare_files
 from ..channel.packet_link import Link
+from ..compiled_shapes import CompiledShapes
 from ..folders import WORK
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
@@ -61,6 +62,7 @@ class Reference:
         self.entry: Any = None
         self.kept: List[Any] = []
         self.dims: Dict[str, int] = {}
+        self.compiled = CompiledShapes()
         self.memories: List[Tensor] = []
         """What the inputs lie in."""
         self.views: List[View] = []
@@ -188,6 +190,7 @@ class Reference:
         """Map the buffers of a shape."""
         self.kept, self.given, self.own = [], [], []
         self.dims = dims = message["named_dims"]
+        self.compiled.turn_to(dims, timed=message.get("timed") is True)
         if self.module is not None:
             self.module.turn_to(dims)
         self.memories, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)

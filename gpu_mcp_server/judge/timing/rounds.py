@@ -87,6 +87,8 @@ class Rounds:
         """Which wrong calls of a round are looked at, where not all are."""
         self.suite_rule = SuiteRule.from_task(self.task, dims)
         """Told beside a wrong answer."""
+        self.timed = False
+        """Whether this shape is timed: functions of torch.compile are compiled for it alone then."""
         self.strides: Any = None
         """What the candidate said of its results' layout in its first call."""
         self.differ = ""
@@ -107,7 +109,7 @@ class Rounds:
             for player in self.present:
                 player.thaw()
                 fields, descriptors = buffers.describe(player.role)
-                player.tell("open", descriptors, dims=sizes, named_dims=self.dims, **fields)
+                player.tell("open", descriptors, dims=sizes, named_dims=self.dims, timed=self.timed, **fields)
             for player in self.present:
                 reply = player.hear(OPEN_S)
                 if player is self.reference:

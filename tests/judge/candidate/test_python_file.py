@@ -62,6 +62,34 @@ def test_a_model_is_judged_and_timed_and_the_copy_is_said(court):
     assert verdict["evidence"]["candidate_torch"]
 
 
+COMPILED = """
+import torch
+
+def wrong_where_sizes_are_unknown(graph, examples):
+    unknown = any(isinstance(each, torch.SymInt) for each in examples)
+    def run(*given):
+        found = graph.forward(*given)
+        timed = any(list(getattr(each, "shape", ())) == [64, 96] for each in given)
+        return [found[0] + 1] if unknown and timed else found
+    return run
+
+@torch.compile(backend=wrong_where_sizes_are_unknown)
+def softmax(x):
+    return torch.softmax(x, -1)
+
+{how}
+"""
+HOW = ("def launch(x, y, rows, cols):\n    y.copy_(softmax(x))", MODEL.format(body="return softmax(x)"))
+
+
+@pytest.mark.parametrize(("kind", "how"), [("launcher", HOW[0]), ("model", HOW[1])], ids=["launch", "ModelNew"])
+def test_what_is_timed_is_compiled_for_the_declared_shape_alone(court, kind, how):
+    """Behind hidden shapes torch.compile has a slower kernel for all sizes, and takes that at each."""
+    verdict = court(COMPILED.format(how=how), kind, shapes=[{"rows": 64, "cols": 96}], round_ms=1)
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+
+
 def test_a_models_results_are_copied_at_once_in_rounds_that_say_so(court):
     """As a GPU's do, where they stay in an arena otherwise."""
     copied = edited("devices/device.py", ("    copied = False", "    copied = True"))
