@@ -83,9 +83,10 @@ def may_tie(outputs: Sequence[Tensor], output: int, wrong: Array, expected: Arra
     if outputs[output].dtype == "bool" and got.view(np.uint8).max(initial=0) > 1:
         return "; a bool is 0 or 1, and some are other bytes"
     floats = [number for number, item in enumerate(outputs) if not discrete(item)]
+    beside = floats or [number for number in range(len(outputs)) if number != output]
     said = ""
-    if output not in floats and floats and not wrong[:, floats].any():
-        said = ", ".join(outputs[number].name + " is right" for number in floats)
+    if output not in floats and beside and not wrong[:, beside].any():
+        said = ", ".join(outputs[number].name + " is right" for number in beside)
     elif output not in floats and outputs[output].shape:
         rows = [each.reshape(-1, outputs[output].shape[-1]) for each in (expected, got)]
         # Each row names places once, as sorting does: a transposed answer or a mask does not.

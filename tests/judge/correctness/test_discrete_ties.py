@@ -352,6 +352,14 @@ def test_a_wrong_index_that_equals_may_explain_is_told_so(output, wrong, got, to
     assert said.startswith(told) and bool(said) == bool(told)
 
 
+@pytest.mark.parametrize(("wrong", "told"), [([[0, 1]], "; values is right: where values are equal"), ([[1, 1]], "")])
+def test_a_wrong_index_beside_whole_numbers_is_told_of_ties_too(wrong, told):
+    outputs = [Tensor("values", "int8", (3,), ("n",), ""), Tensor("at", "int64", (3,), ("n",), "")]
+    said = discrete_ties.may_tie(outputs, 1, np.array(wrong), np.array([0, 2, 3]), np.array([0, 2, 5]))
+
+    assert said.startswith(told) and bool(said) == bool(told)
+
+
 def test_a_mask_in_another_order_is_told_of_no_ties():
     outputs = [Tensor("mask", "bool", (3,), ("n",), "")]
     assert not discrete_ties.may_tie(outputs, 0, np.array([[2]]), np.array([0, 0, 1]), np.array([1, 0, 0]))
