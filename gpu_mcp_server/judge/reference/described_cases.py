@@ -38,6 +38,7 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
     left: Dict[int, str] = {}
     empty: Dict[int, str] = {}
     facts: Dict[str, Any] = {}
+    sizes: List[int] = []
     for number in sorted(range(1, len(cases) + 1), key=lambda n: _size(cases[n - 1])):
         if most and (in_a_row == MANY_LARGE or ((left or found) and time.monotonic() - begin > LATE_S)):
             left[number] = "late"
@@ -58,16 +59,15 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
             continue
         if most and _bytes(one) > most:
             left[number] = "large"
+            sizes.append(_bytes(one))
             in_a_row += 1
             continue
         found[number], in_a_row = one, 0
     if not found and empty:
         raise ValueError(next(iter(empty.values())))
     if not found:
-        raise ValueError(
-            "each of the %d cases takes more than the %d bytes of the wish max_bytes; allow more"
-            % (len(cases), most or 0)
-        )
+        text = "each of the %d cases takes more than the %d bytes of the wish max_bytes; the smallest seen takes %d"
+        raise ValueError(text % (len(cases), most or 0, min(sizes, default=0)))
     alike = _most_alike(found)
     others = sorted(set(found) - set(alike))
     whole = _join(module, facts, alike, len(cases) - len(others) - len(empty))

@@ -36,7 +36,7 @@ MEND = "Correct the problem and register it again."
 SMALLER = (
     "Import it again with the wish max_bytes, which leaves larger cases out; or on a host with a GPU or more memory."
 )
-TOO_MUCH = ("did not answer", "ran out of memory")
+TOO_MUCH = ("did not answer", "ran out of memory", "the problem is too large", "of the wish max_bytes")
 OUT_OF_BOUNDS = re.compile(r"IndexError|out of (?:bounds|range)")
 """As NumPy and torch say it of an index."""
 OTHER_NUMBERS = ("full", "zeros", "made", "weights")
