@@ -275,7 +275,8 @@ class ModelFile(InterpretedFile):
         results = cast("Sequence[Any]", found if isinstance(found, (tuple, list)) else (found,))
         targets = self.outputs[number]
         if len(results) != len(targets):
-            raise ValueError("ModelNew returned %d values, the problem has %d" % (len(results), len(targets)))
+            what = "%d values" % len(results) if results is found else "one %s" % type(cast("object", found)).__name__
+            raise ValueError("ModelNew returned %s, the problem has %d" % (what, len(targets)))
         for place, result in enumerate(results):
             self._compare(self.task["outputs"][place]["name"], result, targets[place])
         return results

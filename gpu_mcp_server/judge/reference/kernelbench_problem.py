@@ -240,5 +240,5 @@ class ModuleProblem:
         if dtype_of(value) in CODES:
             distribution = distribution if distribution == "weights" else "made"
         if value.numel() < 1:
-            raise EmptyTensor("%s has no element" % name)
+            raise EmptyTensor("%s has no element, and nothing of an empty tensor can be judged" % name)
         return {"name": name, "dtype": dtype_of(value), "shape": list(value.shape), "distribution": distribution}

@@ -34,6 +34,9 @@ def last_words(error: BaseException) -> str:
     while frames is not None and frames.tb_frame.f_code.co_filename != SOURCE:
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames)).strip()
+    own = type(error).__module__
+    if own.partition(".")[0] == __name__.partition(".")[0]:  # where the judge keeps its classes tells an author nothing
+        text = text.replace(own + ".", "")
     half = ERROR_CHARACTERS // 2
     text = text if len(text) <= ERROR_CHARACTERS else "%s ... %s" % (text[:half], text[-half:])
     return "\n".join(filter(None, [text, place_of_misfit(error)]))

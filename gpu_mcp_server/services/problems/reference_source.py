@@ -91,9 +91,12 @@ def check_reference(problem: Problem) -> None:
         raise BadRequest(f"{entry!r} is an async function.", hint="Make it an ordinary one.")
     given = problem.inputs[: problem.backward or None]
     if isinstance(function, ast.FunctionDef) and not _takes(function.args, len(given)):
+        takes = f"Let it take {', '.join(tensor.name for tensor in given)}"
+        named = _keywords_required(function.args)
+        count = f"{len(given)} input{'s' * (len(given) != 1)}"
         raise BadRequest(
-            f"{entry!r} cannot be called with {len(given)} inputs, which it gets in order.",
-            hint=f"Let it take {', '.join(tensor.name for tensor in given)}.",
+            f"{entry!r} cannot be called with {count}, which it gets in order.",
+            hint=f"{takes}; give {', '.join(named)} a default." if named else f"{takes}.",
         )
 
 
@@ -132,5 +135,11 @@ def _definitions(module: ast.Module) -> dict[str, Any]:
 def _takes(arguments: ast.arguments, count: int) -> bool:
     positional = len(arguments.posonlyargs) + len(arguments.args)
     required = positional - len(arguments.defaults)
-    keyword_only = any(default is None for default in arguments.kw_defaults)
-    return required <= count and (count <= positional or arguments.vararg is not None) and not keyword_only
+    in_order = required <= count and (count <= positional or arguments.vararg is not None)
+    return in_order and not _keywords_required(arguments)
+
+
+def _keywords_required(arguments: ast.arguments) -> list[str]:
+    """Return the keyword-only parameters without a default."""
+    defaults = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [each.arg for each, default in defaults if default is None]

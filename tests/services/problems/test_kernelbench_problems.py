@@ -429,10 +429,11 @@ async def test_complex_short_scalar_shared_and_strided_tensors_are_those_of_the_
     info = await lab.evaluation.registry.import_file(ProblemSource("mixed.py", MIXED))
     seen = ("x float32 [6, 8] strides (1, 6)", "turns complex64 [6, 4]", "table int16 [7]", "gain float32 []")
     assert all(each in info.tensors for each in (*seen, "in left's memory")), info.tensors
-    for change, verdict in {
-        ("model", "model"): "correct",
-        ("pairs * turns", "pairs * turns.conj()"): "incorrect",
-        ("right[0]", "right[1]"): "incorrect",
+    for change, (verdict, words) in {
+        ("model", "model"): ("correct", ""),
+        ("pairs * turns", "pairs * turns.conj()"): ("incorrect", "elements are wrong"),
+        ("right[0]", "right[1]"): ("incorrect", "elements are wrong"),
+        ("return y, y.mean()", "return {0: y, 1: y.mean()}"): ("incorrect", "returned one dict, the problem has 2"),
     }.items():
         found = await lab.evaluation.evaluator.evaluate(
             info.problem_id,
@@ -441,7 +442,7 @@ async def test_complex_short_scalar_shared_and_strided_tensors_are_those_of_the_
             timing=TimingOptions(tier="smoke"),
             wait_s=550.0,
         )
-        assert found.verdict == verdict, (change, found.reason)
+        assert found.verdict == verdict and words in found.reason, (change, found.reason)
 
 
 @needs_torch
@@ -460,6 +461,10 @@ async def test_a_large_problem_is_described_without_its_data_and_refused_where_i
         ),
         (("torch.relu(x)", "x.nope()"), "no attribute 'nope'"),
         (("torch.rand(64, 64)", "open('/nothing')"), "No such file"),
+        (
+            ("torch.rand(64, 64)", "torch.rand(0, 64)"),
+            "returns: EmptyTensor: x has no element, and nothing of an empty",
+        ),
         (("torch.rand(64, 64)", "torch.rand(64, 64), float('inf')"), "an input is the constant inf; write it into"),
         (("torch.rand(64, 64)", "torch.rand(64, 64), '\\ud800'"), "an input is a text that is no UTF-8"),
     ],
