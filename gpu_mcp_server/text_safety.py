@@ -25,6 +25,14 @@ def visible_data(value: Any) -> Any:
     return value
 
 
+def clip_middle(text: str, most: int) -> str:
+    """Return a text without its middle where it is longer than `most`: what it ends in is often the advice."""
+    if len(text) <= most:
+        return text
+    tail = most // 2
+    return f"{text[: most - tail].rstrip()} ... {text[-tail:].lstrip()}"
+
+
 def join_lines(lines: Iterable[str]) -> str:
     """Join the lines of an answer; those of several have the further ones indented."""
     return "\n".join(f"\n{INDENT}".join(line.splitlines()) for line in lines)

@@ -96,7 +96,9 @@ class Comparison(ResultModel):
 
     def summary(self) -> str:
         """Say the table."""
-        lines = [*self.news, f"{len(self.whole.rows)} candidates of {self.problem_id}, tier {self.tier}, best first:"]
+        count = len(self.whole.rows)
+        head = f"{count} candidate{'s' * (count != 1)} of {self.problem_id}, tier {self.tier}, best first:"
+        lines = [*self.news, head]
         lines += [f"{row.rank or number}. {row.line_text()}" for number, row in enumerate(self.rows, 1)]
         lines += [f"reference: {', '.join(self.reference)}"] if self.reference else []
         found = {row.status for row in self.whole.rows}

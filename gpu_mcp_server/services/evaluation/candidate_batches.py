@@ -20,6 +20,7 @@ from gpu_mcp_server.services.evaluation.trial_records import LATE
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems.problem_table import Problems
+from gpu_mcp_server.text_safety import clip_middle
 from gpu_mcp_server.time_format import format_time, format_time_range
 
 MAX_CANDIDATES = 32
@@ -197,7 +198,7 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
     if isinstance(result, asyncio.CancelledError):
         return ComparisonRow(name=entrant.name, status="not_begun", reason=NOT_BEGUN)
     if isinstance(result, BaseException):
-        return ComparisonRow(name=entrant.name, status="error", reason=str(result)[:REASON_CHARACTERS])
+        return ComparisonRow(name=entrant.name, status="error", reason=clip_middle(str(result), REASON_CHARACTERS))
     times = [shape.candidate.median_us for shape in result.shapes if shape.candidate]
     timed = bool(times) and len(times) == len(result.shapes)
     begun = result.reason != LATE
@@ -213,10 +214,11 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
         time_range_us=result.time_range_us(),
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
         shapes=[_shape(shape, shape.candidate, shape.reference) for shape in result.shapes if shape.candidate],
-        reason=(
+        reason=clip_middle(
             "; ".join(filter(None, [result.fallback, result.reason]))
-            or ("" if timed else (result.note or "").removeprefix("correct; "))
-        )[:REASON_CHARACTERS],
+            or ("" if timed else (result.note or "").removeprefix("correct; ")),
+            REASON_CHARACTERS,
+        ),
         robust=result.robust,
         kept=result.kept,
         attempt_id=result.attempt_id,

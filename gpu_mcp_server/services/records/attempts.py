@@ -17,6 +17,7 @@ from gpu_mcp_server.services.records.trust import BEST, CONTRADICTED_BY, CORRECT
 from gpu_mcp_server.store.database import LARGEST_INTEGER, Database, Value
 from gpu_mcp_server.store.ownership import claim, visibility_condition
 from gpu_mcp_server.store.problem_aliases import require_problem
+from gpu_mcp_server.text_safety import clip_middle
 
 View = Literal["best", "recent", "ancestors", "failures"]
 
@@ -390,6 +391,6 @@ def _attempt(row: sqlite3.Row, *, whole: bool = False) -> Attempt:
     reason = values["reason"]
     if not whole:
         values["evidence"] = None
-        if reason is not None and len(reason) > REASON_CHARACTERS:
-            values["reason"] = reason[:REASON_CHARACTERS] + " ..."
+        if reason is not None:
+            values["reason"] = clip_middle(reason, REASON_CHARACTERS)
     return Attempt(**values)

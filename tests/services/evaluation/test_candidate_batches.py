@@ -201,3 +201,14 @@ async def test_no_more_are_judged_at_a_time_than_there_are_places_and_late_ones_
         with pytest.raises(DeadlinePassed):
             async with slots.judging():
                 pass
+
+
+def test_a_rows_long_reason_still_says_how_the_launcher_is_called():
+    names = ("attempt_id", "problem_id", "problem_hash", "language", "host")
+    reason = (
+        f"n=1000: {'crashed with SIGSEGV, for one of many reasons; ' * 9}launch has z where it gets x: int launch(x)"
+    )
+    judged = Evaluation.model_validate({"status": "judged", "reason": reason, **dict.fromkeys(names, "c")})
+
+    said = _row(entrant("a", HONEST), judged).reason
+    assert said.startswith("n=1000: crashed") and said.endswith("launch has z where it gets x: int launch(x)")
