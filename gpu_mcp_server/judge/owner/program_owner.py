@@ -22,7 +22,16 @@ from ..programs.output_parsers import READ_S, Series, Unreadable, said, within
 from ..programs.program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from ..timing.run_delay import While
 from ..timing.time_accounting import Ledger
-from ..verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect, registration_result
+from ..verdicts import (
+    VERDICTS,
+    Judged,
+    JudgeFailed,
+    ReferenceFailed,
+    cheat,
+    duration,
+    incorrect,
+    registration_result,
+)
 from .peer_processes import START_S
 
 FEWEST = 6
@@ -126,10 +135,19 @@ class ProgramOwner:
             "inputs": self._inputs(),
             "said": self.said,
             "shapes": shapes,
-            "trials_summary": "%d runs, each checked in full, in a sandbox of its own and with %s"
-            % (self.runs_checked, "a fresh secret seed" if self.secret else "the same inputs"),
+            "trials_summary": self._trials_summary(correct),
             "evidence": self._evidence(),
         }
+
+    def _trials_summary(self, correct: bool) -> str:
+        """Say how many runs were right, and what stands behind each."""
+        right = "%d run%s, each checked in full" % (self.runs_checked, "s" * (self.runs_checked != 1))
+        inputs = "a fresh secret seed" if self.secret else "the same inputs"
+        return "%s%s, in a sandbox of its own and with %s" % (
+            "" if correct else "stopped at the first failure, after ",
+            right,
+            inputs,
+        )
 
     def _most(self, cases: int) -> int:
         """Return how many runs of each case there are sandboxes for."""
@@ -356,7 +374,7 @@ class Case:
             result["samples"] = {"candidate_us": candidate_us, "reference_us": reference_us}
             empty_us = median(self.owner.empty_s) * 1e6
             if empty_us > COST * result["candidate"]["median_us"]:
-                text = "%.3g us of each time go to starting the process, laying its inputs and stopping the clock"
-                self.notes[text % empty_us] = None
+                text = "%s of each time go to starting the process, laying its inputs and stopping the clock"
+                self.notes[text % duration(empty_us / 1e6)] = None
         result["notes"] = list(self.notes)
         return result

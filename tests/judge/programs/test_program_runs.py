@@ -76,6 +76,7 @@ def test_an_honest_program_is_correct_timed_as_a_whole_and_said_to_be_of_the_wea
     assert (verdict["kind"], verdict["inputs"]) == ("program", "secret")
     assert verdict["weaker"] == "program: timed as a whole process; inputs secret"
     assert verdict["said"] == ["verdict: PASS 0.000001 us"] and "not believed" in verdict["note"]
+    assert verdict["trials_summary"].startswith("7 runs, each checked in full")
 
 
 CHEATS = {
@@ -142,6 +143,7 @@ def test_a_program_is_caught_that(sit, name):
     assert found["verdict"] == verdict, found["reason"]
     assert words in found["reason"]
     assert found["speedup"] is None
+    assert found["trials_summary"].startswith("stopped at the first failure, after ")
 
 
 @pytest.mark.parametrize(
