@@ -360,6 +360,12 @@ def test_a_wrong_index_beside_whole_numbers_is_told_of_ties_too(wrong, told):
     assert said.startswith(told) and bool(said) == bool(told)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
+def test_a_rounded_number_or_a_mask_beside_right_floats_is_told_of_no_ties(dtype):
+    outputs = [Tensor("scale", "float32", (), (), ""), Tensor("codes", dtype, (3,), ("n",), "")]
+    assert not discrete_ties.may_tie(outputs, 1, np.array([[0, 2]]), np.array([0, 1, 1]), np.array([1, 0, 1]))
+
+
 def test_a_mask_in_another_order_is_told_of_no_ties():
     outputs = [Tensor("mask", "bool", (3,), ("n",), "")]
     assert not discrete_ties.may_tie(outputs, 0, np.array([[2]]), np.array([0, 0, 1]), np.array([1, 0, 0]))
