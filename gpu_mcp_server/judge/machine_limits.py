@@ -23,11 +23,12 @@ GPU = re.compile(
     r"\b0 active drivers\b|Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled"
     r"|no CUDA-capable device is detected|CUDA driver version is insufficient|CUDA driver library cannot be found"
     r"|CUDA_HOME environment variable is not set|not supported in interpreter mode"
+    r"|\b(?:must|should) be (?:an? |on (?:an? |the )?)?(?:CUDA|cuda|GPU)\b|\bof `assert [^`\n]*\b(?:is_cuda|cuda)\b"
 )
 """How Triton, torch, the CUDA runtime and Numba say that there is no GPU, torch that it cannot compile for one, and
-Triton's interpreter that it runs less than a GPU. Source: triton/runtime/driver.py and interpreter.py 3.9,
-torch/cuda/__init__.py and utils/cpp_extension.py 2.13, driver_types.h of CUDA 13.0, numba/cuda/cudadrv/driver.py
-0.61."""
+Triton's interpreter that it runs less than a GPU; and how candidates refuse a tensor that is on none, after CHECK_CUDA
+of torch's tutorial on extensions. Source: triton/runtime/driver.py and interpreter.py 3.9, torch/cuda/__init__.py and
+utils/cpp_extension.py 2.13, driver_types.h of CUDA 13.0, numba/cuda/cudadrv/driver.py 0.61."""
 TOOLS: Sequence[Tuple[str, Sequence[str]]] = (
     ("Ninja is required to load C++ extensions", ("ninja",)),
     ("CUDA_HOME environment variable is not set", ("nvcc",)),

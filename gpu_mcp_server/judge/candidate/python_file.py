@@ -58,7 +58,10 @@ def words(error: BaseException) -> str:
     except Exception as worse:
         text = "its text raises %s" % type(worse).__name__
     lines = text.strip().splitlines()
-    first = "%s: %s%s" % (type(error).__name__, lines[0][:300] if lines else "", at)
+    said = [lines[0][:300]] if lines else []
+    if isinstance(error, AssertionError) and at and frames[-1].line:  # its text seldom says what did not hold
+        said.append("of `%s`" % frames[-1].line[:200])
+    first = "%s: %s%s" % (type(error).__name__, " ".join(said), at)
     if isinstance(error, NameError):
         first += _hint_at_problem(text)
     more = "\n".join(lines[1:])[-ERROR_CHARACTERS:]

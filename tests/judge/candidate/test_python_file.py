@@ -110,6 +110,12 @@ def test_a_models_results_are_copied_at_once_in_rounds_that_say_so(court):
         ("return torch.softmax(x, -1).numpy()", "incorrect", "ModelNew returned ndarray for output y, not a tensor"),
         ("return torch.softmax(x, -1) + 7j", "incorrect", "output y is torch.complex64, expected torch.float32"),
         ("raise RuntimeError('no luck')", "incorrect", "RuntimeError: no luck (candidate.py line 5)"),
+        ("assert x.sum() == 7", "incorrect", "AssertionError: of `assert x.sum() == 7` (candidate.py line 5)"),
+        (
+            "assert len(x) == 7, 'few'",
+            "incorrect",
+            "AssertionError: few of `assert len(x) == 7, 'few'` (candidate.py line 5)",
+        ),
         ("raise ValueError('bad \\ud800 text')", "incorrect", "ValueError: bad ? text (candidate.py line 5)"),
         (
             "raise type('E', (Exception,), {'__str__': lambda e: 1 / 0})",

@@ -84,6 +84,7 @@ async def test_an_autotuned_triton_kernel_is_judged_by_the_interpreter(torch_lab
         ("import ctypes; ctypes.CDLL('libsurely_not_there.so.3')", "loads the library 'libsurely_not_there.so.3'"),
         ("x = x.cuda()", "Torch not compiled with CUDA enabled (model.py line 5)"),
         ("raise RuntimeError('0 active drivers ([]). There should only be one.')", "asks for a GPU"),
+        ("assert x.is_cuda", "asks for a GPU"),
         ("import subprocess; subprocess.run(['nvcc'])", "has 'nvcc' run"),
     ],
 )
