@@ -54,3 +54,15 @@ def test_it_makes_no_line_of_a_list_of_attempts_or_of_a_problem():
 
     assert not [line for line in told(AttemptList(view="recent", attempts=[attempt])) if line.startswith(LINES)]
     assert not [line for line in told(problem) if line.startswith(LINES)]
+
+
+def test_a_table_too_long_for_an_answer_says_where_its_other_rows_are():
+    rows = [ComparisonRow(name=f"c{n}", status="judged", reason="wrong " * 50) for n in range(32)]
+    table = Comparison(
+        batch_id="t", problem_id="p", tier="smoke", host="local", rows=rows, complete=True, seconds=1.0
+    )  # fmt: skip
+    lines = told(table)
+
+    shown = sum(line.partition(". ")[2].startswith("c") for line in lines)
+    assert 0 < shown < 32 and lines[0].startswith("32 candidates of p, ")
+    assert f"{32 - shown} more are not shown here: list_attempts with view recent shows them" in lines

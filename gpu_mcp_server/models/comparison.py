@@ -100,6 +100,8 @@ class Comparison(ResultModel):
         head = f"{count} candidate{'s' * (count != 1)} of {self.problem_id}, tier {self.tier}, best first:"
         lines = [*self.news, head]
         lines += [f"{row.rank or number}. {row.line_text()}" for number, row in enumerate(self.rows, 1)]
+        if len(self.rows) < count:
+            lines += [f"{count - len(self.rows)} more are not shown here: list_attempts with view recent shows them"]
         lines += [f"reference: {', '.join(self.reference)}"] if self.reference else []
         found = {row.status for row in self.whole.rows}
         left = [text for status, text in LEFT.items() if status in found]
