@@ -237,7 +237,9 @@ class Player:
         if reply.get("error") and self.wants_gpu:
             lack = lack or {"kind": "gpu", "name": self.wants_gpu}
         if lack:
-            lack["said"] = str(reply["error"]).partition("\n")[0][:SAID_CHARACTERS]
+            said = str(reply["error"]).strip().splitlines() or [""]
+            # A reference's error is a traceback, which ends in the words.
+            lack["said"] = said[-1 if said[0].startswith("Traceback") else 0][:SAID_CHARACTERS]
             raise Unequipped(self.role, lack, early=self.rounds_asked <= 1)
         return reply, files
 

@@ -197,10 +197,18 @@ class ModuleProblem:
         recorder = Recorder()
         try:
             with torch.device("meta"), MetaAddresses(), recorder:
-                return recorder, list(self.module.get_inputs())
+                return recorder, self._listed_inputs()
         except Exception as error:
             notes.append("inputs are made by the problem's own code (%s)" % str(error).strip()[:100])
-        return Recorder(), list(self.module.get_inputs())
+        return Recorder(), self._listed_inputs()
+
+    def _listed_inputs(self) -> List[Any]:
+        """Return what `get_inputs` lists; a dictionary's keys and a tensor's rows are no inputs."""
+        found: Any = self.module.get_inputs()
+        if isinstance(found, dict) or torch.is_tensor(found):
+            what = type(cast("object", found)).__name__
+            raise ValueError("get_inputs returned a %s: return a list of what forward takes, in its order" % what)
+        return list(found)
 
     def _shapes(
         self, given: Sequence[Any], tensors: Sequence[Any], notes: List[str]

@@ -121,6 +121,17 @@ async def test_a_launcher_without_its_package_or_its_gpu_is_named_and_no_attempt
 
 
 @needs_torch
+async def test_a_reference_that_asks_for_a_gpu_is_quoted_by_the_end_of_its_traceback(torch_lab: Lab):
+    text = "import torch\ndef reference(x):\n    raise RuntimeError('0 active drivers ([])')\n"
+    tensor = TensorSpec(name="x", dtype="float32", shape=["n"])
+    with pytest.raises(MachineLacks, match=r"\(not believed\): RuntimeError: 0 active drivers"):
+        await torch_lab.evaluation.registry.register(
+            name="p", reference=text, inputs=[tensor], outputs=[tensor.model_copy(update={"name": "y"})],
+            shapes=[{"n": 8}], rtol=0.0, atol=0.0,
+        )  # fmt: skip
+
+
+@needs_torch
 async def test_packages_that_do_not_fit_each_other_are_named_and_no_attempt(tmp_path: Path):
     python = python_with_misfits(tmp_path, torch_python())
     text = "import asks.name\ndef launch(x, y, n):\n    y.copy_(x * 2 + 1)\n"

@@ -460,6 +460,8 @@ async def test_a_large_problem_is_described_without_its_data_and_refused_where_i
             "y is complex64, which the judge does not compare: return torch.view_as_real",
         ),
         (("torch.relu(x)", "x.nope()"), "no attribute 'nope'"),
+        (("[torch.rand(64, 64)]", "{'x': torch.rand(64, 64)}"), "get_inputs returned a dict: return a list of what"),
+        (("[torch.rand(64, 64)]", "torch.rand(64, 64)"), "get_inputs returned a Tensor: return a list of what forward"),
         (("torch.rand(64, 64)", "open('/nothing')"), "No such file"),
         (
             ("torch.rand(64, 64)", "torch.rand(0, 64)"),
