@@ -104,6 +104,8 @@ class LargerShapes:
                 return
         if why and (name not in self.reached or why.startswith(SLOW)):
             self.room.left_out["%s beyond %d (%s)" % (name, most, why)] = None
+            if why.startswith(SLOW) and not task.get("interpreted"):
+                self.room.slow = why
 
     def _shape(self, name: str, size: int, rng: random.Random) -> Optional[Dims]:
         names: List[str] = symbols(self.room.task)
@@ -135,7 +137,7 @@ class LargerShapes:
         if used > limit:
             return "the reference may take %.2g GB, the limit is %.2g GB" % (used / 1e9, limit / 1e9)
         # Last: a candidate is spared nothing where the reference cannot go, and its time may be confirmed.
-        return self.room.slow_after(before.candidate_s, dims[name] / before.size)
+        return self.room.slow_after(before.candidate_s, times)
 
     def _step(self, dims: Dims, name: str, most: int) -> Optional[Step]:
         """Try a shape, with two calls; `None` if the reference has no answer."""

@@ -208,19 +208,20 @@ class TrialRoom:
 
     def slow_at(self, dims: Dims) -> str:
         """Say so if a call of the candidate's may not be over in time at a shape, by one at the smallest."""
-        return self.slow_after(self.call_s, math.prod(max(1.0, dims[name] / self.smallest[name]) for name in dims))
+        grown = math.prod(max(1.0, dims[name] / self.smallest[name]) for name in dims)
+        why = self.slow_after(self.call_s, grown)
+        self.slow = why or self.slow
+        return why
 
     def slow_after(self, call_s: float, grown: float) -> str:
-        """Say so if a call may not be over in time at sizes so many times as large; empty if it should.
+        """Say so if a call that grows so many times may not be over in time; empty if it should.
 
-        What it takes is taken to grow with each size. Whoever is slow on purpose is spared something, so the time is
-        not confirmed then.
+        Whoever is slow on purpose is spared something, so the time is not confirmed then: see `slow`.
         """
         limit_s = float(self.task["round_timeout_s"]) / MARGIN
         if call_s < LEAST_SLOW_S or call_s * grown <= limit_s:
             return ""
-        self.slow = SLOW % (call_s * grown, limit_s)
-        return self.slow
+        return SLOW % (call_s * grown, limit_s)
 
     def late(self, what: str) -> bool:
         """Say whether there is no time for something more, which is noted then."""

@@ -118,6 +118,15 @@ def test_what_an_interpreter_would_take_too_long_for_is_left_out_with_the_limit(
     assert largest(compiled) > 65536, "who is slow on purpose is spared nothing"
 
 
+def test_what_grows_with_the_square_of_a_size_is_left_out_before_it_is_late(court):
+    """A plain Fourier transform of 2,048 numbers took 0.2 s, and one of 32,768 was called incorrect after 20 s."""
+    slow = "extern int usleep(unsigned); if (i == 0) usleep(cols * cols / 80); y[i] = 3 * x[i];"
+    verdict = court(scaling(slow), **{**TASK, "round_timeout_s": 2}).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "cols beyond 100 (the candidate may take" in verdict["trials_summary"]
+
+
 def test_constraints_and_fixed_shapes_bound_them(court):
     constraints = [{"symbol": "cols", "modulus": None, "operator": "<=", "right": 200}]
     body = "if (cols > 200) return 9; y[i] = 3 * x[i];"
