@@ -10,8 +10,9 @@ import numpy as np
 
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.stats import median
+from ..timing.gate_doubts import AGREE, OPENS
 from ..timing.gated_pass import Blocked
-from ..timing.gated_rounds import AGREE, OPENS, WAITS, GatedRounds
+from ..timing.gated_rounds import WAITS, GatedRounds
 from ..verdicts import Judged, calls_text, cheat
 from .input_swap import Exchange
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.stats import median
 from ..verdicts import cheat
+from .gate_doubts import BESIDE, BUSY_ROUNDS, LAID, NEW, OPENS, doubt_of
 from .gated_pass import Blocked, Empty, GatedPlayer, NoGate, Opened
 from .rounds import Round, Rounds, named
 
@@ -30,22 +31,13 @@ SLOW_S, SLOW_FENCE_ROUNDS = 0.5, 2
 BUSY_S = 1e-3
 """A probe takes 20 to 300 us while nothing of the candidate runs, and a time slice of 2.4 ms as soon as one
 sleeping thread does (measured on an H100, driver 580). The next one does too, unless the host was busy."""
-BUSY_ROUNDS = 2
-"""In so many rounds the GPU must be busy when it should not be, as another process may have been at work in one."""
 LEAST_LIMIT_S, SLOWER = 1.0, 20.0
 """A pass may take so long, or so many times what its calls took in ungated rounds."""
 HOST_TIMES, HOST_S = 4.0, 0.5
 """Times what ungated rounds took, and besides, that launching behind a gate may take before the call is said to wait
 for the device."""
-STREAMS = ": a kernel runs ahead, or streams (a graph's branches, too) wait for each other"
-"""What waits behind a gate is told from what runs in one stream alone: a call on two streams, joined by events, and a
-graph of torch's GRU took time slices while they waited (H200, driver 580)."""
 MOST_BLOCKED = 5
-NEW, LAID, OPENS = "behind new inputs", "while inputs were laid out", "before the gate was opened"
-BESIDE = "when the reference's turn came, or had been"
 WAITS = "%s wait for the device, or launch more than its queue holds"
-AGREE = 0.1
-"""Part of a round's time by which the GPU may answer later than around an empty pass, or behind old inputs."""
 EMPTY_S = 10e-6
 """What an empty pass takes, where no reference says so; 6 us on an H100."""
 SWITCH_S = 300e-6
@@ -364,27 +356,7 @@ class GatedRounds:
 
     def doubt(self) -> str:
         """Say why the times are not confirmed; empty if they are."""
-        for when, rounds in self.busy.items():
-            if len(rounds) >= BUSY_ROUNDS:
-                text = "the GPU was busy %s, in %d rounds" % (when, len(rounds))
-                return text + STREAMS * (when in (LAID, OPENS))
-        for when, more_s in self.later_s().items():
-            # The median decides: one round's delay may be the host's, and a stream that works ahead gains only if it
-            # does so often.
-            if more_s > AGREE * median(self.round_s):
-                round_us = median(self.round_s) * 1e6
-                than = "behind old ones" if when == NEW else "around an empty pass"
-                text = "the GPU answered %.0f us later %s than %s; a round takes %.0f us"
-                text += ", and a tenth of that is allowed" + self._advice()
-                return text % (more_s * 1e6, when, than, round_us)
-        return ""
-
-    def _advice(self) -> str:
-        """Say what a late answer may mean, and what to do about it."""
-        longer = "at a larger shape, where rounds are longer"
-        if self.device.framework == "numpy":
-            longer = "with a torch reference, which makes rounds longer"
-        return "; the cause is a busy host, or a kernel that starts ahead of the clock: evaluate again, or " + longer
+        return doubt_of(self.busy, self.later_s(), median(self.round_s), self.device.framework)
 
     def later_s(self) -> Dict[str, float]:
         """Return how much later than where nothing is to be done the GPU answered, by when."""
