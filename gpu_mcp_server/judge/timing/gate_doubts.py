@@ -1,4 +1,4 @@
-"""Why times behind gates are not confirmed: the GPU was busy where it should be idle, or answered late."""
+"""Doubts about times behind gates: the GPU was busy where it should be idle, or answered late."""
 
 from typing import Dict, Set
 
