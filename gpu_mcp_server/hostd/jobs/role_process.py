@@ -18,9 +18,9 @@ PIPE_BYTES = 256 << 10
 """An ordinary user may have 64 MiB of pipes in all. Source: pipe(7), pipe-user-pages-soft."""
 _F_SETPIPE_SZ = 1031
 MOST_STIRRED, STOPS_A_STIR = 3, 20
-"""Times that a stopped process may have run a little, and after how many stops once more. Of 1,300 stops on a busy
-machine none had, with 128 threads; on a virtual one a thread may be put aside longer. Nobody gains by one round of
-twenty."""
+"""Times that a stopped process may have run a little, and after how many stops one of these is forgotten. Of 1,300
+stops on a busy machine none had, with 128 threads; on a virtual one a thread may be put aside longer. Nobody gains by
+one round of twenty, and stops without a run are not saved up for the rounds of one shape."""
 
 
 class RoleProcess:
@@ -54,7 +54,7 @@ class RoleProcess:
         """Just before it was let go on last, on the monotonic clock."""
         self._runs: Dict[str, Tuple[int, int]] = {}
         self._stops = self._stirred = 0
-        """How often one of its processes had run a little while it was stopped."""
+        """How often it was stopped, and one of its processes had run a little meanwhile, less what is forgotten."""
         self._room = {"stdout": 0, "stderr": 0}
         self._seen = {"stdout": 0, "stderr": 0}
         self._kept = {"stdout": 0, "stderr": 0}
@@ -248,8 +248,11 @@ class RoleProcess:
         had_run, stopped = False, self._frozen == "sigstop" and bool(self.pid)
         if stopped:
             had_run, stirred = processes.has_run_since(self.pid, self._runs)
-            self._stops, self._stirred = self._stops + 1, self._stirred + stirred
-            had_run = had_run or self._stirred > MOST_STIRRED + self._stops // STOPS_A_STIR
+            self._stirred += stirred
+            had_run = had_run or self._stirred > MOST_STIRRED
+            self._stops += 1
+            if self._stops % STOPS_A_STIR == 0:
+                self._stirred = max(0, self._stirred - 1)
         self.thawed_s = time.monotonic()
         if stopped:
             processes.resume(self.pid)
