@@ -223,7 +223,20 @@ class GatedSeries:
             "calls_per_round": self.series.sets,
             "isolated_us": isolated,
             "isolated_later_us": [round(each * 1e6, 1) for each in self.isolated.later_s],
-            **self.gated.evidence(),
+            **self._taken_off(),
+        }
+
+    def _taken_off(self) -> Dict[str, Any]:
+        """Return what was taken off, and what was seen besides, in microseconds."""
+        gated = self.gated
+        return {
+            "empty_us": {role: round(each * 1e6, 2) for role, each in gated.empty_s.items()},
+            "switch_us": round(gated.empty.switch_s * 1e6, 1),
+            "probes_behind_us": [round(each * 1e6, 1) for each in gated.behind_s],
+            "later_us": {when: round(each * 1e6, 1) for when, each in gated.later_s().items()},
+            "fenced_rounds": gated.fenced,
+            "busy": {when: len(rounds) for when, rounds in gated.busy.items()},
+            "ungated": gated.ungated,
         }
 
     def close(self) -> None:

@@ -4,10 +4,10 @@ The candidate launches a round's calls behind a closed gate while old inputs lie
 writes other draws of the inputs, the real ones last, and looks after each whether anything of the candidate ran. It
 opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
 word itself: in some rounds, drawn in secret, the fence looks at once for the outputs, and in the others a probe whether
-the GPU is still busy. The reference answers behind those, when nothing of the candidate waits: some calls that wait, as
-two streams do, take time slices from it. The fence alone needs its answers before. A stream of its own could wait for
-an input to change, or for the first gate, and work before the clock starts: probes right behind new inputs take longer
-then, and so does the GPU's coming to its process.
+the GPU is still busy. Until then all rounds are alike, so the reference has answered in all: calls could tell by how
+long they waited. Some that wait, as two streams do, take time slices from it: it answers again, when nothing of the
+candidate waits, where they look busy. A stream of its own could wait for an input to change, or for the first gate, and
+work before the clock starts: probes behind new inputs take longer then, and so does the GPU's coming to its process.
 """
 
 import math
@@ -84,8 +84,8 @@ class GatedRounds:
         if self.reference is None:
             self.ungated = "the reference runs on the processor"
         self.reference_blocked = 0
-        self.solved_behind_gate = self.solved_beside = False
-        """Whether the reference's last time is one behind its gate, and whether the candidate's calls waited then."""
+        self.solved_behind_gate = False
+        """True if the reference's last time is one behind its gate."""
         self.blocked = 0
         """Launches that did not return behind their gate though one had: the host was busy."""
         self.busy: Dict[str, Set[int]] = {}
@@ -177,13 +177,14 @@ class GatedRounds:
                     why = "%d launches did not return behind a gate, though one did: the host is busy"
                     raise NoGate(why % MOST_BLOCKED) from None
                 continue
-            # Both times of a round must be of one kind, with the GPU to each alone, or it is played again.
-            if self.solved_behind_gate == (self.reference is not None) and not self._is_busy_now():
+            # Both times of a round must be of one kind: a round whose reference missed its gate is played again.
+            if self.solved_behind_gate == (self.reference is not None):
                 return played
 
-    def _is_busy_now(self) -> bool:
-        """Say whether the reference's time of this round was taken beside calls that wait, and look busy."""
-        return self.solved_beside and any(self.launched in self.busy.get(when, ()) for when in (LAID, OPENS))
+    def _looks_busy(self) -> bool:
+        """Say whether the candidate's calls look busy while they wait, in this round or all in all."""
+        seen = self.busy.get(LAID, set()) | self.busy.get(OPENS, set())
+        return self.launched in seen or len(seen) >= BUSY_ROUNDS
 
     def complete(self, buffers: Buffers) -> None:
         """Play the rounds with the fence that are still owed.
@@ -200,11 +201,9 @@ class GatedRounds:
         return median(self.round_s) >= SLOW_S
 
     def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
-        reply, reference_s = self.launch(buffers), 0.0
-        self.solved_beside = fenced
+        reply = self.launch(buffers)
         self.lay_inputs(buffers)
-        if fenced:
-            reference_s = self._solve(buffers)
+        reference_s = self._solve(buffers)
         self.show_inputs(buffers, OPENS)
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.
         with self.rounds.ledger.part("state"):
@@ -218,7 +217,7 @@ class GatedRounds:
         elif opened is not None:
             self.behind_s.append(self.probe("behind the last word"))
         reply = self.candidate.finish(reply)
-        if not fenced:
+        if self.reference is not None and self._looks_busy():
             # What a candidate left behind would slow the reference: both probes find what runs there.
             self.probe(BESIDE)
             reference_s = self._solve(buffers)
@@ -365,18 +364,6 @@ class GatedRounds:
             "behind the last word": median(self.behind_s or [0.0]) - self.empty.switch_s,
             NEW: median(self.laid_s or [0.0]) - self.same_s,
             "at the first gate": median(self.entered_s or [0.0]) - self.empty.entered_s,
-        }
-
-    def evidence(self) -> Dict[str, Any]:
-        """Return what was taken off, and what was seen besides, in microseconds."""
-        return {
-            "empty_us": {role: round(each * 1e6, 2) for role, each in self.empty_s.items()},
-            "switch_us": round(self.empty.switch_s * 1e6, 1),
-            "probes_behind_us": [round(each * 1e6, 1) for each in self.behind_s],
-            "later_us": {when: round(each * 1e6, 1) for when, each in self.later_s().items()},
-            "fenced_rounds": self.fenced,
-            "busy": {when: len(rounds) for when, rounds in self.busy.items()},
-            "ungated": self.ungated,
         }
 
     def close(self) -> None:
