@@ -6,7 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..correctness.error_statistics import SCATTERED
+from ..correctness.error_statistics import NOTHING_LIKE, SCATTERED
 from ..correctness.fp64_reference import EPSILON, available
 from ..correctness.rounding_bounds import Known, beyond, slack
 from ..devices.device import Buffers, RoundCheck
@@ -87,8 +87,9 @@ def as_exact(
     Two right answers in one precision lie about the exact one, so that an element may well be farther off than the
     reference's. As near are elements whose errors are at most twice as large as the reference's among those of
     about their size, by their mean, and of which hardly more are gross. Where few elements err, chance is allowed
-    more. What neither answer errs in, as zeros outside of a triangle, has no part in a mean. A reference that is
-    off by half of all values is no measure. `None` where it is clearly more exact as a whole.
+    more, of errors as rounding makes them: a reference that is far off itself would excuse anything. What neither
+    answer errs in, as zeros outside of a triangle, has no part in a mean. A reference that is off by half of all
+    values is no measure. `None` where it is clearly more exact as a whole.
 
     Args:
         exact: In double precision.
@@ -102,7 +103,9 @@ def as_exact(
         own, off, size = np.abs(have - exact), np.abs(want - exact), np.abs(exact)
         known = np.isfinite(own) & np.isfinite(off)
         told = np.flatnonzero(known & (own + off > 0))
-        most = leeway * min(COARSER, AS_EXACT + BY_CHANCE / max(1, told.size) ** 2)
+        rounded = own <= np.maximum(NOTHING_LIKE * size, CLOSE * (atol + rtol * size))
+        chance = BY_CHANCE / max(1, told.size) ** 2 if rounded[told].all() else 0.0
+        most = leeway * min(COARSER, AS_EXACT + chance)
         # By size: a large element's error, or a small one's in parts of itself, must excuse no other element.
         ordered = told[np.argsort(size[told], kind="stable")]
         groups = np.array_split(ordered, max(1, ordered.size // NEIGHBOURS))
