@@ -131,7 +131,8 @@ CLONE_NEW = 0x7E020000
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 ALLOWED_FAMILIES = (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)
-"""getifaddrs needs the last."""
+"""getifaddrs needs the last, with the protocol `ROUTES`."""
+ROUTES = 0
 
 SEQPACKET, TYPE_BITS = 5, 0xF
 """Of a socket's type, beside its flags."""
@@ -187,10 +188,15 @@ JUDGMENTS: Dict[str, Block] = {
     "socketpair": _SOCKET,
 }
 OFFLINE: Dict[str, Block] = {
-    "socket": _judge(0, JUMP_EQUAL, (AF_UNIX, AF_NETLINK), ALLOW, RET_ERRNO | errno.EAFNOSUPPORT),
+    "socket": (
+        (LOAD, 0, 0, LOW_WORD[0]),
+        (JUMP_EQUAL, 0, 4, AF_NETLINK),
+        *_judge(2, JUMP_EQUAL, (ROUTES,), ALLOW, RET_ERRNO | errno.EPERM),
+        *_judge(0, JUMP_EQUAL, (AF_UNIX,), ALLOW, RET_ERRNO | errno.EAFNOSUPPORT),
+    ),
 }
 """Judgments in place of others where neither a namespace nor a permission is there for the network. Landlock leaves UDP
-open, and listening at a port that the kernel chooses."""
+open, listening at a port that the kernel chooses, and netlink's protocol for programs, by which jobs could talk."""
 SHARED_UID: Dict[str, Block] = {
     "prlimit64": _judge(0, JUMP_EQUAL, (0,), ALLOW, RET_ERRNO | errno.EPERM),
     "socket": ((LOAD, 0, 0, LOW_WORD[0]), (JUMP_EQUAL, 0, 1, AF_UNIX), *REFUSE, *OFFLINE["socket"]),
