@@ -11,6 +11,8 @@ in double precision, to the inputs as they are or to inputs moved by no more tha
 - otherwise by sqrt(n) u, or half a last place if that is more. The answer of a sum or product of n terms in float32 is
   the exact one to inputs that are off by so much. Source: Higham, Mary, A New Approach to Probabilistic Rounding Error
   Analysis, SIAM J. Sci. Comput. 41, 2019 (theorem 3.1, with lambda 1).
+- where all inputs are whole numbers, by less than a quarter. An index may be that of any element equal to the expected
+  one (named_equals.py), if the answer depends on the order alone and moves change it there; nothing else is forgiven.
 
 How inputs are moved follows from the owner's secret seed. Where the answer depends on more than the order, no more
 elements are forgiven than chance explains. What each element could be is not yet what all of them can: an answer
@@ -32,6 +34,7 @@ from ..numerics.tensors import FLOATS, Array, Tensor
 from ..verdicts import JudgeFailed
 from .fp64_reference import EPSILON
 from .line_invariants import Lines
+from .named_equals import WHOLES, distinct, name_equals
 
 TRIES = 48
 """Of moved inputs, in a row and in vain. Each decides a tie of two either way, of two that rounding has parted with a
@@ -104,12 +107,6 @@ def moved_by(inputs: Sequence[Tensor]) -> float:
     return float(min(longest, MOST_TERMS) ** 0.5 * EPSILON["float32"] / 2)
 
 
-def distinct(rows: Array) -> bool:
-    """Say whether in no row of [rows, length] two elements are equal."""
-    ordered = np.sort(rows, axis=1)
-    return bool((ordered[:, 1:] != ordered[:, :-1]).all())
-
-
 def by_rule(rows: Array) -> bool:
     """Say whether rows of [rows, length] have no two equal elements, and not by chance (the birthday problem)."""
     if not rows.size or not distinct(rows[:1]) or not distinct(rows):
@@ -146,6 +143,8 @@ class Ties:
         """Whether moved inputs ever explained something."""
         self.zeros = False
         """Whether it does not depend on the sign of the inputs either, so that zeros may be moved."""
+        self.wholes = False
+        """Whether all inputs are whole numbers."""
         self.lines = Lines()
         self.amount = 0.0
         """How far an input may be moved where the answer depends on more."""
@@ -168,8 +167,10 @@ class Ties:
         floats = [number for number in range(len(buffers.outputs)) if number not in which]
         calls = [int(call) for call in np.flatnonzero(check.wrong.any(axis=1))]
         open_inputs = any(item.dtype in EPSILON and item.dtype != "float64" for item in buffers.inputs)
+        self.wholes = bool(buffers.inputs) and all(item.dtype in WHOLES for item in buffers.inputs)
+        most = max([count, *(item.count for item in buffers.inputs if self.wholes)]) * len(calls)
         # A wrong float output fails the round anyway, and double precision adds nothing to inputs of float64.
-        if check.wrong[:, floats].any() or not open_inputs or count * len(calls) > MOST_ELEMENTS:
+        if check.wrong[:, floats].any() or not (open_inputs or self.wholes) or most > MOST_ELEMENTS:
             return check
         self.amount, self.open = moved_by(buffers.inputs), {}
         left, step = check.wrong.copy(), max(1, AT_ONCE // count)
@@ -181,7 +182,10 @@ class Ties:
                 suspects = self._suspects(buffers, check, calls[start : start + step], which)
                 if suspects is None:
                     break
-                self._clear(suspects)
+                if not self.wholes:
+                    self._clear(suspects)
+                elif self._name_equals(buffers, suspects, [suspects.got]):
+                    self._clear_wholes(buffers, suspects)
                 open_calls = np.asarray(suspects.wrong.any(axis=1))
                 if self._late() and (open_calls.any() or start + step < len(calls)):
                     raise JudgeFailed(OFTEN % (len(calls), len(check.wrong), MOST_S))
@@ -223,6 +227,36 @@ class Ties:
                     wrong[row, part] = difference.mask
         return Suspects(calls, items, expected, got, wrong)
 
+    def _clear_wholes(self, buffers: Buffers, suspects: Suspects) -> None:
+        """Strike out wrong indices that name equals of the expected elements, where the answer turns on their order."""
+        every, closed = np.arange(len(suspects.calls)), suspects.wrong.copy()
+        exact = self._ask(suspects, every, how="exact")
+        if exact is None or not self._by_order(suspects, every, exact):
+            return
+        ways, found = [*ONE_WAY, *["moved"] * TRIES], [suspects.got]
+        # What names an equal need not come out itself: of hundreds that tie each try decides for one.
+        while ways and (closed.any() or len(found) <= len(ONE_WAY)) and not self._late():
+            moved = self._moved(suspects, every, ways.pop(0), 0.0)
+            if moved is None:
+                return
+            closed &= moved == suspects.expected
+            found += [moved] * (len(found) <= len(ONE_WAY))
+        if not closed.any() and self._name_equals(buffers, suspects, found):
+            suspects.wrong[:] = False
+
+    def _name_equals(self, buffers: Buffers, suspects: Suspects, found: Sequence[Array]) -> bool:
+        """Say whether answers, where the candidate's differ, are indices of elements that equal the expected ones."""
+        calls, end = np.array(suspects.calls), 0
+        inputs = [(buffers.pieces(number, calls, 0, x.count), x.shape) for number, x in enumerate(buffers.inputs)]
+        for item in suspects.items:
+            part, end = slice(end, end + item.count), end + item.count
+            for row in np.flatnonzero((suspects.expected[:, part] != suspects.got[:, part]).any(axis=1)).tolist():
+                sides = [side[row, part] for side in (suspects.expected, *found)]
+                named = any(name_equals(x[row].reshape(shape), item, *sides) for x, shape in inputs)
+                if item.dtype not in INDICES or not named:
+                    return False
+        return True
+
     def _keep(self, suspects: Suspects, which: Sequence[int]) -> None:
         ends = np.cumsum([item.count for item in suspects.items])[:-1]
         for call, wrong in zip(suspects.calls, suspects.wrong):
@@ -246,11 +280,16 @@ class Ties:
         if self.ordinal or not wrong.any():
             return
         if self.ordinal is None:
-            squares = self._ask(suspects, calls, how="squares")
-            self.ordinal = squares is not None and bool((squares == exact).all())
-            places = self._ask(suspects, calls, how="places") if self.ordinal else None
-            self.zeros = places is not None and bool((places == exact).all())
+            self.ordinal = self._by_order(suspects, calls, exact)
         self._move(suspects, 0.0 if self.ordinal else self.amount)
+
+    def _by_order(self, suspects: Suspects, calls: Array, exact: Array) -> bool:
+        """Say whether answers depend on the order of the inputs alone, and see whether on their sign."""
+        squares = self._ask(suspects, calls, how="squares")
+        ordinal = squares is not None and bool((squares == exact).all())
+        places = self._ask(suspects, calls, how="places") if ordinal else None
+        self.zeros = places is not None and bool((places == exact).all())
+        return ordinal
 
     def _move(self, suspects: Suspects, amount: float) -> None:
         """Strike out wrong elements that are the answer to some inputs that were moved, unless they are too many.
@@ -324,7 +363,9 @@ class Ties:
         calls = [suspects.calls[int(row)] for row in which.tolist()]
         memory = Region(8 * len(calls) * suspects.got.shape[1], writable_by_others=True)
         try:
-            reply: Dict[str, Any] = self.reference.ask("decide", 6 * self.timeout_s, [memory.fd], calls=calls, **how)
+            reply: Dict[str, Any] = self.reference.ask(
+                "decide", 6 * self.timeout_s, [memory.fd], calls=calls, wholes=self.wholes, **how
+            )
             if reply.get("error"):
                 return None
             return memory.bytes.view(np.int64).reshape(len(calls), -1).copy()

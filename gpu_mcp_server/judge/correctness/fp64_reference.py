@@ -9,6 +9,7 @@ import numpy as np
 
 from ..numerics.small_floats import SHORT
 from ..numerics.tensors import Array, Tensor, brings_check
+from .named_equals import WHOLES
 
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 EPSILON.update({"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2})
@@ -18,6 +19,12 @@ TINY = 2.0**-200
 """Far below half the smallest number of every type."""
 WITHIN = 0.24
 """Part of a last place. Below a power of two the next number is half of one away: half of that still rounds to it."""
+
+
+SPREAD = 2.0**15
+"""What moved whole numbers are multiplied by: a reference that makes integers of them keeps the moves."""
+LARGEST_WHOLE = 2.0**37
+"""Beyond which a double has too few bits for that."""
 
 
 def at_rest(items: Sequence[Tensor], given: Sequence[Any]) -> bool:
@@ -53,23 +60,34 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
     the further behind or in front an element is, so that among equals the last or the first is the largest. A zero is
     moved only with `zeros`, as that may give it a sign. `places`: which number of float32 it is, all of them positive;
     that keeps the order and not the sign.
+
+    Whole numbers stay as they are, or with `wholes` move likewise, by less than a quarter. Their places begin at 1.
+
+    Raises:
+        ValueError: If a whole number is too large for that.
     """
-    if item.dtype not in EPSILON:
+    whole = bool(message.get("wholes")) and item.dtype in WHOLES
+    if item.dtype not in EPSILON and not whole:
         return given
     wide: Any = given.double() if hasattr(given, "double") else np.asarray(given).astype(np.float64)
     if message["how"] == "exact":
         return wide
+    if whole and abs(wide).max() > LARGEST_WHOLE:
+        raise ValueError("some whole numbers are beyond 2^37")
     if message["how"] == "squares":
-        return wide * abs(wide)
+        return wide * abs(wide) * (SPREAD if whole else 1.0)
     if message["how"] == "places":
-        return _places(wide)
+        return wide - wide.min() + 1 if whole else _places(wide)
     amount = float(message["amount"])
-    size, larger = _sizes(wide)
     by_chance = message["how"] == "moved"
     chance = _chances(wide, int(message["seed"]) + number) if by_chance else _rising(wide)
     if message["how"] == "falling":
         chance = -chance
-    place = EPSILON[item.dtype] / 2 * (size if message.get("zeros") else size * (wide != 0))
+    chance = chance if message.get("zeros") else chance * (wide != 0)
+    if whole:
+        return SPREAD * (wide + chance * WITHIN)
+    size, larger = _sizes(wide)
+    place = EPSILON[item.dtype] / 2 * size
     return wide + chance * (larger(abs(wide) * amount, place / 2) if amount else place * WITHIN)
 
 
@@ -107,8 +125,12 @@ def _rising(wide: Any) -> Any:
     return np.linspace(-1, 1, wide.size).reshape(wide.shape)
 
 
-def whole(result: Any) -> Array:
+def whole(result: Any, instead: Any = None) -> Array:
     """Return a discrete result of either framework as flat 64-bit integers.
+
+    Args:
+        result: Of the reference.
+        instead: Another where it is of floats.
 
     Raises:
         ValueError: If it is none.
@@ -116,6 +138,8 @@ def whole(result: Any) -> Array:
     if hasattr(result, "detach"):
         result = result.detach().cpu().numpy()
     found = np.asarray(result)
+    if found.dtype.kind == "f" and instead is not None:
+        return whole(instead)
     # A discrete output that turns into floats in double precision cannot be compared element by element.
     if found.dtype.kind not in "biu":
         raise ValueError("in double precision the answer is %s" % found.dtype)
