@@ -201,6 +201,20 @@ class Ties:
     def _late(self) -> bool:
         return time.monotonic() > self.until
 
+    def by_signs(self, buffers: Buffers) -> bool:
+        """Say whether the first call's discrete answers depend on the inputs' signs alone: equals are no tie then."""
+        items = [item for item in buffers.outputs if discrete(item)]
+        blank = np.zeros((1, sum(item.count for item in items)), dtype=np.int64)
+        if blank.size > AT_ONCE:
+            return False
+        self.reference.thaw()
+        try:
+            asked = Suspects([0], items, blank, blank, blank)
+            found = [self._moved(asked, np.array([0]), how, 0.0) for how in ("exact", "signs")]
+        finally:
+            self.reference.freeze()
+        return found[0] is not None and found[1] is not None and bool((found[0] == found[1]).all())
+
     def inexcusable_at(self, call: int, output: int, wrong: Optional[Array]) -> Optional[Array]:
         """Return which of an output's wrong elements nothing explained in the last round."""
         left = self.open.get(call, {}).get(output)

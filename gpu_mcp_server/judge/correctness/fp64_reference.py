@@ -59,7 +59,7 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
     a last place, so that it would still be stored as the same number. `rising`, `falling`: by so little too, the more
     the further behind or in front an element is, so that among equals the last or the first is the largest. A zero is
     moved only with `zeros`, as that may give it a sign. `places`: which number of float32 it is, all of them positive;
-    that keeps the order and not the sign.
+    that keeps the order and not the sign. `signs`: the sign alone, times one number or another from 1 to 3.
 
     Whole numbers stay as they are, or with `wholes` move likewise, by less than a quarter. Their places begin at 1.
 
@@ -78,6 +78,9 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
         return wide * abs(wide) * (SPREAD if whole else 1.0)
     if message["how"] == "places":
         return wide - wide.min() + 1 if whole else _places(wide)
+    if message["how"] == "signs":
+        size = 2 + _chances(wide, int(message["seed"]) + number)
+        return size * (wide > 0) - size * (wide < 0)
     amount = float(message["amount"])
     by_chance = message["how"] == "moved"
     chance = _chances(wide, int(message["seed"]) + number) if by_chance else _rising(wide)

@@ -11,6 +11,7 @@ from ..checks.first_answer import FirstAnswer
 from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness, Sameness
 from ..checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, untimed_shape
+from ..correctness.discrete_ties import Ties
 from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.hidden_shapes import Dims, elements
@@ -226,7 +227,7 @@ class Trials(TrialRoom):
             if drawn in SELDOM_DRAWN and most < len(DISTRIBUTIONS):
                 continue
             # All-equal inputs tie everywhere, so an argmax or sort has no single right answer.
-            if drawn == "zeros" and any(item.dtype not in FLOATS for item in table.buffers.outputs):
+            if drawn == "zeros" and not self._answers_zeros(table):
                 self.left_out["zeros (an index among equals may be any of them)"] = None
                 continue
             table.buffers.inputs = [
@@ -243,6 +244,13 @@ class Trials(TrialRoom):
                 self._look_at_declared(table, same)
         same.close()
         return tried
+
+    def _answers_zeros(self, table: Table) -> bool:
+        """Say whether there is one right answer to zeros: without whole numbers, or where these follow from signs."""
+        if all(item.dtype in FLOATS for item in table.buffers.outputs):
+            return True
+        ties = table.rounds.ties
+        return isinstance(ties, Ties) and ties.by_signs(table.buffers)
 
     def _look_at_declared(self, table: Table, same: Sameness) -> None:
         """Play inputs as declared once more: a candidate that was wrong with others must be right with these.

@@ -447,6 +447,37 @@ def test_an_index_among_equals_is_not_asked_for(court):
     assert "left out: zeros (an index among equals may be any of them)" in verdict["trials_summary"]
 
 
+@pytest.mark.parametrize(("compare", "robust"), [(">", "yes, with "), (">=", "no; zeros: ")])
+def test_a_mask_of_signs_is_asked_for_zeros(court, compare, robust):
+    """An index among equals may be any; what depends on signs alone has one answer."""
+    source = HEAD + (
+        "int launch(const float *x, uint8_t *y, int64_t rows, int64_t cols) {"
+        "for (int64_t i = 0; i < rows * cols; i++) y[i] = x[i] %s 0; return 0; }"
+    )
+    outputs = [{"name": "y", "dtype": "bool", "shape": ["rows", "cols"]}]
+    more = {"reference": "def f(x):\n    return x > 0\n", "entry": "f", "outputs": outputs, "tier": "correctness"}
+    verdict = court(source % compare, **{**SCALING, **more}).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert verdict["robust"].startswith(robust)
+    assert "left out: zeros" not in verdict["trials_summary"]
+
+
+def test_a_mask_of_what_is_equal_is_asked_for_no_zeros(court):
+    """Each of two inputs may be rounded on its way, so only signs have one answer there."""
+    source = HEAD + (
+        "int launch(const float *x, const float *z, uint8_t *y, int64_t rows, int64_t cols) {"
+        "for (int64_t i = 0; i < rows * cols; i++) y[i] = x[i] > z[i]; return 0; }"
+    )
+    outputs = [{"name": "y", "dtype": "bool", "shape": ["rows", "cols"]}]
+    inputs = [{"name": n, "dtype": "float32", "shape": ["rows", "cols"], "distribution": "normal"} for n in "xz"]
+    more = {"reference": "def f(x, z):\n    return x > z\n", "entry": "f", "inputs": inputs, "outputs": outputs}
+    verdict = court(source, **{**SCALING, **more, "tier": "correctness"}).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "left out: zeros" in verdict["trials_summary"]
+
+
 @pytest.mark.parametrize(
     ("cols", "out", "dtype", "expected"),
     [
