@@ -82,6 +82,10 @@ WRONG = {
     ),
     "the next to smallest of equals": (TOP, "int8", STABLE + "return at[:, -5:-1].flip(1)"),
     "one too few, which is no index": (COUNT, "bool", "n = (x != 0).sum(1); n[3] -= 1; return n"),
+    "one of several in a mask": (
+        ("return (x == x.max(1, keepdim=True)[0]).int()", [{**PLACES, "dtype": "int32"}]), "int8",
+        "return torch.zeros(x.shape, dtype=torch.int32).scatter_(1, x.argmax(1, keepdim=True), 1)",
+    ),
     "a sum that does not wrap": (
         ("return (x * x).argmax(1)", [AT]), "int8", "return (x.int() * x.int()).argmax(1)",
     ),
