@@ -5,9 +5,10 @@ writes other draws of the inputs, the real ones last, and looks after each wheth
 opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
 word itself: in some rounds, drawn in secret, the fence looks at once for the outputs, and in the others a probe whether
 the GPU is still busy. Until then all rounds are alike, so the reference has answered in all: calls could tell by how
-long they waited. Some that wait, as two streams do, take time slices from it: it answers again, when nothing of the
-candidate waits, where they look busy. A stream of its own could wait for an input to change, or for the first gate, and
-work before the clock starts: probes behind new inputs take longer then, and so does the GPU's coming to its process.
+long they waited. Some that wait, as two streams do, take time from it, whether a probe sees that or not: it is timed
+when it answers again, and nothing of the candidate waits. A stream of its own could wait for an input to change, or for
+the first gate, and work before the clock starts: probes behind new inputs take longer then, and so does the GPU's
+coming to its process.
 """
 
 import math
@@ -181,11 +182,6 @@ class GatedRounds:
             if self.solved_behind_gate == (self.reference is not None):
                 return played
 
-    def _looks_busy(self) -> bool:
-        """Say whether the candidate's calls look busy while they wait, in this round or all in all."""
-        seen = self.busy.get(LAID, set()) | self.busy.get(OPENS, set())
-        return self.launched in seen or len(seen) >= BUSY_ROUNDS
-
     def complete(self, buffers: Buffers) -> None:
         """Play the rounds with the fence that are still owed.
 
@@ -194,16 +190,16 @@ class GatedRounds:
             NoGate: As `play`.
         """
         while self.fenced < (SLOW_FENCE_ROUNDS if self.is_slow() else FENCE_ROUNDS):
-            self._play(buffers, fenced=True)
+            self._play(buffers, fenced=True, timed=False)
 
     def is_slow(self) -> bool:
         """Say whether a round takes so long that a few must do where they are not times."""
         return median(self.round_s) >= SLOW_S
 
-    def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
+    def _play(self, buffers: Buffers, *, fenced: bool, timed: bool = True) -> Round:
         reply = self.launch(buffers)
         self.lay_inputs(buffers)
-        reference_s = self._solve(buffers)
+        reference_s = self.rounds.solve(buffers)
         self.show_inputs(buffers, OPENS)
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.
         with self.rounds.ledger.part("state"):
@@ -217,10 +213,10 @@ class GatedRounds:
         elif opened is not None:
             self.behind_s.append(self.probe("behind the last word"))
         reply = self.candidate.finish(reply)
-        if self.reference is not None and self._looks_busy():
+        if self.reference is not None and timed:
             # What a candidate left behind would slow the reference: both probes find what runs there.
             self.probe(BESIDE)
-            reference_s = self._solve(buffers)
+            reference_s = self._time_alone(buffers, self.reference)
             self.probe(BESIDE)
         check = self._judge(buffers, reply, finished)
         if opened is None:
@@ -278,23 +274,22 @@ class GatedRounds:
         if not untouched:
             raise cheat("worked on calls before they were called: outputs changed while the gate was closed")
 
-    def _solve(self, buffers: Buffers) -> float:
-        """Have the reference answer, behind its own gate where that can be; return its time."""
-        gated, self.solved_behind_gate = self.reference, False
-        if gated is not None:
-            try:
-                with self.rounds.ledger.part("launch"):
-                    reply = gated.launch(buffers.sets, self._reference_patience_s(buffers.sets))
-            except Blocked:
-                self.reference_blocked += 1
-                if self.reference_blocked >= MOST_BLOCKED:
-                    self.leave_reference(WAITS % "the reference's calls")
-            else:
-                if reply.get("ungated"):
-                    self.leave_reference(str(reply["ungated"])[:200])
-                elif (reference_s := self._time_reference(buffers, gated, reply)) is not None:
-                    self.solved_behind_gate = True
-                    return reference_s
+    def _time_alone(self, buffers: Buffers, gated: GatedPlayer) -> float:
+        """Have the reference answer again, behind its own gate where that can be; return its time."""
+        self.solved_behind_gate = False
+        try:
+            with self.rounds.ledger.part("launch"):
+                reply = gated.launch(buffers.sets, self._reference_patience_s(buffers.sets))
+        except Blocked:
+            self.reference_blocked += 1
+            if self.reference_blocked >= MOST_BLOCKED:
+                self.leave_reference(WAITS % "the reference's calls")
+        else:
+            if reply.get("ungated"):
+                self.leave_reference(str(reply["ungated"])[:200])
+            elif (reference_s := self._time_reference(buffers, gated, reply)) is not None:
+                self.solved_behind_gate = True
+                return reference_s
         return self.rounds.solve(buffers)
 
     def _time_reference(self, buffers: Buffers, gated: GatedPlayer, reply: Dict[str, Any]) -> Optional[float]:
