@@ -161,7 +161,8 @@ class Queue:
         if lease.idle_s == 0.0:  # a reservation's length says nothing about jobs
             self.habits.note(_kind(request), held)
         if lease.gap_until is not None and now > lease.gap_until:
-            self._overran[(request.uid, request.user)] = now
+            recent = {who: at for who, at in self._overran.items() if now - at < NO_GAPS_S}
+            self._overran = {**recent, (request.uid, request.user): now}  # clients choose their users' names
 
     def take_back(self, number: int, now: float) -> None:
         """Put a request that could not use its grant back to its place."""
