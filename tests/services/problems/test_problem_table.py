@@ -212,9 +212,9 @@ Y = TensorSpec(name="y", dtype="float32", shape=["n"])
         ({"reference": "\0"}, "not Python"),
         ({"reference": "-" * 100_000 + "1"}, "not Python"),
         ({"reference": "async def softmax(x): ..."}, "async"),
-        ({"reference": "def softmax(): ..."}, "1 inputs"),
-        ({"reference": "def softmax(x, y): ..."}, "1 inputs"),
-        ({"reference": "def softmax(x, *, y): ..."}, "1 inputs"),
+        ({"reference": "def softmax(): ..."}, "with 1 input, which"),
+        ({"reference": "def softmax(x, y): ..."}, "with 1 input, which"),
+        ({"reference": "def softmax(x, *, y): ..."}, "give y a default"),
         ({"reference": "if True:\n    def softmax(x): ..."}, "nothing"),
         (
             {"inputs": [TensorSpec(name="x", dtype="bfloat16", shape=["rows", "cols"], distribution="full")]},
