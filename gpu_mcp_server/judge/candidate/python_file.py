@@ -203,4 +203,4 @@ class PythonFile:
 
     def notes(self) -> List[str]:
         """Return what was weaker than usual."""
-        return [*self.said, *torch_extensions.said]
+        return [*self.said, *torch_extensions.said, *filter(None, [self.compiled.why_kept])]

@@ -90,6 +90,15 @@ def test_what_is_timed_is_compiled_for_the_declared_shape_alone(court, kind, how
     assert verdict["verdict"] == "correct", verdict["reason"]
 
 
+def test_kernels_for_all_sizes_that_cannot_be_forgotten_are_noted(court):
+    how = HOW[1] + "\ndef refuse():\n    raise RuntimeError\ntorch.compiler.reset = refuse"
+    source = COMPILED.replace("found[0] + 1", "found[0] + 0").format(how=how)
+    verdict = court(source, "model", shapes=[{"rows": 64, "cols": 96}], round_ms=1)
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "did not clear its caches (RuntimeError)" in str(verdict["shapes"][0]["notes"])
+
+
 def test_a_models_results_are_copied_at_once_in_rounds_that_say_so(court):
     """As a GPU's do, where they stay in an arena otherwise."""
     copied = edited("devices/device.py", ("    copied = False", "    copied = True"))
