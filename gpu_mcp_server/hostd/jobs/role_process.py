@@ -18,9 +18,9 @@ PIPE_BYTES = 256 << 10
 """An ordinary user may have 64 MiB of pipes in all. Source: pipe(7), pipe-user-pages-soft."""
 _F_SETPIPE_SZ = 1031
 MOST_STIRRED, STOPS_A_STIR = 3, 20
-"""Times that a stopped process may have run a little, and after how many stops one of these is forgotten. Of 1,300
-stops on a busy machine none had, with 128 threads; on a virtual one a thread may be put aside longer. Nobody gains by
-one round of twenty, and stops without a run are not saved up for the rounds of one shape."""
+"""Times that a stopped process may have run a little, and stops after which the supervisor forgets one of these. No
+process with 128 threads ran in 1,300 stops on a busy machine; a virtual machine's host may suspend a thread for longer.
+A candidate gains nothing by one round of twenty, and cannot save up stops without a run for the rounds of one shape."""
 
 
 class RoleProcess:

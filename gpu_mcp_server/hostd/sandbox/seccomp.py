@@ -195,7 +195,7 @@ OFFLINE: Dict[str, Block] = {
         *_judge(0, JUMP_EQUAL, (AF_UNIX,), ALLOW, RET_ERRNO | errno.EAFNOSUPPORT),
     ),
 }
-"""Judgments in place of others where neither a namespace nor a permission is there for the network. Landlock leaves UDP
+"""Judgments in place of others for a job that has no network namespace and may not use the network. Landlock leaves UDP
 open, listening at a port that the kernel chooses, and netlink's protocol for programs, by which jobs could talk."""
 SHARED_UID: Dict[str, Block] = {
     "prlimit64": _judge(0, JUMP_EQUAL, (0,), ALLOW, RET_ERRNO | errno.EPERM),
@@ -207,7 +207,7 @@ SHARED_UID: Dict[str, Block] = {
         *_judge(1, JUMP_ANY_BIT, (DATAGRAM_BIT,), RET_ERRNO | errno.EPERM, ALLOW),
     ),
 }
-"""Further ones where whoever started hostd has the job's uid."""
+"""Further ones for a job that has the same uid as hostd and its user."""
 SHARED_UID_GPU: Dict[str, Block] = {
     "socket": (
         (LOAD, 0, 0, LOW_WORD[0]),

@@ -168,7 +168,7 @@ class Player:
             said = self.supervisor.thaw(self.role)
             self.frozen = False
             self.thawed_s = float(said.get("at_s") or 0.0)
-            # The reference gains nothing by it: whoever writes that can make it slow in plainer ways.
+            # A reference gains nothing by it: the problem's author can make it slow in plainer ways.
             if said.get("ran") is True and self.foreign:
                 raise self._lied("ran while it was stopped: it sent itself SIGCONT or the like")
 

@@ -216,7 +216,7 @@ class TrialRoom:
     def slow_after(self, call_s: float, grown: float) -> str:
         """Say so if a call that grows so many times may not be over in time; empty if it should.
 
-        Whoever is slow on purpose is spared something, so the time is not confirmed then: see `slow`.
+        A candidate may be slow on purpose, to skip a shape. So the owner does not confirm its time then: see `slow`.
         """
         limit_s = float(self.task["round_timeout_s"]) / MARGIN
         if call_s < LEAST_SLOW_S or call_s * grown <= limit_s:

@@ -89,7 +89,7 @@ def test_what_every_call_costs_does_not_leave_out_twice_a_large_declared_size(co
 
 
 def test_a_candidate_is_not_called_slow_at_shapes_that_the_reference_is_too_slow_for(court):
-    """Its time would be unconfirmable for what nobody tries."""
+    """The owner would doubt its time for shapes that it never tries."""
     slow = "extern int usleep(unsigned); if (i == 0 && (rows > 1000 || cols > 1000)) usleep(400000); y[i] = 3 * x[i];"
     reference = (
         "import time\ndef scale(x):\n    time.sleep(0.2 * (max(x.shape) > 1000))\n    return x * x.dtype.type(3)\n"
