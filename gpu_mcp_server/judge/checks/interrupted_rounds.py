@@ -197,7 +197,7 @@ class Interruption:
                 changed, shown = np.union1d(changed, in_time), np.union1d(shown, some)
             torn = np.setdiff1d(shown, changed)
             reply = self._heard(buffers, torn)
-            finished = buffers.stop(player)
+            buffers.stop(player)
             player.freeze()
         self.sharing.changed.append(int(changed.size))
         if (reply.get("code") or reply.get("error")) and buffers.returned() in torn:
@@ -208,7 +208,7 @@ class Interruption:
             check = buffers.check()
             check.wrong[unsure] = 0  # a call that ran while its inputs changed may have read either
             try:
-                self.rounds.judge(buffers, reply, check, finished or bool(unsure.size), 0.0)
+                self.rounds.judge(buffers, reply, check, 0.0)
             except Judged as judged:
                 wrong = np.flatnonzero(check.wrong.any(axis=1))
                 raise self._by_first_inputs(buffers, exchange, np.intersect1d(wrong, changed), judged) from None
@@ -323,11 +323,11 @@ class Interruption:
         with self._running():
             player.thaw()
             reply = player.hear(self.rounds.timeout_s)
-            finished = buffers.stop(player)
+            buffers.stop(player)
         player.freeze()
         with self.rounds.ledger.part("check"):
             check = buffers.check()
-            self.rounds.judge(buffers, reply, check, finished, 0.0)
+            self.rounds.judge(buffers, reply, check, 0.0)
         for call, values in seen.items():
             if values.tobytes() != buffers.pair(call, looked_at)[1][places].tobytes():
                 raise cheat(
@@ -366,7 +366,7 @@ class Interruption:
                 "too; work that calls share is in no call's time" % (calls, buffers.sets, begun + 1)
             )
         with self.rounds.ledger.part("check"):
-            self.rounds.judge(buffers, reply, buffers.check_first(calls), True, 0.0)
+            self.rounds.judge(buffers, reply, buffers.check_first(calls), 0.0)
 
     @contextlib.contextmanager
     def _running(self) -> Generator[None, None, None]:

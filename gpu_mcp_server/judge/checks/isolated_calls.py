@@ -82,7 +82,7 @@ class IsolatedCalls:
         reply = gated.candidate.finish(reply)
         check = buffers.check_first(calls)
         try:
-            self.rounds.judge(buffers, reply, check, True, 0.0)
+            self.rounds.judge(buffers, reply, check, 0.0)
         except Judged as judged:
             wrong, told = np.flatnonzero(check.wrong.any(axis=1)), None
             if exchange is not None and judged.verdict != "cheat" and np.isin(wrong, exchange.calls).any():

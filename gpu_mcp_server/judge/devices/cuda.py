@@ -15,7 +15,7 @@ from .device import Buffers, Device
 from .gpu_idle_check import Idleness
 from .memory_cuda import CudaBuffers
 from .nvml import Nvml
-from .owner_kernels import TYPES, Fence, Tools, answer_of
+from .owner_kernels import Fence, Tools, answer_of
 
 ALLOWED = 8
 """One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
@@ -65,11 +65,8 @@ class CudaDevice(Device):
         self.contexts = 3 if self.framework == "torch" else 2
         self.scratch = driver.allocate(IDLE_SETS * 4096)
         driver.call("cuMemsetD8_v2", self.scratch, 0, IDLE_SETS * 4096)
-        row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"], 0]
-        self.idle_fence = Fence(self.tools, [row], IDLE_SETS, self.rtol, self.atol)
-        # Once is enough: the fence compares memory with itself, so no secret positions are needed.
-        self.idle_fence.arm(1)
-        self.idleness = Idleness(self.idle_fence.passes)
+        self.idle_fence = Fence(self.tools, [[self.scratch, 4096, 1024, 4, 0]], IDLE_SETS)
+        self.idleness = Idleness(self.idle_fence.look)
         self.tools.seconds["probes"] = time.perf_counter() - begin
 
     def alone(self) -> None:
@@ -154,13 +151,13 @@ class CudaDevice(Device):
     def probe_s(self) -> float:
         """Return what one empty fence takes: milliseconds as soon as another context's kernel runs."""
         begin = time.perf_counter()
-        self.idle_fence.passes()
+        self.idle_fence.look()
         return time.perf_counter() - begin
 
     def stop_idle(self, player: Player) -> None:
         """Run a fence over nothing for the candidate."""
         if player.role == "candidate":
-            self.idle_fence.passes()
+            self.idle_fence.look()
 
     def snapshot(self) -> Dict[str, Any]:
         """Return load, clock, throttle reasons, temperature and power."""

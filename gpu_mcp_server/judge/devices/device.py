@@ -45,8 +45,6 @@ class Buffers:
     """Whether answers are seen as soon as they are there only where the candidate's loop copies each result at once."""
     fence: Any = None
     """What stops the clock where freezing does not stop the work."""
-    stopped_s = 0.0
-    """When the last stop had seen the outputs, on the monotonic clock; 0 where that is its end."""
     words: List[int]
     """This round's poison, as an integer of an element's size, for each output."""
 
@@ -87,14 +85,16 @@ class Buffers:
         """Show the candidate the inputs of some calls, where calls are asked for one by one."""
         raise NotImplementedError
 
-    def stop(self, player: Player) -> bool:
-        """End a timed pass; return False if the outputs were seen to be unfinished then."""
+    def stop(self, player: Player) -> None:
+        """End a timed pass, and take elements of the candidate's outputs at secret places."""
         raise NotImplementedError
 
-    def unfinished(self) -> bool:
-        """Say whether fewer of the fence's positions are wrong now than when it stopped the clock."""
-        # Only positions that became right count: what stays wrong is a wrong answer, not late work.
-        return self.fence is not None and self.fence.recount() < self.fence.missed
+    def have_changed(self) -> bool:
+        """Say whether the outputs are others now, at those places, than when the pass was ended.
+
+        False until it was.
+        """
+        return self.fence is not None and self.fence.has_changed()
 
     def check(self) -> RoundCheck:
         """Compare all outputs in full."""

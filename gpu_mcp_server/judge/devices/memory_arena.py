@@ -18,7 +18,7 @@ from .cuda_driver import Shared
 from .device import RoundCheck
 from .memory_cpu import Region
 from .memory_cuda import CudaBuffers
-from .owner_kernels import TYPES, Fence
+from .owner_kernels import Fence
 
 LONGEST_STRIDE = 1 << 40
 """Elements, so that no product of it and a size is beyond 64 bits."""
@@ -68,20 +68,18 @@ class PooledBuffers(CudaBuffers):
         calls = np.arange(sets, dtype=np.int64)[:, None]
         places = np.array(self.output_layout.offsets, dtype=np.int64)[None, :]
         self.places: Array = self.got.address + calls * self.output_layout.stride + places
-        wanted = np.array(self.expected_layout.offsets, dtype=np.int64)[None, :]
-        self.rows: Array = np.zeros((sets, len(outputs), 7), dtype=np.int64)
-        self.rows[:, :, 0] = self.expected.address + calls * self.expected_layout.stride + wanted
-        self.rows[:, :, 4] = [item.count for item in outputs]
-        self.rows[:, :, 5] = [TYPES[item.dtype] for item in outputs]
-        self.rows[:, :, 1] = self.places
+        self.rows: Array = np.zeros((sets, len(outputs), 5), dtype=np.int64)
+        self.rows[:, :, 0] = self.places
+        self.rows[:, :, 2] = [item.count for item in outputs]
+        self.rows[:, :, 3] = [ITEM_BYTES[item.dtype] for item in outputs]
         self.sizes: Array = np.array([item.nbytes for item in outputs], dtype=np.int64)[None, :]
         """Bytes of memory that each result spans."""
         self.items: Array = np.array([ITEM_BYTES[item.dtype] for item in outputs], dtype=np.int64)[None, :]
         self.views: List[int] = [0] * len(outputs)
         """Addresses at which the kernels read how the elements of an output lie, 0 where one after the other."""
         self.fence.close()
-        flat: Any = self.rows.reshape(-1, 7).tolist()
-        self.fence = Fence(self.tools, flat, 1, device.rtol, device.atol)
+        flat: Any = self.rows.reshape(-1, 5).tolist()
+        self.fence = Fence(self.tools, flat, 1)
 
     def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
         """Return layouts and descriptors; the candidate's with arena and names."""
@@ -180,16 +178,16 @@ class PooledBuffers(CudaBuffers):
                 others = max(others, end)
         return False
 
-    def stop(self, player: Player) -> bool:
+    def stop(self, player: Player) -> None:
         """Stop the candidate's clock by the fence, over the places that were named."""
         if player.role != "candidate":
-            return True
+            return
         self._take()
-        self.rows[:, :, 6] = np.where(self.taken >= 0, np.array(self.views)[None, :], 0)
-        self.rows[:, :, 1] = np.where(self.taken >= 0, self.arena.address + self.taken, self.places)
+        self.rows[:, :, 4] = np.where(self.taken >= 0, np.array(self.views)[None, :], 0)
+        self.rows[:, :, 0] = np.where(self.taken >= 0, self.arena.address + self.taken, self.places)
         # The upload is within the clock: the places are known only once the candidate has named them.
         self.tools.driver.upload(self.fence.table, self.rows.ctypes.data, self.rows.nbytes)
-        return self.fence.passes()
+        self.fence.look()
 
     def _adopt(self) -> None:
         """Copy what lies at the named places into the outputs' own."""

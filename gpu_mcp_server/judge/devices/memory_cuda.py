@@ -71,16 +71,13 @@ class CudaBuffers(Buffers):
             self.files.append(Region(self.input_layout.total, writable_by_others=False))
             self.files.append(Region(self.expected_layout.total, writable_by_others=True))
         self.wrong = driver.allocate(8 * sets * len(outputs))
-        self.fence = Fence(self.tools, self._rows(), sets, device.rtol, device.atol)
-        self.words: List[int] = [0] * len(outputs)
-        self.guard_key = 0
-
-    def _rows(self) -> List[List[int]]:
-        strides = [self.expected_layout.stride, self.output_layout.stride]
-        return [
-            [self._want(number), self._have(number), *strides, item.count, TYPES[item.dtype], 0]
+        rows = [
+            [self._have(number), self.output_layout.stride, item.count, ITEM_BYTES[item.dtype], 0]
             for number, item in enumerate(self.outputs)
         ]
+        self.fence = Fence(self.tools, rows, sets)
+        self.words: List[int] = [0] * len(outputs)
+        self.guard_key = 0
 
     def _want(self, number: int) -> int:
         return self.expected.address + self.expected_layout.offsets[number]
@@ -196,9 +193,10 @@ class CudaBuffers(Buffers):
         if end > begin:
             self.tools.driver.copy(self.given.address + begin, self.staged.address + begin, end - begin)
 
-    def stop(self, player: Player) -> bool:
+    def stop(self, player: Player) -> None:
         """Stop the candidate's clock by the fence; the reference has waited for its own work."""
-        return self.fence.passes() if player.role == "candidate" else True
+        if player.role == "candidate":
+            self.fence.look()
 
     def check(self) -> RoundCheck:
         """Compare all outputs in full."""

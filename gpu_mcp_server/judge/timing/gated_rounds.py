@@ -3,12 +3,12 @@
 The candidate launches a round's calls behind a closed gate while old inputs lie there, and is stopped. Then the owner
 writes other draws of the inputs, the real ones last, and looks after each whether anything of the candidate ran. It
 opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
-word itself: in some rounds, drawn in secret, the fence looks at once for the outputs, and in the others a probe whether
-the GPU is still busy. Until then all rounds are alike, so the reference has answered in all: calls could tell by how
-long they waited. Some that wait, as two streams do, take time from it, whether a probe sees that or not: it is timed
-when it answers again, and nothing of the candidate waits. A stream of its own could wait for an input to change, or for
-the first gate, and work before the clock starts: probes behind new inputs take longer then, and so does the GPU's
-coming to its process.
+word itself: in some rounds, drawn in secret, the fence takes samples of the outputs at once, which must be those of the
+end, and in the others a probe looks whether the GPU is still busy. Until then all rounds are alike: calls could tell by
+how long they waited. The reference answers afterwards, as some calls that wait, those on two streams, take time from
+it, whether a probe sees that or not. A stream of the candidate's could wait for an input to change, or for the first
+gate, and work before the clock starts: probes behind new inputs take longer then, and so does the GPU's coming to its
+process.
 """
 
 import math
@@ -24,7 +24,7 @@ from .rounds import Round, Rounds, named
 DECOYS = (2, 6)
 """Draws of the inputs before the real ones, from and to."""
 FENCE_ROUNDS = 6
-"""In so many rounds, at least, the fence looks for the outputs behind the last word."""
+"""In so many rounds, at least, the fence looks at the outputs behind the last word."""
 FENCED = 3
 """In one of so many."""
 SLOW_S, SLOW_FENCE_ROUNDS = 0.5, 2
@@ -190,35 +190,33 @@ class GatedRounds:
             NoGate: As `play`.
         """
         while self.fenced < (SLOW_FENCE_ROUNDS if self.is_slow() else FENCE_ROUNDS):
-            self._play(buffers, fenced=True, timed=False)
+            self._play(buffers, fenced=True)
 
     def is_slow(self) -> bool:
         """Say whether a round takes so long that a few must do where they are not times."""
         return median(self.round_s) >= SLOW_S
 
-    def _play(self, buffers: Buffers, *, fenced: bool, timed: bool = True) -> Round:
+    def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
         reply = self.launch(buffers)
         self.lay_inputs(buffers)
-        reference_s = self.rounds.solve(buffers)
         self.show_inputs(buffers, OPENS)
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.
         with self.rounds.ledger.part("state"):
             self.device.sweep_cache()
-        # A candidate can write the last word itself. The fence looks for the outputs at once, the probe for work that
+        # A candidate can write the last word itself. The fence looks at the outputs at once, the probe for work that
         # goes on. Which of them comes is drawn in secret.
-        opened, finished = self.open(buffers), True
+        opened = self.open(buffers)
         if opened is not None and fenced:
-            finished = buffers.stop(self.rounds.candidate)
+            buffers.stop(self.rounds.candidate)
             self.fenced += 1
         elif opened is not None:
             self.behind_s.append(self.probe("behind the last word"))
         reply = self.candidate.finish(reply)
-        if self.reference is not None and timed:
-            # What a candidate left behind would slow the reference: both probes find what runs there.
-            self.probe(BESIDE)
-            reference_s = self._time_alone(buffers, self.reference)
-            self.probe(BESIDE)
-        check = self._judge(buffers, reply, finished)
+        # What a candidate left behind would slow a reference on the GPU: both probes find what runs there.
+        self.probe(BESIDE)
+        reference_s = self._solve(buffers)
+        self.probe(BESIDE)
+        check = self._judge(buffers, reply)
         if opened is None:
             raise NoGate("calls behind a gate did not end in %.3g s" % self._limit_s(buffers.sets))
         self.round_s.append(opened.elapsed_s)
@@ -274,22 +272,23 @@ class GatedRounds:
         if not untouched:
             raise cheat("worked on calls before they were called: outputs changed while the gate was closed")
 
-    def _time_alone(self, buffers: Buffers, gated: GatedPlayer) -> float:
-        """Have the reference answer again, behind its own gate where that can be; return its time."""
-        self.solved_behind_gate = False
-        try:
-            with self.rounds.ledger.part("launch"):
-                reply = gated.launch(buffers.sets, self._reference_patience_s(buffers.sets))
-        except Blocked:
-            self.reference_blocked += 1
-            if self.reference_blocked >= MOST_BLOCKED:
-                self.leave_reference(WAITS % "the reference's calls")
-        else:
-            if reply.get("ungated"):
-                self.leave_reference(str(reply["ungated"])[:200])
-            elif (reference_s := self._time_reference(buffers, gated, reply)) is not None:
-                self.solved_behind_gate = True
-                return reference_s
+    def _solve(self, buffers: Buffers) -> float:
+        """Have the reference answer, behind its own gate where that can be; return its time."""
+        gated, self.solved_behind_gate = self.reference, False
+        if gated is not None:
+            try:
+                with self.rounds.ledger.part("launch"):
+                    reply = gated.launch(buffers.sets, self._reference_patience_s(buffers.sets))
+            except Blocked:
+                self.reference_blocked += 1
+                if self.reference_blocked >= MOST_BLOCKED:
+                    self.leave_reference(WAITS % "the reference's calls")
+            else:
+                if reply.get("ungated"):
+                    self.leave_reference(str(reply["ungated"])[:200])
+                elif (reference_s := self._time_reference(buffers, gated, reply)) is not None:
+                    self.solved_behind_gate = True
+                    return reference_s
         return self.rounds.solve(buffers)
 
     def _time_reference(self, buffers: Buffers, gated: GatedPlayer, reply: Dict[str, Any]) -> Optional[float]:
@@ -325,13 +324,13 @@ class GatedRounds:
         except TimeoutError:
             return None
 
-    def _judge(self, buffers: Buffers, reply: Dict[str, Any], finished: bool) -> RoundCheck:
+    def _judge(self, buffers: Buffers, reply: Dict[str, Any]) -> RoundCheck:
         with self.rounds.ledger.part("check"):
             check = buffers.check()
             if self.rounds.picks is not None:
                 check = self.rounds.picks(check)
             # `finish` has waited for the GPU, so the watch for late work needs no more than its least time.
-            self.rounds.judge(buffers, reply, check, finished, 0.0)
+            self.rounds.judge(buffers, reply, check, 0.0)
         self.rounds.calls_checked += buffers.sets
         return check
 

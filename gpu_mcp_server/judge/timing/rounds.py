@@ -220,7 +220,7 @@ class Rounds:
                 check = self.picks(check)
             with CATCHES.check():
                 if not CATCHES.knows():
-                    self.judge(buffers, reply, check, played.finished, reference_s, twice=self.twice)
+                    self.judge(buffers, reply, check, reference_s, twice=self.twice)
             self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
         outside_s = played.outside_s if self.device.stops_calls else 0.0
@@ -249,7 +249,6 @@ class Rounds:
         buffers: Buffers,
         reply: Dict[str, Any],
         check: RoundCheck,
-        finished: bool,
         reference_s: float,
         *,
         twice: bool = False,
@@ -271,7 +270,8 @@ class Rounds:
             raise incorrect(text % (code, call, self.number, means))
         if reply.get("error"):
             raise incorrect("%s%s" % (where, str(reply["error"])[:1500]))
-        finished = finished or not buffers.unfinished()  # what is wrong for good is for the full check to say
+        # What is wrong for good does not change, and is for the full check to say.
+        finished = not buffers.have_changed()
         if not check.passed:
             check = self._without_ties(buffers, check)
         if check.passed and finished:
@@ -285,8 +285,7 @@ class Rounds:
             check = check._replace(wrong=check.wrong * left.wrong.any(axis=1, keepdims=True))
         if check.passed:
             raise cheat(
-                "finished after it said done: %soutputs were missing when the clock stopped, and present a moment later"
-                % where
+                "finished after it said done: %soutputs were others when the clock stopped than a moment later" % where
             )
         wrong = self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
         if wrong.verdict == "incorrect" and self.differ:

@@ -138,6 +138,6 @@ class OneByOne:
             buffers.publish_sets(len(took_s), buffers.sets)
             rounds.ledger.move(time.perf_counter() - begin, "candidate")
         with rounds.ledger.part("check"):
-            rounds.judge(buffers, reply, buffers.check_first(len(took_s)), True, 0.0)
+            rounds.judge(buffers, reply, buffers.check_first(len(took_s)), 0.0)
         known_s = rounds.costs["candidate"].request_s
         return Single(median(took_s), median(launched_s), median(empty_s), known_s, min(took_s))

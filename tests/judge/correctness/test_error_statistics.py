@@ -138,8 +138,8 @@ def test_a_wrong_answer_in_tf32_says_how_to_have_none_unless_the_weights_explain
     one.number, one.forgives, one.differ, one.task = 1, None, differ, {"device": "cuda", "packages": ["triton"]}
     one._without_ties = lambda buffers, check: check
     one._wrong = lambda *given, **named: verdicts.incorrect("looks like TF32 or float16")
-    buffers = SimpleNamespace(sets=1, trespass=lambda: "", unfinished=lambda: False)
+    buffers = SimpleNamespace(sets=1, trespass=lambda: "", have_changed=lambda: False)
 
     with pytest.raises(verdicts.Judged) as told:
-        one.judge(buffers, {}, device.RoundCheck(np.ones((1, 1)), 1.0, 1.0), True, 0.0)
+        one.judge(buffers, {}, device.RoundCheck(np.ones((1, 1)), 1.0, 1.0), 0.0)
     assert told.value.reason.endswith("; weights differ" if differ else '"ieee" or "tf32x3"')

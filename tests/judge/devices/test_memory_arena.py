@@ -33,7 +33,7 @@ player = Player("candidate", None, None)
 def array(address, count=400):
     return np.frombuffer((ctypes.c_float * count).from_address(address), dtype=np.float32)
 
-def play(names, factor=2.0, written=None):
+def play(names, factor=2.0, written=None, late=None):
     buffers.fill()
     for call in range(3):
         given = array(buffers.staged.address + call * buffers.input_layout.stride)
@@ -47,8 +47,10 @@ def play(names, factor=2.0, written=None):
             if written is None or call in written:
                 array(at)[:] = factor * given
     buffers.names[:, 0] = names
-    finished = buffers.stop(player)
-    return finished, buffers.check(), buffers.trespass()
+    buffers.stop(player)
+    if late is not None:
+        array(buffers.arena.address + late)[:] = 2 * given
+    return buffers.have_changed(), buffers.check(), buffers.trespass()
 
 try:
     print(eval(sys.argv[2]))
@@ -60,17 +62,21 @@ except Judged as judged:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("[(f, c.passed, t) for f, c, t in [play([0, 4096, 8192])]]", "[(True, True, '')]"),
-        ("[(f, c.passed, t) for f, c, t in [play([8192, -1, 0])]]", "[(True, True, '')]"),
+        ("[(late, c.passed, t) for late, c, t in [play([0, 4096, 8192])]]", "[(False, True, '')]"),
+        ("[(late, c.passed, t) for late, c, t in [play([8192, -1, 0])]]", "[(False, True, '')]"),
         (
-            "[(f, c.wrong.tolist()) for f, c, t in [play([0, 4096, 8192], factor=3.0)]]",
+            "[(late, c.wrong.tolist()) for late, c, t in [play([0, 4096, 8192], factor=3.0)]]",
             "[(False, [[400], [400], [400]])]",
+        ),
+        (
+            "[(late, c.passed) for late, c, t in [play([0, 4096, 8192], written=[0, 1], late=8192)]]",
+            "[(True, True)]",
         ),
         ("play([0, 1584, 8192])", "incorrect ModelNew returned the same memory for two calls"),
         ("play([0, 0, 8192])", "incorrect ModelNew returned the same memory for two calls"),
         ("play([0, 4096, 1 << 40])", "incorrect named outputs that do not lie in the judge's memory"),
         ("play([0, 4096, -2])", "incorrect named outputs that do not lie in the judge's memory"),
-        ("[(f, c.passed, t) for f, c, t in [play([0, 4096, 8196])]]", "[(True, True, '')]"),
+        ("[(late, c.passed, t) for late, c, t in [play([0, 4096, 8196])]]", "[(False, True, '')]"),
         ("play([0, 4096, 8193])", "incorrect named outputs that do not lie in the judge's memory"),
         ("play([0, 4096, buffers.arena.size - 1592])", "incorrect named outputs that do not lie in the judge's memory"),
     ],
@@ -80,7 +86,7 @@ def test_names_are_checked_and_what_lies_there_is_compared(driver: Path, what: s
 
 
 STRIDED = """
-def lay(strides, names, bytes_each=4, wrong=None):
+def lay(strides, names, wrong=None, late=False):
     \"\"\"Answer three calls with results of some strides, at names in the arena, as a candidate does.\"\"\"
     buffers.fill()
     buffers.poison()
@@ -94,10 +100,14 @@ def lay(strides, names, bytes_each=4, wrong=None):
         at[...] = 2 * (given if 0 not in strides else given * 0)
         if wrong is not None:
             at[wrong] += 1
+        if late:
+            at[...] = 0
     buffers.names[:, 0] = names
-    finished = buffers.stop(player)
+    buffers.stop(player)
+    if late:
+        at[...] = 2 * given
     check = buffers.check()
-    return finished, check.passed, check.wrong.tolist()
+    return buffers.have_changed(), check.passed, check.wrong.tolist()
 
 def told(what):
     try:
@@ -110,9 +120,10 @@ def told(what):
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        pytest.param("lay((1, 8), [0, 4096, 8192])", "(True, True, [[0], [0], [0]])", id="transposed"),
-        pytest.param("lay((60, 1), [4, 4096, 8192])", "(True, True, [[0], [0], [0]])", id="rows of a wider one"),
-        pytest.param("lay((200, 3), [0, 8192, 16384])", "(True, True, [[0], [0], [0]])", id="every third"),
+        pytest.param("lay((1, 8), [0, 4096, 8192])", "(False, True, [[0], [0], [0]])", id="transposed"),
+        pytest.param("lay((60, 1), [4, 4096, 8192])", "(False, True, [[0], [0], [0]])", id="rows of a wider one"),
+        pytest.param("lay((200, 3), [0, 8192, 16384])", "(False, True, [[0], [0], [0]])", id="every third"),
+        pytest.param("lay((1, 8), [0, 4096, 8192], late=True)[0]", "True", id="late"),
         pytest.param("lay((1, 8), [0, 4096, 8192], wrong=(3, 7))[1:]", "(False, [[1], [1], [1]])", id="one is wrong"),
         pytest.param("lay((0, 1), [0, 4096, 8192])[1]", "False", id="one row for all"),
         pytest.param("lay((1, 8), [0, 1596, 8192])", "the same memory for two calls", id="one on the other"),

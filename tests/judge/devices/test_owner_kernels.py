@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_mcp_judge.numerics.compare import STORAGE, compare, numbers
+from gpu_mcp_judge.numerics.compare import STORAGE, numbers
 from gpu_mcp_judge.numerics.tensors import ITEM_BYTES
 
 KIND = list(ITEM_BYTES).index
@@ -35,21 +35,33 @@ def at(array: np.ndarray[Any, Any]) -> ctypes.c_uint64:
     return ctypes.c_uint64(array.ctypes.data)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "off", "wrong"),
-    [("int32", 9999, 64), ("int64", 9999, 64), ("int64", 0, 0), ("float32", 9999, 0), ("float64", 10001, 64)],
-)
-def test_the_fence_has_the_tolerance_of_the_full_check(launch, dtype, off, wrong):
-    expected, wrongs = np.full(1000, 1_000_000, dtype=dtype), np.zeros(1, dtype=np.uint64)
-    got, stride, rtol, atol = expected + np.dtype(dtype).type(off), expected.nbytes, 1e-2, 1e-6
-    row = [expected.ctypes.data, got.ctypes.data, stride, stride, expected.size, KIND(dtype), 0]  # no strides
-    items = np.array([row], dtype=np.int64)
-    counts = [ctypes.c_int64(count) for count in (1, 1, 64)]
-    tolerances = [ctypes.c_double(rtol), ctypes.c_double(atol)]
-    launch("fence", at(items), *counts, ctypes.c_uint64(5), *tolerances, at(wrongs))
+def fence_of(launch: Launch, row: list[int], sets: int, key: int = 5) -> np.ndarray[Any, Any]:
+    """Return the words that the fence takes of one output."""
+    seen, items = np.zeros(sets * 64, dtype=np.uint64), np.array([row], dtype=np.int64)
+    counts = [ctypes.c_int64(count) for count in (1, sets, 64)]
+    launch("fence", at(items), *counts, ctypes.c_uint64(key), at(seen))
+    return seen
 
-    assert wrongs[0] == wrong
-    assert (compare(expected, got, dtype, rtol, atol).wrong > 0) == (wrong > 0)
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+def test_the_fence_takes_elements_as_they_are_and_others_for_another_key(launch, dtype):
+    """A NaN is one bit pattern among others; whether elements are right is for the full check."""
+    got = np.random.default_rng(1).integers(0, 256, (3, 1000 * ITEM_BYTES[dtype])).astype(np.uint8)
+    words = got.view(f"uint{8 * ITEM_BYTES[dtype]}")
+    row = [got.ctypes.data, got.strides[0], 1000, ITEM_BYTES[dtype], 0]
+    seen = fence_of(launch, row, 3)
+
+    assert all(np.isin(some, one).all() for some, one in zip(seen.reshape(3, 64), words, strict=True))
+    assert (fence_of(launch, row, 3) == seen).all()
+    assert (fence_of(launch, row, 3, key=6) != seen).any()
+
+
+def test_the_fence_takes_no_element_between_those_of_an_output_with_strides(launch):
+    got, view = np.zeros(4000, dtype=np.float32), np.array([1, 1000, 4], dtype=np.int64)
+    got[::4] = np.arange(1, 1001)
+    seen = fence_of(launch, [got.ctypes.data, got.nbytes, 1000, 4, view.ctypes.data], 1)
+
+    assert (seen.astype(np.uint32).view(np.float32) > 0).all()
 
 
 DISTRIBUTIONS = ["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"]

@@ -172,24 +172,24 @@ def test_no_call_can_tell_how_it_is_looked_at_and_the_reference_is_timed_when_no
     def note(name, says=None):
         return lambda *given, **named: (order.append(name), says)[1]
 
-    def solve(buffers, player=None):
+    def solve(buffers):
         order.append("reference")
         one.solved_behind_gate = True
-        return 2e-3 if "finish" in order else 5e-3
+        return 2e-3
 
     one.well, one.reference, one.fenced, one.blocked = SimpleNamespace(word=lambda: int(not fenced)), True, 0, 0
     one.empty_s, one.round_s, one.solved_behind_gate = {"candidate": 0.0}, [], False
-    one.launch, one.lay_inputs, one._time_alone = note("launch", {}), note("lay"), solve
+    one.launch, one.lay_inputs, one._solve = note("launch", {}), note("lay"), solve
     one.show_inputs, one.probe = note("show"), note("probe", 20e-6)
-    one.rounds = SimpleNamespace(ledger=time_accounting.Ledger(), candidate=None, solve=solve)
+    one.rounds = SimpleNamespace(ledger=time_accounting.Ledger(), candidate=None)
     one.device.sweep_cache = note("sweep")
     one.open = note("open", gated_pass.Opened(1e-3, (1e-3,), 0.0))
     one.candidate = SimpleNamespace(finish=note("finish", {}))
     one._judge = note("judge")
-    played = one.play(SimpleNamespace(sets=16, stop=note("fence", True)))
+    played = one.play(SimpleNamespace(sets=16, stop=note("fence")))
 
-    alike, again = ["launch", "lay", "reference", "show", "sweep", "open"], ["probe", "reference", "probe"]
-    assert order == [*alike, "fence" if fenced else "probe", "finish", *again, "judge"]
+    alike, alone = ["launch", "lay", "show", "sweep", "open"], ["probe", "reference", "probe"]
+    assert order == [*alike, "fence" if fenced else "probe", "finish", *alone, "judge"]
     assert (played.reference_s, one.fenced) == (2e-3, int(fenced))
 
 
