@@ -50,6 +50,10 @@ class Empty(NamedTuple):
     """A probe behind work of the owner's, while the process waits at its gate."""
 
 
+def no_work() -> None:
+    """Do nothing."""
+
+
 class GatedPlayer:
     """A player with gates."""
 
@@ -134,16 +138,23 @@ class GatedPlayer:
         error = launched.get("error") or reply.get("error")
         return dict(launched, error=error) if error else launched
 
-    def time_empty(self, probe: Callable[[], float], lay: Callable[[], None] = lambda: None) -> Empty:
-        """Return medians of passes without a call; `lay` comes right before the probe while the process waits.
+    def time_empty(
+        self, probe: Callable[[], float], *, lay: Callable[[], None] = no_work, sweep: Callable[[], None] = no_work
+    ) -> Empty:
+        """Return medians of passes without a call.
+
+        Args:
+            probe: One kernel of the owner's.
+            lay: Comes right before a probe while the process waits.
+            sweep: Comes before the gate is opened. Behind a swept cache the GPU answers some 10 us later by itself.
 
         Raises:
             NoGate: If the GPU does not come to them.
         """
-        taken = [self._pass_empty(probe, lay) for _ in range(EMPTY_PASSES + 1)][1:]  # the first warms up
+        taken = [self._pass_empty(probe, lay, sweep) for _ in range(EMPTY_PASSES + 1)][1:]  # the first warms up
         return Empty(*(median(list(each)) for each in zip(*taken)))
 
-    def _pass_empty(self, probe: Callable[[], float], lay: Callable[[], None]) -> Empty:
+    def _pass_empty(self, probe: Callable[[], float], lay: Callable[[], None], sweep: Callable[[], None]) -> Empty:
         try:
             reply = self.launch(0, LATE_S)
         except Blocked:
@@ -152,6 +163,7 @@ class GatedPlayer:
         lay()
         # The second probe is the baseline for probes in rounds, which run while the player waits at its gate too.
         laid_s = probe()
+        sweep()
         try:
             opened = self.open(LATE_S)
         except TimeoutError:

@@ -103,10 +103,10 @@ class GatedRounds:
         with self.rounds.ledger.part("launch"):
             for gated in self.pages:
                 gated.prepare()
-            self.empty = self.candidate.time_empty(self.device.probe_s)
+            self.empty = self.candidate.time_empty(self.device.probe_s, sweep=self.device.sweep_cache)
             self.empty_s["candidate"] = self.empty.elapsed_s
             if self.reference is not None:
-                self.empty = self.reference.time_empty(self.device.probe_s)
+                self.empty = self.reference.time_empty(self.device.probe_s, sweep=self.device.sweep_cache)
                 self.empty_s["reference"] = self.empty.elapsed_s
             else:
                 self.empty = Empty(*(min(each_s, SWITCH_S) for each_s in self.empty))
@@ -125,7 +125,7 @@ class GatedRounds:
         """
         player, most_s = (self.reference, math.inf) if self.reference else (self.candidate, SWITCH_S)
         with self.rounds.ledger.part("launch"):
-            self.same_s = min(player.time_empty(self.device.probe_s, buffers.publish).laid_s, most_s)
+            self.same_s = min(player.time_empty(self.device.probe_s, lay=buffers.publish).laid_s, most_s)
 
     def try_launch(self, buffers: Buffers, calls: int, host_s: float) -> float:
         """Return the seconds of a call, where so many can be launched behind a gate, else 0.

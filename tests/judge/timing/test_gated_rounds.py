@@ -50,6 +50,19 @@ def test_old_inputs_are_laid_behind_a_gate_of_the_reference_or_believed_up_to_a_
     assert (one.same_s, laid) == (same_s, [1])
 
 
+def test_an_empty_pass_has_all_that_a_round_has_before_its_gate_is_opened():
+    """A swept cache alone makes the GPU answer later: 12 us behind a round of 109 us, of which 11 are allowed."""
+    player, order = gated_pass.GatedPlayer.__new__(gated_pass.GatedPlayer), list[str]()
+    player.launch = lambda calls, wait_s: order.append("launch") or {}
+    player.open = lambda limit_s: order.append("open") or gated_pass.Opened(6e-6, (6e-6,), 0.0)
+    player.finish = lambda reply: order.append("finish")
+    note = {name: lambda name=name: order.append(name) for name in ("lay", "sweep")}
+    empty = player.time_empty(lambda: order.append("probe") or 20e-6, **note)
+
+    assert order == ["launch", "probe", "lay", "probe", "sweep", "open", "probe", "finish"] * 10
+    assert empty == gated_pass.Empty(6e-6, 20e-6, 0.0, 20e-6)
+
+
 def fit_beside(returns: Callable[[list[int]], bool]) -> tuple[int, list[int], list[str]]:
     """Return a round's calls beside a reference that `returns` by its tries, these, and why it was left."""
     one = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
