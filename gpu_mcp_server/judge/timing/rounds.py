@@ -285,7 +285,7 @@ class Rounds:
             check = check._replace(wrong=check.wrong * left.wrong.any(axis=1, keepdims=True))
         if check.passed:
             raise cheat(
-                "finished after it said done: %soutputs were others when the clock stopped than a moment later" % where
+                "finished after it said done: %sits outputs changed after the clock had stopped" % where
             )
         wrong = self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
         if wrong.verdict == "incorrect" and self.differ:
