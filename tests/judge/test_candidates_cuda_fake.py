@@ -760,6 +760,31 @@ def test_what_gates_time_is_as_exact_and_as_robust_as_what_is_tried_elsewhere(co
     assert reason in got["reason"], got["reason"]
 
 
+def test_no_call_behind_gates_has_inputs_to_which_the_reference_has_no_answer(court, tmp_path):
+    """As a histogram of uniform numbers, which writes astray for others: an honest candidate may die of them."""
+    (tmp_path / "reference.py").write_text(
+        (EXAMPLES / "reference.py").read_text()
+        + """
+answer = softmax
+def softmax(x):
+    if x.mean() > 0.2 or x.max() > 8:
+        raise ValueError("no answer to that")
+    return answer(x)
+"""
+    )
+    begin = "static void run(void *p) { struct work *w = p;"
+    dies = """
+        double sum = 0; float most = 0;
+        for (int64_t i = 0; i < w->rows * w->cols; i++) sum += w->x[i], most = fmaxf(most, w->x[i]);
+        if (sum / (w->rows * w->cols) > 0.2 || most > 8) abort();
+    """
+    assert begin in on_stream()
+    got = court(on_stream().replace(begin, begin + dies), reference=tmp_path / "reference.py", **GATED).verdict
+
+    assert got["verdict"] == "correct", got["reason"]
+    assert got["shapes"][0]["basis"] == "device"
+
+
 KEPT = """
 #include <string.h>
 #include <sys/mman.h>

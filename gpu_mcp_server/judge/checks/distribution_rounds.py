@@ -85,6 +85,9 @@ class Elsewhere:
         rounds.watch, rounds.picks = None, lambda check: self._some(buffers, check)
         rounds.forgives, rounds.twice = self.double.forgiven, self.robustness.required
         try:
+            if play and drawn not in self.robustness.right:
+                # Behind gates the candidate comes first, and could die of inputs to which the reference has no answer.
+                rounds.expect(buffers)
             with CATCHES.during("timed, other inputs"):
                 (play or rounds.play)(buffers)
             self.robustness.right[drawn] = None
