@@ -190,7 +190,7 @@ LARGER = {
 
 @pytest.mark.parametrize("late", [False, True])
 def test_ties_are_as_right_on_the_gpu_and_cover_no_work_after_done(court, late):
-    """The fence sees what ties as missing; only what is there a moment later came after the clock."""
+    """An element that ties does not change; one that changes after the clock stopped is late."""
     source = """
     #include <pthread.h>
     #include <stdint.h>

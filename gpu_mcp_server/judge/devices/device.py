@@ -44,7 +44,7 @@ class Buffers:
     copied = False
     """Whether answers are seen as soon as they are there only where the candidate's loop copies each result at once."""
     fence: Any = None
-    """What stops the clock where freezing does not stop the work."""
+    """What takes samples of the outputs when the clock stops, once there is one."""
     words: List[int]
     """This round's poison, as an integer of an element's size, for each output."""
 

@@ -324,9 +324,9 @@ __device__ __forceinline__ i64 place_of(const i64 *view, i64 i) {
     return at;
 }
 
-// One element's expected value, and how far it is off; it may lie elsewhere in what was got.
-__device__ __forceinline__ void look(const u8 *expected, const u8 *got, i64 i, i64 at, int type, double rtol, double &size, double &error) {
-#define ACT(T) weigh(((const T *)expected)[i], ((const T *)got)[at], rtol, size, error)
+// One element's expected value, and how far it is off.
+__device__ __forceinline__ void look(const u8 *expected, const u8 *got, i64 i, int type, double rtol, double &size, double &error) {
+#define ACT(T) weigh(((const T *)expected)[i], ((const T *)got)[i], rtol, size, error)
     BY_OUTPUT_TYPE(type, ACT)
 #undef ACT
 }
@@ -337,7 +337,7 @@ extern "C" __global__ void wrong_places(const u8 *expected, const u8 *got, i64 c
                                         u64 key, u64 part, i64 most, i64 *into, u64 *found) {
     for (i64 i = first(); i < count; i += step()) {
         double size = 0, error = 0;
-        look(expected, got, i, i, type, rtol, size, error);
+        look(expected, got, i, type, rtol, size, error);
         if (!beyond(error, size, rtol, atol) || mix(key + (u64)i * 0x9E3779B97F4A7C15ull) >> 32 >= part) continue;
         u64 at = atomicAdd(found, 1ull);
         if (at < (u64)most) into[at] = i;

@@ -31,7 +31,7 @@ SPARE_LENGTH = 150 << 20
 """How long such a file is, if there must be more after all."""
 PAGE_BYTES = 4096
 FENCE_SAMPLES = 4096
-"""Elements of a round's outputs, of each output at least one, that are compared at once when a candidate says done."""
+"""Elements of a round's outputs, of each call's outputs at least one, that are taken when a candidate says done."""
 COUNT_BYTES = 8
 """Behind the outputs, for the number of calls that have returned."""
 

@@ -1,6 +1,6 @@
 """Detects calls that overlap: a round's time divided by its calls would make each look faster than it is.
 
-Work on streams that are never joined ends with its round, and the fence finds every output right. But then calls run
+Work on streams that are never joined ends with its round, and the fence sees no output change. But then calls run
 side by side: a round tells how many of them the GPU can do at once, not the time of one. A candidate that knows the
 number of calls may also answer all by one launch, and compare the inputs at each call. Therefore the owner asks for
 some calls one by one. It waits for each before it writes the next one's inputs, and compares its time on the GPU with
