@@ -48,3 +48,12 @@ def test_outputs_that_are_there_are_in_time_and_each_round_has_places_of_its_own
         buffers.stop(CANDIDATE)
         write(buffers)
         assert not buffers.have_changed()
+
+
+def test_an_answer_that_is_made_more_exact_behind_the_look_is_late_though_it_was_right_before(buffers):
+    buffers.poison()
+    write(buffers)
+    buffers.stop(CANDIDATE)
+    for number in range(len(buffers.outputs)):
+        buffers.every(number)[1][...] *= 1 + 1e-6
+    assert buffers.have_changed()
