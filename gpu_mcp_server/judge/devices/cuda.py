@@ -15,7 +15,7 @@ from .device import Buffers, Device
 from .gpu_idle_check import Idleness
 from .memory_cuda import CudaBuffers
 from .nvml import Nvml
-from .owner_kernels import Fence, Tools, answer_of
+from .owner_kernels import SEEN_BYTES, Fence, Tools, answer_of
 
 ALLOWED = 8
 """One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
@@ -88,10 +88,10 @@ class CudaDevice(Device):
         return min(int(self.share * room), staged), min(int(max(self.share, MOST_SHARE) * room), staged)
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-        """Return bytes of inputs twice, outputs with guards, expected ones, an arena, and what the reference keeps."""
+        """Return bytes of inputs twice, outputs with guards, expected ones, an arena, what reference and fence keep."""
         given, plain = layout(inputs, 1, guarded=False).stride, layout(outputs, 1, guarded=False).stride
         own = (plain * 5 // 4 if self.pooled else 0) + (plain if self.framework == "torch" else 0)
-        return 2 * given + layout(outputs, 1, guarded=True).stride + plain + own
+        return 2 * given + layout(outputs, 1, guarded=True).stride + plain + own + SEEN_BYTES * len(outputs)
 
     def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
         """Allocate and export."""

@@ -20,6 +20,8 @@ TYPES.update(dict.fromkeys(("bool", *list(TYPES)[15:]), TYPES["uint8"]))
 FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
 WORD_BYTES = 8
+SEEN_BYTES = 2 * WORD_BYTES * FENCE_SAMPLES
+"""Of each output of a call: what the fence took, and what is there later."""
 AFTERMATH_S = 10.0
 PTX = os.path.join(JUDGE, "devices/kernels.ptx")
 CUBIN = os.path.join(CODE, "sm_%d%d.cubin")
@@ -173,7 +175,7 @@ class Fence:
         self.table = tools.driver.allocate(table.nbytes)
         tools.driver.upload(self.table, table.ctypes.data, table.nbytes)
         self.samples = self.items * sets * FENCE_SAMPLES
-        self.seen = tools.driver.allocate(2 * WORD_BYTES * self.samples)
+        self.seen = tools.driver.allocate(SEEN_BYTES * self.items * sets)
         """What was there when it looked, and behind that what is there later."""
         self.looked = False
         self.key = c_uint64(0)

@@ -284,9 +284,7 @@ class Rounds:
                 return
             check = check._replace(wrong=check.wrong * left.wrong.any(axis=1, keepdims=True))
         if check.passed:
-            raise cheat(
-                "finished after it said done: %sits outputs changed after the clock had stopped" % where
-            )
+            raise cheat("finished after it said done: %sits outputs changed after the clock had stopped" % where)
         wrong = self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
         if wrong.verdict == "incorrect" and self.differ:
             wrong.reason += "; " + self.differ
