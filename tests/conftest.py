@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -73,19 +74,22 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what must stay together to one worker, and mark what `make test` leaves out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give what must stay together to one worker, mix what workers do, and mark what `make test` leaves out."""
     sharing: Counter[Path] = Counter()
     for item in items:
         if {*TOGETHER} & {*item.path.relative_to(item.config.rootpath).parts}:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
         elif shares_fixtures(item):
-            item.add_marker(pytest.mark.xdist_group(f"{item.path}-{sharing[item.path] // NEIGHBOURS}"))
+            item.add_marker(pytest.mark.xdist_group(f"{file_of(item)}-{sharing[item.path] // NEIGHBOURS}"))
             sharing[item.path] += 1
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.xdist_group("gpu"))  # one after the other: they time it
         if not is_quick(item.nodeid):
             item.add_marker(pytest.mark.slow)
+    if hasattr(config, "workerinput"):
+        # Neighbours in a folder would wait for the same turn of the processor, and leave a core idle meanwhile.
+        items.sort(key=lambda item: crc32(unit_of(item).encode()))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,6 +102,17 @@ def shares_fixtures(item: pytest.Item) -> bool:
     """Say whether a test uses what is set up once for its module, which each worker with a part of it sets up anew."""
     found = getattr(item, "_fixtureinfo", None)
     return found is not None and any(each[-1].scope == "module" for each in found.name2fixturedefs.values())
+
+
+def file_of(item: pytest.Item) -> str:
+    """Return a test's file as its name begins, whatever the checkout's folder."""
+    return item.nodeid.partition("::")[0]
+
+
+def unit_of(item: pytest.Item) -> str:
+    """Return the name of what goes to one worker: a group, or the test itself."""
+    group = item.get_closest_marker("xdist_group")
+    return group.args[0] if group else item.nodeid
 
 
 def is_quick(node: str) -> bool:
