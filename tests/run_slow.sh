@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The slow tests, in two parts. Usage: run_slow.sh PYTHON
-# Those that time have a core each; the others often wait, for a limit or for their turn of the processor.
+# Those that time, or are prompt only on a core of their own, have a core each. The others often wait, for a limit or for
+# their turn of the processor.
 # A machine at its limits breaks one of five thousand tests now and then. Up to five that failed run once more, alone,
 # and the log names them. pytest-xdist itself runs a test again whose process ended.
 #
@@ -14,7 +15,8 @@ if [ "$(id -u)" = 0 ] && [ -z "${TMP_IN_MEMORY:-}" ] && unshare -m mount -t tmpf
 fi
 python=$1
 failed=.pytest_cache/v/cache/lastfailed
-timed=(tests/judge tests/cheats)
+timed=(tests/judge tests/cheats tests/hostd/prewarm tests/services/programs/test_kernel_dispatch.py
+	tests/test_cli.py tests/bridge/test_notifications.py)
 worst=0
 
 run() {
@@ -25,7 +27,7 @@ run() {
 
 rm -f "$failed"
 run -n 2 "${timed[@]}"
-run -n 3 --ignore=tests/real "${timed[@]/#/--ignore=}"
+run -n 4 --ignore=tests/real "${timed[@]/#/--ignore=}"
 # 1: tests failed, and nothing else did
 [ $worst -eq 1 ] || exit $worst
 count=$(cat "$failed" 2>/dev/null | grep -c '::.*: true')
