@@ -82,7 +82,7 @@ class TrialOptions(Model):
     """Options of untimed trials of a candidate, besides the declared shapes."""
 
     constraints: list[str] = []
-    """What secretly tried shapes must comply with: `cols % 4 == 0`, `rows >= 2`, `k <= n`."""
+    """What secretly tried shapes must comply with: `cols % 4 == 0`, `k <= n`, `oh == (h - 3) // 2 + 1`."""
     fixed_shapes: bool = False
     """Try the declared shapes alone."""
     distributions: Literal["all", "declared"] = "all"

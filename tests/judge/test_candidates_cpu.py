@@ -735,7 +735,7 @@ def test_dimensions_in_capitals_are_parameters_as_they_are_named(court):
         "inputs": [{"name": "X", "dtype": "float32", "shape": shape}],
         "outputs": [{"name": "Y", "dtype": "float32", "shape": shape}],
         "shapes": [{"M": 7, "H_qo": 8}],
-        "constraints": [{"symbol": "H_qo", "modulus": 8, "operator": "==", "right": 0}],
+        "constraints": [{"left": ["%", "H_qo", 8], "operator": "==", "right": 0}],
     }
     source = "#include <math.h>\n#include <stdint.h>\nint launch(const float *X, float *Y, int64_t M, int64_t H_qo) {\n"
     source += (

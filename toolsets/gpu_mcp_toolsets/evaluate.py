@@ -115,7 +115,7 @@ async def register_problem(
         Trials,
         Field(
             description="Further rules of the problem.",
-            examples=[{"constraints": ["n % 4 == 0"], "flops": "2*m*n*k"}],
+            examples=[{"constraints": ["n % 4 == 0", "oh == h // 2"], "flops": "2*m*n*k"}],
         ),
     ] = None,
     host: Host = None,

@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..devices.device import Buffers
-from ..inputs.hidden_shapes import Dims
+from ..inputs.constraints import Dims
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import FLOATS, MADE, Tensor
 from ..timing.rounds import Rounds

@@ -3,57 +3,15 @@
 import hashlib
 import itertools
 import random
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List
 
 from ..numerics.tensors import symbols, tensors
+from .constraints import Constraints, Dims
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 ODD = (67, 97, 131, 193, 259, 331, 389, 509, 523, 1027)
 """No multiples of 4, 32, 64 or 256, and no neighbours of one."""
 MOST = 20
-TRIES = 4
-
-Dims = Dict[str, int]
-
-COMPARISONS: Dict[str, Callable[[int, int], bool]] = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<=": lambda a, b: a <= b,
-    ">=": lambda a, b: a >= b,
-    "<": lambda a, b: a < b,
-    ">": lambda a, b: a > b,
-}
-
-
-def value_of(term: Any, dims: Dims) -> int:
-    """Return a constraint's right side: a number, or a symbol's value."""
-    return dims[term] if isinstance(term, str) else int(term)
-
-
-def holds(constraint: Dict[str, Any], dims: Dims) -> bool:
-    """Say whether a shape complies with a constraint."""
-    left = dims[constraint["symbol"]]
-    if constraint["modulus"]:
-        left %= constraint["modulus"]
-    return COMPARISONS[constraint["operator"]](left, value_of(constraint["right"], dims))
-
-
-def repaired(dims: Dims, constraints: List[Dict[str, Any]]) -> Optional[Dims]:
-    """Return the shape moved a little so that it complies with every constraint, `None` if that is not to be had."""
-    dims = dict(dims)
-    # Constraints may contradict each other; a few passes repair chains, and no loop runs for ever.
-    for _ in range(TRIES):
-        broken = [c for c in constraints if not holds(c, dims)]
-        if not broken:
-            return dims if min(dims.values()) >= 1 else None
-        for constraint in broken:
-            name, right = constraint["symbol"], value_of(constraint["right"], dims)
-            if constraint["modulus"]:
-                near = (v for v in range(dims[name], dims[name] + constraint["modulus"] + 1) if v >= 1)
-                dims[name] = next((v for v in near if holds(constraint, dict(dims, **{name: v}))), dims[name])
-            else:
-                dims[name] = right + {"<": -1, ">": 1, "!=": 1}.get(constraint["operator"], 0)
-    return None
 
 
 def elements(task: Dict[str, Any], dims: Dims) -> int:
@@ -100,8 +58,9 @@ def hidden_shapes(task: Dict[str, Any], most_elements: int) -> List[Dims]:
     # A label separates this draw from others of the same seed, so neither reveals the other.
     secret = hashlib.sha256(b"hidden shapes" + bytes.fromhex(task["seed"])).digest()
     chosen: List[Dims] = []
+    constraints = Constraints(task.get("constraints") or [])
     for dims in Drawing(task, random.Random(secret)).all():
-        fit = repaired({name: max(1, dims[name]) for name in names}, task.get("constraints") or [])
+        fit = constraints.adjust_shape({name: max(1, dims[name]) for name in names})
         # Repair may lead back to a declared shape, which would hide nothing.
         known = any(fit == {n: other[n] for n in names} for other in [*chosen, *task["shapes"]])
         if fit and not known and elements(task, fit) <= most_elements and len(chosen) < MOST:

@@ -10,7 +10,8 @@ import math
 import random
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
-from ..inputs.hidden_shapes import Dims, elements, repaired
+from ..inputs.constraints import Constraints, Dims
+from ..inputs.hidden_shapes import elements
 from ..numerics.tensors import symbols
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class LargerShapes:
 
     def __init__(self, room: "TrialRoom") -> None:
         self.room = room
+        self.constraints = Constraints(room.task.get("constraints") or [])
         self.reached: Dict[str, int] = {}
         """By dimension, the largest size that was tried beyond the declared ones."""
         self.tried = 0
@@ -67,7 +69,8 @@ class LargerShapes:
             Judged: If the candidate is wrong.
         """
         task = self.room.task
-        names = [] if task.get("fixed_shapes") else symbols(task)
+        # A size that follows from others grows with them.
+        names = [] if task.get("fixed_shapes") else [n for n in symbols(task) if n not in self.constraints.defined]
         # A separate stream of the seed: how many shapes are tried must not shift any other draw.
         secret = hashlib.sha256(b"larger shapes" + bytes.fromhex(task["seed"])).digest()
         rng = random.Random(secret)
@@ -110,7 +113,7 @@ class LargerShapes:
     def _shape(self, name: str, size: int, rng: random.Random) -> Optional[Dims]:
         names: List[str] = symbols(self.room.task)
         dims = {other: size if other == name else rng.choice(BESIDES) for other in names}
-        return repaired(dims, self.room.task.get("constraints") or [])
+        return self.constraints.adjust_shape(dims)
 
     def _why_not(self, dims: Optional[Dims], name: str, least: int, before: Optional[Step]) -> str:
         """Say why a shape is not tried, empty if it is."""

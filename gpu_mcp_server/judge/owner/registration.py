@@ -251,14 +251,17 @@ class Registration:
             except ReferenceFailed as error:
                 if self.reference.lost:
                     raise
-                failed.append((dims, (str(error).strip().splitlines() or ["?"])[-1][:120]))
+                failed.append((dims, (str(error).strip().splitlines() or ["?"])[-1].split("; ")[0][:120]))
             self.rounds.close(buffers)
         # A note instead of a refusal: an author need not support shapes that were never declared.
         if failed:
             dims, why = failed[0]
             at = ",".join("%s=%d" % pair for pair in dims.items())
             text = "the reference fails at %d of %d other shapes than the declared ones, such as %s (%s)"
-            more = "; candidates are not tried there: name the shapes that it takes by constraints, or set fixed_shapes"
+            more = (
+                "; candidates are not tried there: name the shapes that it takes by constraints, such as n % 8 == 0 or "
+                "oh == h // 2, or set fixed_shapes"
+            )
             self.notes[text % (len(failed), tried, at, why) + more] = None
 
     def _look(self, outputs: Sequence[Tensor], answers: List[List[Array]], buffers: Buffers) -> str:

@@ -10,7 +10,8 @@ from ..checks.first_answer import LEEWAY, FirstAnswer, Forgives
 from ..checks.fp64_check import InDouble
 from ..checks.robustness import Robustness
 from ..checks.trial_setup import Table, named_dims
-from ..inputs.hidden_shapes import Dims, elements
+from ..inputs.constraints import Dims
+from ..inputs.hidden_shapes import elements
 from ..timing.extra_rounds import UNSTEADY
 from ..timing.judging_setup import JudgingSetup
 from ..timing.rounds import Rounds
@@ -117,7 +118,8 @@ class TrialRoom:
             rounds.reference.freeze()
             entry["verdict"] = "left out"
             where = drawn or "shape " + named_dims(table.dims)
-            self.left_out["%s (%s)" % (where, (str(error).strip().splitlines() or ["failed"])[-1][:100])] = None
+            why = (str(error).strip().splitlines() or ["failed"])[-1].split("; ")[0]
+            self.left_out["%s (%s)" % (where, why[:100])] = None
             self.entries.append(entry)
             return None
         except Judged as judged:

@@ -14,7 +14,8 @@ from ..checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, u
 from ..correctness.discrete_ties import Ties
 from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, split
-from ..inputs.hidden_shapes import Dims, elements
+from ..inputs.constraints import Dims
+from ..inputs.hidden_shapes import elements
 from ..numerics.compare import LARGE, numbers
 from ..numerics.tensors import FLOATS, MADE, symbols
 from ..timing.judging_setup import JudgingSetup

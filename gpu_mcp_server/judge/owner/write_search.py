@@ -7,7 +7,8 @@ was judged before; what is found here names the cause, and no verdict follows fr
 from typing import Any, Dict, List, Sequence
 
 from ..channel.supervisor_client import Player
-from ..inputs.hidden_shapes import Dims, elements
+from ..inputs.constraints import Dims
+from ..inputs.hidden_shapes import elements
 from ..numerics.input_views import input_memories, input_views
 from ..timing.judging_setup import JudgingSetup
 from ..timing.rounds import Rounds

@@ -1,6 +1,6 @@
 """Expressions over a problem's symbols: parsed by two grammars, never evaluated as Python.
 
-Formulas are arithmetic: `2 * m * n * k`. Constraints are demands on shapes: `cols % 4 == 0`, `rows >= 2`, `k <= n`.
+Formulas are arithmetic: `2 * m * n * k`. Constraints are demands on shapes: `cols % 4 == 0`, `oh == (h - 3) // 2 + 1`.
 """
 
 import ast
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.judge.inputs.constraints import list_names, satisfies
 from gpu_mcp_server.models.problem import Problem
 
 MAX_CHARACTERS = 400
@@ -16,10 +17,16 @@ MAX_VALUE = 1e30
 _FORMULA_HINT = "Write numbers, the tensors' symbols, + - * / // and parentheses: 2 * m * n * k."
 MAX_CONSTRAINTS = 16
 MAX_NUMBER = 1 << 40
-_SYMBOL = "[A-Za-z][A-Za-z0-9_]{0,31}"
-_GRAMMAR = re.compile(rf"\s*({_SYMBOL})\s*(?:%\s*([0-9]{{1,12}}))?\s*(==|!=|<=|>=|<|>)\s*({_SYMBOL}|[0-9]{{1,13}})\s*")
+_WORD = re.compile(r"\b[A-Za-z][A-Za-z0-9_]*")
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.LtE: "<=", ast.GtE: ">=", ast.Lt: "<", ast.Gt: ">",
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
+}  # fmt: skip
 _CONSTRAINT_HINT = (
-    "Write `symbol op integer`, `symbol % integer == integer` or `symbol op symbol`; op is == != <= >= < or >. "
+    "Write `symbol % integer == integer`, or compare any two sides by == != <= >= < or >. A side has integers, "
+    "symbols, + - * // % and parentheses: `oh == (h - 3) // 2 + 1`, `heads % kv_heads == 0`. "
     "What none of them says, such as powers of two: trials fixed_shapes, and each size declared as a shape."
 )
 
@@ -74,40 +81,41 @@ def _of(node: ast.expr, dims: Mapping[str, int]) -> float:
 
 
 def parse_constraint(text: str, symbols: Sequence[str]) -> dict[str, Any]:
-    """Return a constraint as the judge reads it: symbol, modulus or None, operator, right side.
+    """Return a constraint as the judge reads it: a term, an operator and another term.
 
     Raises:
         BadRequest: If it is not in the grammar, or names a symbol that no tensor uses.
     """
-    match = _GRAMMAR.fullmatch(text)
-    if match is None:
-        raise BadRequest(f"The constraint {text[:80]!r} cannot be read.", hint=_CONSTRAINT_HINT)
-    symbol, modulus, operator, right = match.groups()
-    for name in (symbol, right):
-        if not name[0].isdigit() and name not in symbols:
-            raise BadRequest(
-                f"The constraint {text[:80]!r} names {name!r}, which no tensor uses.",
-                hint=f"The tensors use {', '.join(symbols) or 'no symbols'}.",
-            )
-    if modulus is not None and (int(modulus) < 1 or operator not in ("==", "!=") or not right[0].isdigit()):
-        raise BadRequest(f"The constraint {text[:80]!r} cannot be read.", hint=_CONSTRAINT_HINT)
-    return {
-        "symbol": symbol,
-        "modulus": int(modulus) if modulus else None,
-        "operator": operator,
-        "right": min(int(right), MAX_NUMBER) if right[0].isdigit() else right,
-    }
+    try:
+        # A symbol may be a word of Python, such as `in`: with a sign before it, it is none.
+        match ast.parse(_WORD.sub(r"_\g<0>", text[: MAX_CHARACTERS + 1].strip()), mode="eval").body:
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if len(text) <= MAX_CHARACTERS:
+                read = {"left": _term(left), "operator": _COMPARISONS[type(operator)], "right": _term(right)}
+            case _:
+                raise ValueError
+    except (SyntaxError, ValueError, KeyError, RecursionError, MemoryError):
+        raise BadRequest(f"The constraint {text[:80]!r} cannot be read.", hint=_CONSTRAINT_HINT) from None
+    names = [*list_names(read["left"]), *list_names(read["right"])]
+    unknown = next((name for name in names if name not in symbols), None)
+    if unknown is not None:
+        raise BadRequest(
+            f"The constraint {text[:80]!r} names {unknown!r}, which no tensor uses.",
+            hint=f"The tensors use {', '.join(symbols) or 'no symbols'}.",
+        )
+    return read
 
 
-def holds(constraint: Mapping[str, Any], dims: Mapping[str, int]) -> bool:
-    """Say whether a shape complies."""
-    left, right = dims[constraint["symbol"]], constraint["right"]
-    left = left % constraint["modulus"] if constraint["modulus"] else left
-    right = dims[right] if isinstance(right, str) else right
-    return {
-        "==": left == right, "!=": left != right, "<=": left <= right, ">=": left >= right, "<": left < right,
-        ">": left > right,
-    }[constraint["operator"]]  # fmt: skip
+def _term(node: ast.expr) -> Any:
+    """Return a side of a constraint as the judge reads it: a number, a symbol, or `[operator, term, term]`."""
+    match node:
+        case ast.BinOp(left=left, op=operator, right=right):
+            return [_ARITHMETIC[type(operator)], _term(left), _term(right)]
+        case ast.Constant(value=int() as number) if not isinstance(number, bool):
+            return min(number, MAX_NUMBER)
+        case ast.Name(id=name):
+            return name.removeprefix("_")
+        case _:
+            raise ValueError
 
 
 def check_constraints(problem: Problem) -> None:
@@ -124,7 +132,7 @@ def check_constraints(problem: Problem) -> None:
     for text in problem.constraints:
         constraint = parse_constraint(text, problem.symbols())
         for dims in problem.shapes:
-            if not holds(constraint, dims):
+            if not satisfies(constraint, dict(dims)):
                 raise BadRequest(
                     f"The declared shape {dims} breaks the constraint {text!r}.", hint="Correct one of them."
                 )

@@ -128,7 +128,7 @@ def test_what_grows_with_the_square_of_a_size_is_left_out_before_it_is_late(cour
 
 
 def test_constraints_and_fixed_shapes_bound_them(court):
-    constraints = [{"symbol": "cols", "modulus": None, "operator": "<=", "right": 200}]
+    constraints = [{"left": "cols", "operator": "<=", "right": 200}]
     body = "if (cols > 200) return 9; y[i] = 3 * x[i];"
     bounded = court(scaling(body), **TASK, constraints=constraints).verdict
     fixed = court(scaling("y[i] = 3 * x[i];"), **TASK, fixed_shapes=True).verdict

@@ -146,7 +146,7 @@ def test_a_reference_that_dies_at_one_of_other_shapes_is_refused(register, dies_
 
 def test_a_constraint_spares_the_reference_shapes_that_it_cannot_do(register):
     source = "import numpy as np\ndef softmax(x):\n    x.reshape(x.shape[0], -1, 8)\n    return np.sin(x)\n"
-    eights = {"symbol": "cols", "modulus": 8, "operator": "==", "right": 0}
+    eights = {"left": ["%", "cols", 8], "operator": "==", "right": 0}
     verdict = register(source, rtol=1e-6, atol=1e-7, constraints=[eights]).verdict
 
     assert (verdict["status"], verdict["notes"]) == ("ok", [])

@@ -183,9 +183,9 @@ def test_what_the_candidates_own_calls_take_is_not_taken_from_the_trials(court):
 
 def test_hidden_shapes_comply_with_the_constraints(court):
     constraints = [
-        {"symbol": "cols", "modulus": 4, "operator": "==", "right": 0},
-        {"symbol": "rows", "modulus": None, "operator": "<=", "right": "cols"},
-        {"symbol": "rows", "modulus": None, "operator": ">=", "right": 2},
+        {"left": ["%", "cols", 4], "operator": "==", "right": 0},
+        {"left": "rows", "operator": "<=", "right": "cols"},
+        {"left": "rows", "operator": ">=", "right": 2},
     ]
     body = "if (cols % 4 || rows > cols || rows < 2) return 9; softmax(x, y, rows, cols);"
     verdict = court(launcher(body), shapes=SMALL, constraints=constraints, tier="correctness").verdict
