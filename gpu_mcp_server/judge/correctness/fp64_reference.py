@@ -129,7 +129,7 @@ def _rising(wide: Any) -> Any:
 
 
 def whole(result: Any, instead: Any = None) -> Array:
-    """Return a discrete result of either framework as flat 64-bit integers.
+    """Return a discrete result of either framework as flat 64-bit integers, of floats of eight bits their bytes.
 
     Args:
         result: Of the reference.
@@ -139,7 +139,10 @@ def whole(result: Any, instead: Any = None) -> Array:
         ValueError: If it is none.
     """
     if hasattr(result, "detach"):
-        result = result.detach().cpu().numpy()
+        result = result.detach().cpu()
+        if result.is_floating_point() and result.element_size() == 1:
+            result = result.view(importlib.import_module("torch").uint8)
+        result = result.numpy()
     found = np.asarray(result)
     if found.dtype.kind == "f" and instead is not None:
         return whole(instead)

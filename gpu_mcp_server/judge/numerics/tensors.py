@@ -22,7 +22,9 @@ kernels.cu. Of fours an element is a byte of two."""
 ITEM_BYTES = {name: int(stored[1:]) for name, stored in STORED.items()}
 MADE = ("made", "weights")
 """Distributions of inputs that the problem's own code makes, anew for each call or once."""
-FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+CODED_FLOATS = ("float8_e4m3fn", "float8_e5m2")
+"""Floats of so few values that the next one is an eighth away or more: a jump, as from one whole number to the next."""
+FLOATS = ("float16", "bfloat16", "float32", "float64", *CODED_FLOATS)
 
 ALIGNMENT_BYTES = 256
 """Of every tensor, as cudaMalloc aligns."""
@@ -46,6 +48,11 @@ class Tensor:
     def count(self) -> int:
         """Elements."""
         return math.prod(self.shape)
+
+    @property
+    def discrete(self) -> bool:
+        """Say whether its elements jump: it holds no floats, or floats of eight bits."""
+        return self.dtype not in FLOATS or self.dtype in CODED_FLOATS
 
     @property
     def nbytes(self) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..correctness import fp64_reference
 from ..numerics.array_copies import own_copy
-from ..numerics.tensors import FLOATS, tensors
+from ..numerics.tensors import tensors
 from .arrays_numpy import BadResult
 
 Reply = Dict[str, Any]
@@ -81,7 +81,7 @@ class DoublePrecision:
                 # Of whole numbers the values come back as floats, moved: they are no places, so nothing excuses them.
                 told = self.reference.arrays.answers(call) if message["wholes"] else [None] * len(outputs)
                 found = zip(outputs, self._in_double(wide), told)
-                whole += [fp64_reference.whole(result, own) for item, result, own in found if item.dtype not in FLOATS]
+                whole += [fp64_reference.whole(result, own) for item, result, own in found if item.discrete]
             file.write(whole)
         return {}
 

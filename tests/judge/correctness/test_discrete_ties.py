@@ -10,7 +10,7 @@ from gpu_mcp_judge.devices.device import RoundCheck
 from gpu_mcp_judge.numerics.random_inputs import Well
 from gpu_mcp_judge.numerics.tensors import Tensor
 
-from tests.judge.harness import torch_python
+from tests.judge.harness import judge, torch_python
 
 HEAD = """
 #include <math.h>
@@ -280,6 +280,52 @@ def test_a_reference_in_torch_decides_ties_too(court, rule):
     verdict = court(source, **given, tier="correctness").verdict
 
     assert verdict["verdict"] == ("correct" if rule == ">=" else "incorrect"), verdict["reason"]
+
+
+EIGHTS = task(
+    "import torch\ndef f(x):\n    scale = x.abs().amax(1) / 448\n"
+    "    return (x / scale[:, None]).to(torch.float8_e4m3fn), scale\n",
+    [
+        {"name": "code", "dtype": "float8_e4m3fn", "shape": ["rows", "cols"]},
+        {"name": "scale", "dtype": "float32", "shape": ["rows"]},
+    ],
+    {"rows": 3000, "cols": 1000},
+    "float32",
+    framework="torch",
+    candidate="launcher",
+    tier="correctness",
+    prepare_s=100,
+    fixed_shapes=True,
+    distributions="declared",
+    rtol=1e-5,
+    atol=1e-6,
+)
+"""Whether one divides by the scale or multiplies by its inverse decides about one code of two millions."""
+
+
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+@pytest.mark.parametrize(
+    ("quantized", "expected"),
+    [
+        ("x * (1 / scale)[:, None]", "correct"),
+        ("x * (1.00002 / scale)[:, None]", "incorrect"),
+        ("x.bfloat16() / scale[:, None]", "incorrect"),
+    ],
+    ids=["the inverse", "a little more", "bfloat16"],
+)
+def test_a_float_of_eight_bits_is_a_code_that_rounding_decides_about(tmp_path, quantized, expected):
+    source = tmp_path / "candidate.py"
+    source.write_text(
+        "import torch\ndef launch(x, code, scale, rows, cols):\n    torch.div(x.abs().amax(1), 448, out=scale)\n"
+        f"    code.copy_(({quantized}).to(torch.float8_e4m3fn))\n"
+    )
+    given = {**EIGHTS, "python": torch_python()}
+    outcome = judge(tmp_path, given.pop("reference"), source, **given)
+
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.verdict["verdict"] == expected, outcome.verdict["reason"]
+    noted = "some elements of code differ from the reference's and are as right" in str(outcome.verdict)
+    assert noted or expected == "incorrect"
 
 
 class Two:
