@@ -23,10 +23,12 @@ class BadResult(Exception):
 def check_shape(item: Tensor, shape: Sequence[int]) -> None:
     """Refuse another shape than the declared one."""
     if tuple(shape) != item.shape:
-        text = (
-            "output %s has shape %s, declared as %s; shapes that follow the inputs' values are not judged: pad it; "
-            "a size that follows from others takes a constraint, such as oh == h // 2"
-        )
+        text = "output %s has shape %s, declared as %s; declare that, or let the reference return what is declared"
+        if len(shape) == len(item.shape):
+            text = (
+                "output %s has shape %s, declared as %s; shapes that follow the inputs' values are not judged: pad it; "
+                "a size that follows from others takes a constraint, such as oh == h // 2"
+            )
         raise BadResult(text % (item.name, list(shape), list(item.shape)))
 
 

@@ -84,6 +84,7 @@ def test_a_tolerance_that_is_a_hundredth_of_the_output_is_noted_once(register, a
         ("return np.full_like(x, 7)", "mean passes as y"),
         ("return np.ones_like(x)", "ones passes as y"),
         ("raise RuntimeError('broken')", "RuntimeError: broken"),
+        ("return x.sum()", "output y has shape [], declared as [64, 1000]; declare that, or let the reference return"),
         ("return x[:1]", "output y has shape [1, 1000], declared as [64, 1000]; shapes that follow the inputs' values"),
         ("return x, x", "returned 2 values, the problem declares 1 outputs"),
         ("return x + 1j", "output y is complex64, declared as float32"),
