@@ -32,7 +32,7 @@ class LauncherFile(InterpretedFile):
         self.by = LauncherCall(module, self.symbol, len(self.task["inputs"]), len(self.task["outputs"]))
         if not callable(self.by.function):
             text = "the file has no function %s: define %s(*inputs, *outputs, *dimensions), which writes the outputs"
-            other = "; a ModelNew wants the language python" if hasattr(module, "ModelNew") else ""
+            other = "; a ModelNew wants the language python" if hasattr(module, "ModelNew") else ", or a class ModelNew"
             return {"error": text % (self.symbol, self.symbol) + other}
         if self.by.returns:
             self.said[COPIED] = None
