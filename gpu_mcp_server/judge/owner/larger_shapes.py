@@ -36,6 +36,8 @@ CALL_S = 0.3
 INTERPRETED_S = 5.0
 """For a call of a candidate that an interpreter runs, likewise: a Triton kernel took 41 s for 32,768 rows. Others have
 more time, and who is slow on purpose has no confirmed one."""
+LEAST_INTERPRETED_S = 0.01
+"""A shorter one may be mostly what does not grow."""
 SLOW = "the candidate may take"
 CALL_BYTES = {"cpu": 2 << 30, "cuda": 8 << 30}
 """For what it needs meanwhile, likewise."""
@@ -124,7 +126,7 @@ class LargerShapes:
         if elements(task, dims) > most:
             return "a tensor of %d elements, the limit is %d" % (elements(task, dims), most)
         if before is None:
-            return self.room.slow_at(dims)
+            return self.room.slow_at(dims) or self._slow_if_square(dims, name)
         # Attention-like problems grow with the square; for linear ones the guess is too careful by design.
         times = (dims[name] / before.size) ** POWER
         took_s, used = before.reference_s * times, before.used_bytes * times
@@ -141,6 +143,17 @@ class LargerShapes:
             return "the reference may take %.2g GB, the limit is %.2g GB" % (used / 1e9, limit / 1e9)
         # Last: a candidate is spared nothing where the reference cannot go, and its time may be confirmed.
         return self.room.slow_after(before.candidate_s, times)
+
+    def _slow_if_square(self, dims: Dims, name: str) -> str:
+        """Say so if an interpreter may not be through in time at the first size, which attention has to the square."""
+        task, smallest = self.room.task, self.room.smallest
+        if not task.get("interpreted") or self.room.call_s < LEAST_INTERPRETED_S:
+            return ""
+        grown = math.prod(max(1.0, dims[other] / smallest[other]) for other in dims)
+        took_s = self.room.call_s * grown * max(1.0, dims[name] / smallest[name]) ** (POWER - 1)
+        limit_s = float(task.get("prepare_s") or task["round_timeout_s"]) / 2
+        told = (took_s, limit_s)
+        return SLOW + " %.2g s in the interpreter, the limit is %.2g s" % told if took_s > limit_s else ""
 
     def _step(self, dims: Dims, name: str, most: int) -> Optional[Step]:
         """Try a shape, with two calls; `None` if the reference has no answer."""

@@ -127,6 +127,16 @@ def test_what_grows_with_the_square_of_a_size_is_left_out_before_it_is_late(cour
     assert "cols beyond 100 (the candidate may take" in verdict["trials_summary"]
 
 
+def test_an_interpreter_is_spared_a_first_size_that_a_square_would_make_late(court):
+    """Attention took 240 s for 2,122 rows in Triton's interpreter, and was called incorrect."""
+    slow = "extern int usleep(unsigned); if (i == 0) usleep(cols * cols * 4); y[i] = 3 * x[i];"
+    task = {**TASK, "round_timeout_s": 2}
+    verdict = court(scaling(slow), **task, untimed="an interpreter", interpreted=True).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "in the interpreter, the limit is 1 s" in verdict["trials_summary"]
+
+
 def test_constraints_and_fixed_shapes_bound_them(court):
     constraints = [{"left": "cols", "operator": "<=", "right": 200}]
     body = "if (cols > 200) return 9; y[i] = 3 * x[i];"
