@@ -19,6 +19,10 @@ from .trivial_answers import Trivial, describe_trivial, spoiled_answers, trivial
 SEEDS = 2
 HIDDEN_S = 5.0
 """Time for the reference at shapes besides the declared ones."""
+RELOADED = (
+    "the reference answers the same inputs differently in %s each time that its file is run, so no candidate can know "
+    "the answer: what it draws at its top, such as weights, needs a fixed seed there, or should be an input"
+)
 RUNS = 2
 """Of the same inputs, to see whether the reference answers the same."""
 DRAWS = 20
@@ -58,6 +62,8 @@ class Registration:
         """At the shape that is tried."""
         self.own = brings_check(self.task)
         """Whether the problem has a check of its own."""
+        self.reloaded = False
+        """Whether the reference's file was run once more."""
         self.dropped: Dict[int, str] = {}
         """Cases of several that an answer without work is right for, and which one."""
 
@@ -137,6 +143,7 @@ class Registration:
                 # The owner copies the answers now: the next run overwrites the shared memory.
                 answers.append([self._expected(buffers, i) for i in range(len(outputs))])
             reason = reason or self._look(outputs, answers, buffers)
+            reason = reason or self._look_after_reload(buffers, answers[0])
             if number and inputs and not self.degenerate:
                 reason = reason or self._constant(buffers, first, answers[0])
             first = answers[0]
@@ -144,6 +151,21 @@ class Registration:
         # The minimum: the first run pays for allocations and lazy initialisation.
         self.reference_us.append(min(times) * 1e6)
         return at + reason if reason else ""
+
+    def _look_after_reload(self, buffers: Buffers, first: Sequence[Array]) -> str:
+        """Return why a function answers otherwise in another process, as with weights drawn when its file is run."""
+        if self.reloaded or self.own or self.task.get("problem") == "module":
+            return ""
+        self.reloaded = True
+        self.reference.thaw()
+        # A file may fail at the second run alone, as one that registers an operator.
+        if self.reference.ask("load", self.timeout_s).get("error"):
+            return ""
+        self._solve(buffers)
+        for number, item in enumerate(buffers.outputs):
+            if not self._right(item, self._expected(buffers, number), first[number]):
+                return RELOADED % item.name
+        return ""
 
     def _drawn(self, buffers: Buffers) -> List[bytes]:
         """Return what differs from call to call: the inputs but weights, of a large one samples."""

@@ -145,6 +145,15 @@ def test_a_reference_that_dies_at_one_of_other_shapes_is_refused(register, dies_
     assert verdict["reason"].startswith("the reference exited with status 3")
 
 
+@pytest.mark.parametrize(("seed", "status"), [("", "refused"), ("7", "ok")], ids=["unseeded", "seeded"])
+def test_weights_that_each_process_draws_otherwise_are_no_problem(register, seed, status):
+    weights = f"import numpy as np\nWEIGHTS = np.random.RandomState({seed}).rand(1000).astype(np.float32)\n"
+    verdict = register(weights + "def softmax(x):\n    return x * WEIGHTS[: x.shape[1]]\n", fixed_shapes=True).verdict
+
+    assert verdict["status"] == status, verdict["reason"]
+    assert ("each time that its file is run" in verdict["reason"]) == (status == "refused")
+
+
 def test_a_constraint_spares_the_reference_shapes_that_it_cannot_do(register):
     source = "import numpy as np\ndef softmax(x):\n    x.reshape(x.shape[0], -1, 8)\n    return np.sin(x)\n"
     eights = {"left": ["%", "cols", 8], "operator": "==", "right": 0}
