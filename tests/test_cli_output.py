@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,6 +17,7 @@ from gpu_mcp_server.cli.doctor import Check
 from gpu_mcp_server.cli.jobs import jobs_table
 from gpu_mcp_server.models.history import HistoryPoint
 from gpu_mcp_server.services.commands.job_listing import JobListing
+from gpu_mcp_server.time_format import format_time_range
 from tests.commands import Commands, Done
 from tests.laboratory import HONEST, PROBLEM, Folder
 
@@ -105,6 +107,22 @@ def test_history_shows_time_user_and_age_and_its_notes_below():
     assert widest("\n".join([heading, first, note, second, of])) <= 80
     doubted = history.history_table([points[0].model_copy(update={"best_trust": "provisional"})])
     assert "1.23?" in doubted[1].split() and doubted[-1] == "BEST with ?: not confirmed"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "interval"),
+    [
+        ({"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6}, "1.4-1.6"),
+        ({"by_time": True, "median_us": 10.0, "time_range_us": (9.5, 10.5)}, format_time_range(9.5e-6, 10.5e-6)),
+    ],
+    ids=["speed-up", "time"],
+)
+def test_history_has_interval_trust_and_source_of_what_ranks(ranks: dict[str, Any], interval: str):
+    point = HistoryPoint(
+        number=1, attempt_id="a-1", created_at=datetime.now(UTC).isoformat(), outcome="correct", note="tiled",
+        trust="unconfirmable: a busy host", source_artifact_id="b-1", **ranks,
+    )  # fmt: skip
+    assert history.history_table([point])[2].strip() == f"{interval} unconfirmable; source b-1; tiled"
 
 
 def test_a_host_of_many_compilers_and_busy_gpus_fits():

@@ -14,7 +14,7 @@ from gpu_mcp_server.cli.output import Json, announce, print_result, shorten_line
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
 from gpu_mcp_server.text_safety import INDENT, escape_controls
-from gpu_mcp_server.time_format import format_elapsed, format_time
+from gpu_mcp_server.time_format import format_elapsed, format_time, format_time_range
 
 FORMULA = ("=", "+", "-", "@", "\t")
 
@@ -130,10 +130,13 @@ def _best(point: HistoryPoint) -> str:
 
 
 def _said(point: HistoryPoint) -> str:
-    """Return the interval of a speed-up, the trust of the time, and what its author or the judge said."""
+    """Return the interval, trust and source's id of what has a time, and what its author or the judge said."""
     ends = f"{point.speedup_low:.3g}-{point.speedup_high:.3g}" if point.speedup_low and point.speedup_high else ""
-    trust = (point.trust or "").partition(":")[0]
-    return "; ".join(filter(None, [" ".join(filter(None, [ends, trust])), point.note or point.reason]))
+    if point.by_time and point.time_range_us:
+        ends = format_time_range(*(end / 1e6 for end in point.time_range_us))
+    source = f"source {point.source_artifact_id}" if point.trust and point.source_artifact_id else ""
+    told = " ".join(filter(None, [ends, (point.trust or "").partition(":")[0]]))
+    return "; ".join(filter(None, [told, source, point.note or point.reason]))
 
 
 def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, export: Path | None) -> list[str]:

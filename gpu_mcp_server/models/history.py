@@ -40,6 +40,8 @@ class HistoryPoint(Model):
     """Whether it is right with other inputs than declared, and what is not."""
     trust: str | None = None
     """Of its time: confirmed, provisional, contradicted, or unconfirmable and why."""
+    source_artifact_id: str | None = None
+    """For read_artifact."""
     reason: str | None = None
     note: str | None = None
 

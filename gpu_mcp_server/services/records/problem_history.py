@@ -23,7 +23,7 @@ def history_points(rows: Sequence[sqlite3.Row]) -> list[HistoryPoint]:
         outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
         same = (
             "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time",
-            "speedup_low", "speedup_high", "user", "shape",
+            "speedup_low", "speedup_high", "user", "shape", "source_artifact_id",
         )  # fmt: skip
         timed = row["speedup"] is not None or bool(row["by_time"])
         evidence = json.loads(row["evidence"] or "{}")
@@ -70,7 +70,7 @@ class ProblemHistoryReader:
         device = device or (devices[0] if devices else None)
         rows = await self._db.fetch_all(
             "SELECT attempt_id, parent_id, created_at, status, verdict, voided, "  # noqa: S608 - conditions are our own
-            "speedup, median_us, reason, note, evidence, evidence ->> 'robust' AS robust, "
+            "speedup, median_us, reason, note, source_artifact_id, evidence, evidence ->> 'robust' AS robust, "
             "evidence ->> 'timed_at' AS shape, "
             "evidence ->> '$.speedup_range[0]' AS speedup_low, evidence ->> '$.speedup_range[1]' AS speedup_high, "
             "coalesce(evidence ->> 'ranked_by' = 'time', 0) AS by_time, "

@@ -45,7 +45,7 @@ async def tried(
 
 async def test_the_best_so_far_rises_and_devices_are_never_mixed(db: Database):
     experience = AttemptStore(db)
-    first = await tried(experience, "H200", "correct", 1.5)
+    first = await tried(experience, "H200", "correct", 1.5, source_artifact_id="b-1")
     await tried(experience, "H200", "incorrect", None, parent_id=first)
     await tried(experience, "cpu", "correct", 99.0)
     voided = await tried(experience, "H200", "correct", 50.0, parent_id=first)
@@ -58,6 +58,7 @@ async def test_the_best_so_far_rises_and_devices_are_never_mixed(db: Database):
     assert [(p.outcome, p.best) for p in found.points] == [
         ("correct", 1.5), ("incorrect", 1.5), ("voided", 1.5), ("compile_failed", 1.5), ("correct", 3.0),
     ]  # fmt: skip
+    assert [p.source_artifact_id for p in found.points[:2]] == ["b-1", None]
     assert "best" in found.summary() and "speed-up 3" in found.summary()
     assert [p.speedup for p in (await experience.history("p-1", "cpu")).points if p.speedup] == [99.0]
     with pytest.raises(NotFound, match="A100"):
