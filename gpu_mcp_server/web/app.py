@@ -21,7 +21,6 @@ from gpu_mcp_server.runtime.current_user import as_server
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.team.token_verifier import Verifier
-from gpu_mcp_server.team.webhooks import Webhooks
 from gpu_mcp_server.web.admin_routes import admin_routes
 from gpu_mcp_server.web.authentication import Authentication
 from gpu_mcp_server.web.call_retries import RetriedCalls
@@ -42,6 +41,7 @@ from gpu_mcp_server.web.metrics import CountRequestsMiddleware, Metrics
 from gpu_mcp_server.web.recipe_routes import RecipeRoutes
 from gpu_mcp_server.web.request_context import RequestContextMiddleware
 from gpu_mcp_server.web.upload_routes import upload_routes
+from gpu_mcp_server.web.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab

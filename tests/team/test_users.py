@@ -1,8 +1,6 @@
 """Tokens, quotas, sharing and the audit log, without the web."""
 
-import asyncio
 import hmac
-import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +25,6 @@ from gpu_mcp_server.team.sharing import SharingService
 from gpu_mcp_server.team.token_verifier import TokenRefusal
 from gpu_mcp_server.team.tokens import Tokens
 from gpu_mcp_server.team.users import Users
-from gpu_mcp_server.team.webhooks import Webhooks
 
 ADA, BOB = User(name="ada", project="kernels"), User(name="bob", scopes=("run",), project="kernels")
 EVE = User(name="eve", scopes=("run",), project="others")
@@ -252,38 +249,3 @@ async def test_the_audit_log_keeps_who_did_what_and_waits_for_a_store_that_is_fu
     ]
     assert [e.user for e in await audit.recent("ada")] == ["ada"]
     assert datetime.fromisoformat((await audit.recent())[0].at) <= datetime.now(UTC)
-
-
-async def test_a_webhook_is_told_once_of_each_job_that_ended_since_it_was_set(db: Database):
-    told: list[dict[str, Any]] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        told.append(json.loads(await reader.readexactly(length)))
-        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        await finished(db, ADA, 1.0)
-        assert not await Webhooks(db).is_wanted()
-        await Users(db).put("ada", webhook=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x")
-        job_id = await finished(db, ADA, 2.0, gpus=1)
-        await finished(db, BOB, 3.0)
-        counts = [await Webhooks(db).tell(), await Webhooks(db).tell()]
-
-    assert counts == [1, 0]
-    assert [(t["event"], t["job_id"], t["status"], t["wall_s"], t["gpus"]) for t in told] == [
-        ("job.finished", job_id, "ok", 2.0, 1)
-    ]
-
-
-async def test_a_webhook_that_cannot_be_reached_is_given_up_and_noted(db: Database, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gpu_mcp_server.team.webhooks.BACK_OFF_S", 0)
-    await Users(db).put("ada", webhook="http://127.0.0.1:1/x")
-    await finished(db, ADA, 2.0)
-    counts = [await Webhooks(db).tell(), await Webhooks(db).tell()]
-    (row,) = await db.fetch_all("SELECT outcome FROM webhook_deliveries")
-
-    assert counts == [1, 0] and row["outcome"] == "failed: ConnectError"

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.services.records.trust import CONFIRMED
 from gpu_mcp_server.store.database import Database
 
 EVERY_S = 5.0
@@ -20,12 +21,16 @@ TRIES = 3
 BACK_OFF_S = 2.0
 
 _ENDED = (
-    "SELECT jobs.job_id, purpose, host, attempt_id, record ->> 'status' AS status, record ->> 'wall_s' AS wall_s, "
-    "json_array_length(record, '$.gpus') AS gpus, users.name AS user, webhook FROM users "
+    "SELECT jobs.job_id, purpose, jobs.host, jobs.attempt_id, record ->> 'status' AS status, "  # noqa: S608 - our own
+    "record ->> 'wall_s' AS wall_s, json_array_length(record, '$.gpus') AS gpus, users.name AS user, webhook, "
+    f"a.verdict, CASE WHEN {CONFIRMED} AND a.voided IS NULL THEN a.speedup END AS speedup, "
+    "CASE WHEN a.kind = 'confirm' THEN a.parent_id END AS confirms FROM users "
     "JOIN owners ON owners.owner = users.name JOIN jobs ON jobs.job_id = owners.handle "
-    "WHERE webhook IS NOT NULL AND record IS NOT NULL AND owners.handle >= ? "
+    "LEFT JOIN attempts a ON a.attempt_id = jobs.attempt_id AND purpose = 'judge' "
+    "WHERE webhook IS NOT NULL AND record IS NOT NULL AND owners.handle >= ? AND coalesce(a.status, '') != 'running' "
     "AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.job_id = jobs.job_id) ORDER BY jobs.seq LIMIT 20"
 )
+"""With what the judge said, once that is noted; a speed-up is told where it is confirmed."""
 
 _log = structlog.get_logger()
 
