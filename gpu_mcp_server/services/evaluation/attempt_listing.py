@@ -42,7 +42,8 @@ class AttemptListing:
         attempts = [await self._baselines.attempt_with_compiled(each) for each in found.attempts]
         if with_sources:
             attempts = [each.model_copy(update={"source": await self._source(each)}) for each in attempts]
-        news = await self._confirmations.take_news(problem_id) if problem_id is not None else []
+        about = problem_id or next((each.problem_id for each in attempts if attempt_id is not None), None)
+        news = await self._confirmations.take_news(about) if about is not None else []
         return found.model_copy(update={"attempts": attempts, "news": news})
 
     async def _source(self, attempt: Attempt) -> str | None:

@@ -137,10 +137,14 @@ async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_ow
     assert cheat.attempt_id not in {a.attempt_id for a in best}
     assert (await until(quick, next_best.attempt_id, lambda c: True)).why == "best"
 
+    said = f"attempt {cheat.attempt_id} was voided: "
+    shown = await quick.evaluation.listing.list_attempts(attempt_id=next_best.attempt_id)
+    assert shown.summary().startswith(said), "an attempt at the problem is asked for, not the problem"
+    await quick.store.db.execute("UPDATE confirmations SET told = 0")
     answer = await quick.evaluation.evaluator.evaluate(
         problem, CandidateSource(RIGHT + "// next", "c", "k.c"), timing=UNTIMED
     )
-    assert answer.summary().startswith(f"attempt {cheat.attempt_id} was voided: ")
+    assert answer.summary().startswith(said)
     later = await quick.evaluation.evaluator.evaluate(
         problem, CandidateSource(RIGHT + "// later", "c", "k.c"), timing=UNTIMED
     )
