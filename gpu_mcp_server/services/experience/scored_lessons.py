@@ -87,6 +87,8 @@ def _advice_lesson(topic: str, device: str, scores: Sequence[dict[str, float | N
 async def hint_effects(db: Database, attempts: str, values: Sequence[Value], limit: int) -> list[Lesson]:
     """Return hints of the reflector and whether the attempt that followed got further, newest first.
 
+    Of one that was voided nothing is told: how far it got was not so.
+
     Args:
         db: The store.
         attempts: FROM and WHERE over attempts `a` and `problems`.
@@ -95,7 +97,7 @@ async def hint_effects(db: Database, attempts: str, values: Sequence[Value], lim
     """
     rows = await db.fetch_all(
         "SELECT a.attempt_id, a.evidence ->> 'hint' AS score, problems.json ->> 'name' AS problem "
-        f"{attempts} AND a.evidence ->> 'hint' IS NOT NULL ORDER BY a.seq DESC LIMIT ?",
+        f"{attempts} AND a.evidence ->> 'hint' IS NOT NULL AND a.voided IS NULL ORDER BY a.seq DESC LIMIT ?",
         (*values, limit),
     )
     found: list[Lesson] = []

@@ -237,9 +237,11 @@ async def test_lessons_say_what_advice_of_a_kind_promised_and_brought_on_each_de
         await AttemptStore(db).add_evidence(attempt, "advice", score.model_dump_json())
         if number == 0:
             await AttemptStore(db).void(attempt, "not had twice")
-    hint = await tried(db, "p-2", "correct", 1.0)
     effect = HintEffect(text="look at the tail", before="correctness", after="performance", helped=True)
-    await AttemptStore(db).add_evidence(hint, "hint", effect.model_dump_json())
+    for _ in range(2):
+        hint = await tried(db, "p-2", "correct", 1.0)
+        await AttemptStore(db).add_evidence(hint, "hint", effect.model_dump_json())
+    await AttemptStore(db).void(hint, "not had twice")
 
     said = [one.says for one in (await ExperienceSearch(db).lessons()).lessons if one.kind in ("advice", "hint")]
     assert said == [
