@@ -166,7 +166,10 @@ class Verdict(Model):
             return f"speed-up {self.speedup:.3g}{format_range(self.speedup_range)}"
         if self.median_us is None:
             return "not timed"
-        return f"{format_time(self.median_us / 1e6)} a call" + (f" ({NO_BASELINE})" if self.time_range_us else "")
+        text = f"{format_time(self.median_us / 1e6)} a call"
+        if self.time_range_us is None:
+            return text
+        return f"{text} ({format_time_range(*(end / 1e6 for end in self.time_range_us))}; {NO_BASELINE})"
 
 
 class CandidateProfile(Model):

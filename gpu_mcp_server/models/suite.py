@@ -3,7 +3,8 @@
 import math
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.time_format import format_time
+from gpu_mcp_server.models.evaluation import format_range
+from gpu_mcp_server.time_format import format_time, format_time_range
 
 Z95 = 1.959964
 """Quantile 0.975 of the normal distribution."""
@@ -47,8 +48,12 @@ class SuiteRow(Model):
     why: str = ""
     speedup: float | None = None
     """Of the best, against the reference."""
+    speedup_range: tuple[float, float] | None = None
+    """95 % interval."""
     time_us: float | None = None
     """Of a call of the best, where the reference is no baseline on the device."""
+    time_range_us: tuple[float, float] | None = None
+    """95 % interval."""
     trust: str = ""
     """Of that time: only a confirmed one counts as fast, unless the plan accepts others."""
     correct: bool = False
@@ -61,12 +66,17 @@ class SuiteRow(Model):
     tokens: int | None = None
 
     def speed_text(self) -> str:
-        """Return the speed-up of the best, or its time where there is no baseline."""
+        """Return the speed-up of the best, or its time where there is no baseline; with its interval."""
         if self.speedup is not None:
-            return f"{self.speedup:.3g}"
+            return f"{self.speedup:.3g}{format_range(self.speedup_range)}"
         if self.time_us is not None:
-            return f"{format_time(self.time_us / 1e6)} a call"
+            ends = format_time_range(*(end / 1e6 for end in self.time_range_us)) if self.time_range_us else ""
+            return f"{format_time(self.time_us / 1e6)} a call" + (f" ({ends})" if ends else "")
         return "correct, not timed" if self.correct else "-"
+
+    def trust_text(self) -> str:
+        """Return the word of trust; why a time is unconfirmable is in the data."""
+        return self.trust.partition(":")[0] or "-"
 
 
 class SuiteReport(ResultModel):
@@ -109,6 +119,8 @@ class CandidateRow(Model):
     reason: str = ""
     speedup: float | None = None
     """Over the reference, geometric mean of the shapes."""
+    speedup_range: tuple[float, float] | None = None
+    """95 % interval."""
     trust: str = ""
     """Of its time; scores count confirmed ones alone."""
     sol_score: float | None = None
@@ -121,6 +133,7 @@ class CandidateRow(Model):
     def line_text(self) -> str:
         """Return a row of a Markdown table."""
         numbers = [f"{value:.3g}" if value is not None else "-" for value in (self.speedup, self.sol_score)]
+        numbers[0] += format_range(self.speedup_range)
         cells = [_cell(self.task), _cell(self.candidate), self.verdict, *numbers, _cell(self.trust) or "-"]
         cells += [self.attempt_id or "-"]
         return f"| {' | '.join([*cells, _cell(self.reason)])} |"
@@ -272,7 +285,7 @@ class RepeatReport(ResultModel):
 
 def table(rows: list[SuiteRow]) -> list[str]:
     """Return rows as a Markdown table."""
-    lines = ["| problem | stopped | speed-up | attempt | calls | seconds |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| problem | stopped | speed-up | trust | attempt | calls | seconds |", f"|{' --- |' * 7}"]
     for row in rows:
         why = f": {_cell(row.why)}" if row.stopped in ("refused", "degenerate") else ""
         said = f"{row.stopped or 'unfinished'}{why}"
@@ -280,6 +293,7 @@ def table(rows: list[SuiteRow]) -> list[str]:
             _cell(row.name),
             said,
             row.speed_text(),
+            row.trust_text(),
             row.attempt_id or "-",
             str(row.agent_calls),
             f"{row.wall_s:.0f}",

@@ -96,12 +96,18 @@ def rates_of(history: ProblemHistory) -> ProblemHistory | None:
     return history.model_copy(update={"points": [set_rates(point) for point in points]})
 
 
-def plot_speedups(found: Mapping[str, float]) -> str:
-    """Return a bar for each name, from 1 to its speed-up, logarithmic; empty without any."""
+def plot_speedups(found: Mapping[str, float], ends: Mapping[str, tuple[float, float]]) -> str:
+    """Return a bar for each name, from 1 to its speed-up, logarithmic, with its interval; empty without any.
+
+    Args:
+        found: Speed-ups.
+        ends: Their 95 % intervals, of those that are known.
+    """
     shown = dict(list(found.items())[:MAX_NODES])
     if not shown:
         return ""
-    low, high = bracket(min([*shown.values(), 0.5]), max([*shown.values(), 2.0]))
+    drawn = [*shown.values(), *(end for name in shown for end in ends.get(name, ()))]
+    low, high = bracket(min([*drawn, 0.5]), max([*drawn, 2.0]))
     left, floor = 300, 30 + 20 * len(shown)
 
     def x(value: float) -> float:
@@ -117,6 +123,10 @@ def plot_speedups(found: Mapping[str, float]) -> str:
         fill = COLOURS["correct"] if value > 1 else OTHER
         size = f"width='{max(end - start, 1):.1f}' height='14'"
         parts.append(f"<rect x='{start:.1f}' y='{16 + 20 * row}' {size} fill='{fill}'/>")
+        if name in ends:
+            first, last = (f"{x(end):.1f}" for end in ends[name])
+            way = f"M{first} {19 + 20 * row} v8 M{first} {23 + 20 * row} H{last} M{last} {19 + 20 * row} v8"
+            parts.append(f"<path d='{way}' fill='none' stroke='#57606a'/>")
         parts.append(label(left - 8, 28 + 20 * row, f"{name[:36]}: \u00d7{value:.3g}", anchor="end"))
     return svg(WIDTH, floor + 46, parts)
 

@@ -258,6 +258,7 @@ def fields_of_verdict(found: Evaluation, voided: str = "") -> dict[str, Any]:
         "verdict": found.verdict or found.status,
         "reason": found.reason,
         "speedup": found.speedup,
+        "speedup_range": found.speedup_range(),
         "trust": found.trust,
         "sol_score": mean(scores) if whole else None if found.verdict == "correct" else 0.0,
         "attempt_id": found.attempt_id or None,

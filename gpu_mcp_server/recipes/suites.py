@@ -287,6 +287,7 @@ def row_of(name: str, state: RunState) -> SuiteRow:
         correct=best is not None and best.outcome == "correct",
         speedup=best.speedup if best else None, attempt_id=best.attempt_id if best else None,
         time_us=best.median_us if best and best.speedup is None and best.time_range_us else None,
+        speedup_range=best.speedup_range if best else None, time_range_us=best.time_range_us if best else None,
         trust=best.trust if best else "",
         agent_calls=spent.agent_calls, wall_s=spent.wall_s, cost_usd=spent.cost_usd, tokens=spent.tokens,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.models.suite import CandidateReport
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.headless_runs import silent, state_of
+from gpu_mcp_server.recipes.reports.suite_page import suite_page
 from gpu_mcp_server.recipes.run.journal import Journal, entries
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of, verdict_of_attempt, worth
@@ -107,10 +108,15 @@ def test_a_target_is_reached_by_the_worse_end_of_an_interval(
     ("trust", "accepts", "fast"), [("confirmed", False, 1), ("provisional", False, 0), ("provisional", True, 1)]
 )
 def test_a_suite_counts_confirmed_times_as_fast_unless_the_plan_accepts_others(trust: str, accepts: bool, fast: int):
-    best = Verdict(attempt_id="a", stage="performance", outcome="correct", speedup=3.0, trust=trust)
+    best = Verdict(
+        attempt_id="a", stage="performance", outcome="correct", speedup=3.0, speedup_range=(2.9, 3.2), trust=trust
+    )  # fmt: skip
     state = RunState(run_id="r", name="n", mode="structured", state="finished", stopped="iterations", best=best)
     report = suite_report("s", {"p": state}, 1, accept_provisional=accepts)
     assert (report.fast["fast_2"].hits, report.fast["fast_0"].hits) == (fast, 1)
+    assert f"| p | iterations | 3 (2.9-3.2) | {trust} | a |" in report.summary()
+    shown = suite_page(report)
+    assert "3 (2.9-3.2)" in shown and trust in shown and shown.count("<path") == 1, "the bar has its interval"
 
 
 @pytest.mark.timeout(600)  # four evaluations, on a busy machine too

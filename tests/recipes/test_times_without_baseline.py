@@ -102,7 +102,8 @@ def test_the_time_orders_candidates_and_what_a_run_says_has_it():
     best = verdict_of_attempt(attempt, PLAN)
     step = RunStep(step="judge-001", kind="judge", seconds=1, outcome="correct", median_us=best.median_us)
     state = RunState(run_id="r-1", name="r", mode="structured", state="finished", best=best, steps=[step])
-    assert "best: a-1, 12.3 µs a call (no GPU baseline; give a torch reference), confirmed" in state.summary()
+    assert "best: a-1, 12.3 µs a call (12.0–12.6 µs; no GPU baseline; give a torch" in state.summary()  # noqa: RUF001
+    assert "reference), confirmed" in state.summary()
     assert "judge-001: correct, 12.3 µs a call (1.0 s)" in state.summary()
     untimed = Verdict(attempt_id="a-2", stage="target", outcome="correct")
     assert untimed.speed_text() == "not timed"

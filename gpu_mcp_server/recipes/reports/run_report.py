@@ -73,7 +73,7 @@ async def report(lab: Lab, run_id: str) -> str:
         section("Tuning", tuning_table(state.tuned)),
         section("Wrong elements", _maps(candidates)),
         section("Steps", _steps(state.steps)),
-        section("Verdicts", _verdicts(candidates) or "<p>none</p>"),
+        section("Verdicts", verdict_section(candidates) or "<p>none</p>"),
         section("Files", await asyncio.to_thread(_files, folder / FOLDER, "**/*")),
         section("Hand-offs", await asyncio.to_thread(_files, folder / "handoffs", "*.json")),
         section("Plan", folded("all", block(plan.model_dump_json(indent=1)))),
@@ -148,7 +148,8 @@ def _history(state: RunState, candidates: Sequence[Judged]) -> ProblemHistory:
             number=candidate.number, attempt_id=verdict.attempt_id or f"{candidate.number}", created_at="",
             outcome=outcome, speedup=verdict.speedup, speedup_low=low, speedup_high=high,
             reason=shown(verdict.reason) or None, median_us=verdict.median_us, by_time=by_time,
-            time_range_us=verdict.time_range_us, trust=(attempt and attempt.trust) or verdict.trust or None,
+            time_range_us=verdict.time_range_us, trust=trust_of_candidate(candidate) or None,
+            shape=attempt and attempt.shape, source_artifact_id=attempt and attempt.source_artifact_id,
         )  # fmt: skip
         if outcome == "correct" and (verdict.speedup is not None or by_time) and not verdict.coarse:
             best = min(best or point, point, key=rank_of)
@@ -163,6 +164,7 @@ def _best(state: RunState, best: Judged | None) -> str:
     said += [f"trust: {state.best.trust}"] if state.best.trust else []
     if best is not None and best.attempt is not None:
         attempt = best.attempt
+        said += [f"source {attempt.source_artifact_id}"] if attempt.source_artifact_id else []
         said += [attempt.note or "", f"on {attempt.device}" if attempt.device else "", attempt.voided or ""]
     return f"<p>{'<br>'.join(text(part) for part in said if part)}</p>"
 
@@ -222,6 +224,19 @@ def _line(candidates: Sequence[Judged], best: Judged | None) -> str:
 def _outcome(candidate: Judged) -> str:
     verdict = candidate.verdict
     return f"{verdict.outcome}, {verdict.speed_text()}" if verdict.speedup or verdict.median_us else verdict.outcome
+
+
+def _origin(candidate: Judged) -> str:
+    """Return at which shape the time of a call was taken, how far it is trusted, and the source's id."""
+    attempt = candidate.attempt
+    told = [f"time at {attempt.shape}" if attempt and attempt.shape else "", trust_of_candidate(candidate)]
+    told += [f"source {attempt.source_artifact_id}" if attempt and attempt.source_artifact_id else ""]
+    return ", ".join(filter(None, told))
+
+
+def trust_of_candidate(candidate: Judged) -> str:
+    """Return the trust of a candidate's time; the record knows of a confirmation run that came later."""
+    return (candidate.attempt and candidate.attempt.trust) or candidate.verdict.trust
 
 
 def _diff(first: str, best: str) -> str:
@@ -286,11 +301,13 @@ def _steps(steps: Sequence[RunStep]) -> str:
     return table(["step", "outcome", "speed-up", "time of a call", "run time"], rows)
 
 
-def _verdicts(candidates: Sequence[Judged]) -> str:
+def verdict_section(candidates: Sequence[Judged]) -> str:
+    """Return each candidate's verdict, with its details folded."""
     parts: list[str] = []
     for candidate in candidates:
         verdict = candidate.verdict
-        head = f"{candidate.number}. {verdict.outcome} at stage {verdict.stage}"
+        head = f"{candidate.number}. {_outcome(candidate)} at stage {verdict.stage}"
+        head += f"; {_origin(candidate)}" if _origin(candidate) else ""
         head += f": {verdict.reason}" if verdict.reason else ""
         parts.append(folded(head[:300], block(verdict.details)))
     return "".join(parts)

@@ -6,7 +6,7 @@ from gpu_mcp_server.models.suite import PlanComparison, RepeatReport, SuiteRepor
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.recipes.reports.html_page import heading, items, page, picture, section, table
 
-HEADS = ("problem", "stopped", "speed-up", "attempt", "run", "calls", "run time", "USD as reported", "reason")
+HEADS = ("problem", "stopped", "speed-up", "trust", "attempt", "run", "calls", "run time", "USD as reported", "reason")
 
 
 def page_of(report: SuiteReport | RepeatReport | PlanComparison) -> str:
@@ -65,7 +65,9 @@ def comparison_page(report: PlanComparison) -> str:
 
 
 def _speeds(rows: Sequence[SuiteRow]) -> str:
-    return picture(history_plots.plot_speedups({row.name: row.speedup for row in rows if row.speedup is not None}))
+    ends = {row.name: row.speedup_range for row in rows if row.speedup_range is not None}
+    found = {row.name: row.speedup for row in rows if row.speedup is not None}
+    return picture(history_plots.plot_speedups(found, ends))
 
 
 def _rows(rows: Sequence[SuiteRow]) -> str:
@@ -75,6 +77,6 @@ def _rows(rows: Sequence[SuiteRow]) -> str:
 def _cells(row: SuiteRow) -> list[str]:
     cost = f"{row.cost_usd:.2f}" if row.cost_usd is not None else "-"
     return [
-        row.name, row.stopped or "unfinished", row.speed_text(), row.attempt_id or "-", row.run_id,
+        row.name, row.stopped or "unfinished", row.speed_text(), row.trust or "-", row.attempt_id or "-", row.run_id,
         str(row.agent_calls), f"{row.wall_s:,.0f} s", cost, row.why,
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.recipe import Verdict
 from gpu_mcp_server.recipes.headless_runs import Runs
-from gpu_mcp_server.recipes.reports.run_report import report
+from gpu_mcp_server.recipes.reports.run_report import report, verdict_section
 from gpu_mcp_server.recipes.reports.run_roofline import roofs_of
 from gpu_mcp_server.recipes.run.run_candidates import Judged
 from gpu_mcp_server.services.lab import Lab
@@ -80,6 +80,8 @@ async def test_hostile_sources_and_words_are_text_and_wrong_answers_are_a_pictur
     assert page.index("best speed-up against the reference") < page.index("<h2>") and ">target</span>" in page
     assert "--accent: light-dark(" in page, "it looks like the dashboard"
     times = re.findall(r'<td class="nowrap">([\d.]+ [num\u00b5]?s)</td>', page)
+    best = await lab.store.experience.get(str(state.best and state.best.attempt_id))
+    assert page.count(f"source {best.source_artifact_id}") == 2, "in the result and among the verdicts"
     assert times and all(len(each.split()[0].replace(".", "").lstrip("0")) <= 3 for each in times), times
 
 
@@ -100,6 +102,19 @@ def problem(flops: str | None) -> Problem:
         "scale", "", "numpy", "reference", [one], [one.model_copy(update={"name": "y"})], [{"n": 1_000_000}], 1e-5,
         1e-6, "def reference(x):\n    return x\n", flops=flops,
     )  # fmt: skip
+
+
+def test_a_verdict_has_interval_shape_trust_and_the_source_s_id():
+    attempt = Attempt.model_validate({
+        "attempt_id": "a-1", "kind": "evaluate", "created_at": "now", "status": "judged", "verdict": "correct",
+        "speedup": 2.0, "speedup_range": (1.9, 2.1), "shape": "n=8", "trust": "confirmed", "source_artifact_id": "b-1",
+    })  # fmt: skip
+    early = Verdict(
+        attempt_id="a-1", stage="target", outcome="correct", speedup=2.0, speedup_range=(1.9, 2.1), trust="provisional"
+    )
+    page = verdict_section([Judged(1, early, attempt), Judged(2, early)])
+    first = "1. correct, speed-up 2 (1.9-2.1) at stage target; time at n=8, confirmed, source b-1"
+    assert first in page and "2. correct, speed-up 2 (1.9-2.1) at stage target; provisional" in page
 
 
 def test_the_roofline_has_the_first_and_the_best_under_the_roofs_of_the_device():
