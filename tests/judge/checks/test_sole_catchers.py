@@ -21,6 +21,7 @@ ALONE = {
     "maximum_at_first": SEEN_AT_OTHER_INPUTS,
     "exact_at_first": SEEN_BY_DOUBLE_PRECISION,
     "put_off": SEEN_WHERE_ROUNDS_STOP,
+    "batch_by_frames": SEEN_WHERE_ROUNDS_STOP,
 }
 
 
