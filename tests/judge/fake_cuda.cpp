@@ -198,11 +198,16 @@ int fake_watch(volatile uint32_t *word, Host function, void *data) {
     }
     return waitpid(child, nullptr, 0), OK;
 }
-int cuMemHostRegister_v2(void *, size_t, unsigned flags) { return flags == 2 ? OK : INVALID; }
+// CUDA_FAKE_LACKS names a call that a driver has not, as in some virtual machines.
+static bool lacks(const char *call) { return getenv("CUDA_FAKE_LACKS") && !strcmp(getenv("CUDA_FAKE_LACKS"), call); }
+int cuMemHostRegister_v2(void *, size_t, unsigned flags) {
+    return flags == 2 && !lacks("cuMemHostRegister_v2") ? OK : INVALID;
+}
 int cuMemHostGetDevicePointer_v2(Pointer *at, void *host, unsigned) { return *at = (Pointer)host, OK; }
 int cuStreamWaitValue32_v2(void *stream, Pointer at, uint32_t value, unsigned flags) {
     auto word = (volatile uint32_t *)at;
-    return stream || flags ? INVALID : hold([=] { await(word, value); });
+    if (stream || flags || lacks("cuStreamWaitValue32_v2")) return INVALID;
+    return hold([=] { await(word, value); });
 }
 int cuStreamWriteValue32_v2(void *stream, Pointer at, uint32_t value, unsigned flags) {
     if (stream || flags || held.empty()) return INVALID;

@@ -577,6 +577,18 @@ def test_a_call_that_waits_for_the_gpu_has_the_times_of_a_loop_and_says_so(court
     assert shape["unconfirmable"].startswith("the candidate's calls wait for the device"), shape
 
 
+@pytest.mark.parametrize("lacks", ["cuMemHostRegister_v2", "cuStreamWaitValue32_v2"])
+def test_where_a_driver_has_no_gates_the_times_of_a_loop_are_unconfirmable_and_say_why(court, monkeypatch, lacks):
+    monkeypatch.setenv("CUDA_FAKE_LACKS", lacks)
+    files = {**believing(), **DEAR_GATES}
+    shape = court(on_stream(), **{**GATED, "owner_files": files}).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["basis"] == "call" and shape["candidate"]["rounds"] >= 6
+    said = f"the driver lets no stream wait for a word of the host's ({lacks}: "
+    assert shape["unconfirmable"].startswith(said), shape
+
+
 def test_warm_rounds_are_as_long_beside_gates_as_without_them(court):
     """Cold ones that stand beside gates are short; warm ones are times, and have as many calls as fit the cache."""
     source = on_stream().replace("struct work {", "#include <unistd.h>\nstruct work {", 1)

@@ -10,6 +10,7 @@ from ..channel.packet_link import Link
 from ..devices.cuda_driver import CudaError
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
+from ..timing.stream_gate import NO_GATES
 
 Reply = Dict[str, Any]
 
@@ -154,8 +155,11 @@ class Candidate:
         return {}
 
     def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Map the page with the words of gates."""
-        self.gate = self.memory.gate(descriptors[0], message["offsets"])
+        """Map the page with the words of gates; a driver without gates is no fault of the candidate's."""
+        try:
+            self.gate = self.memory.gate(descriptors[0], message["offsets"])
+        except CudaError as error:
+            return {"error": NO_GATES % error}
         return {}
 
     def finish(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:

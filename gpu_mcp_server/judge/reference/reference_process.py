@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, cast
 from ..adapters.adapter_choice import load_file, prepare_files
 from ..channel.packet_link import Link
 from ..compiled_shapes import CompiledShapes
+from ..devices.cuda_driver import CudaError
 from ..folders import WORK
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
@@ -18,6 +19,7 @@ from ..numerics.array_copies import has_same_bytes, own_copy
 from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import Tensor, tensors
 from ..package_misfits import place_of_misfit
+from ..timing.stream_gate import NO_GATES
 from .answer_check import AnswerCheck
 from .arrays_numpy import BadResult, NumpyArrays
 from .double_precision import DoublePrecision
@@ -216,7 +218,10 @@ class Reference:
 
     def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the page with the words of gates."""
-        self.gate = self.arrays.gate(descriptors[0], message["offsets"])
+        try:
+            self.gate = self.arrays.gate(descriptors[0], message["offsets"])
+        except CudaError as error:
+            return {"error": NO_GATES % error}
         return {}
 
     def launch_behind_gate(self, calls: int, value: int) -> Reply:

@@ -10,6 +10,7 @@ DEVICE_MAP = 2
 AT_LEAST = 0
 """Source: cuda.h, CU_MEMHOSTREGISTER_DEVICEMAP, CU_STREAM_WAIT_VALUE_GEQ; writes have no flags."""
 LEGACY_STREAM = c_void_p()
+NO_GATES = "the driver lets no stream wait for a word of the host's (%s)"
 
 
 class StreamGate:
@@ -25,7 +26,7 @@ class StreamGate:
             offsets: Of the words `first`, `entered`, `timed`, `end`.
 
         Raises:
-            CudaError: If the driver does not take host memory, as in some virtual machines.
+            CudaError: If the driver does not take host memory, or lets no stream wait, as in some virtual machines.
         """
         self.driver, self.turns, self.offsets = driver, turns, offsets
         self.page = Mapping(descriptor, writable=True)
@@ -34,6 +35,9 @@ class StreamGate:
         address = c_uint64()
         driver.call("cuMemHostGetDevicePointer_v2", byref(address), c_void_p(self.page.address), c_uint(0))
         self.base = int(address.value)
+        # Both hold at once, as the words are 0: a driver that has neither says so here, and not behind a gate.
+        self._wait("first", 0)
+        self._write("entered", 0)
 
     def _wait(self, word: str, value: int) -> None:
         at = c_uint64(self.base + self.offsets[word])
