@@ -146,7 +146,7 @@ class GatedPlayer:
         Args:
             probe: One kernel of the owner's.
             lay: Comes right before a probe while the process waits.
-            sweep: Comes before the gate is opened. Behind a swept cache the GPU answers some 10 us later by itself.
+            sweep: Comes before the gate is opened. Behind a swept cache the GPU comes to a process 10 us later (H200).
 
         Raises:
             NoGate: If the GPU does not come to them.
