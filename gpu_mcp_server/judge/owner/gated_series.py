@@ -17,6 +17,9 @@ ROUND_S, LEAST_S = 2e-3, 1e-4
 """That a round of short calls should last, and what it lasts beside a slow reference: the word is seen within a
 microsecond of its writing, and an empty pass is taken off. By the GPU's time: what a call takes in ungated rounds has
 the launch in it, and a candidate could be slow there on purpose."""
+LONGER_S = 3e-4
+"""The same beside a slow reference in a confirmation run. Behind rounds in which kernels ran the GPU answers 5 to 17 us
+later by itself (H200), and a tenth of a round is allowed."""
 MOST = 512
 """Calls of a round, unless memory or the queue has room for fewer. The queue holds about 1,000 launches."""
 HALF_WIDTH = 0.005
@@ -52,6 +55,11 @@ class Pace(NamedTuple):
     """Calls that a round may have, for the sake of the reference and of what a call took here."""
     room: int
     """Calls that it may have where those are too short on the GPU: as many as memory and the shape's budget allow."""
+
+
+def least_round_s(task: Dict[str, Any]) -> float:
+    """Return what a round of short calls lasts at least on the GPU, however slow the reference is."""
+    return LEAST_S if task.get("brief") else max(LEAST_S, LONGER_S)
 
 
 class GatedSeries:
@@ -149,7 +157,8 @@ class GatedSeries:
 
     def _wanted_calls(self, call_s: float) -> int:
         """Return how many calls a round should have, of which each takes so long on the GPU."""
-        enough = max(self.pace.most, min(self.pace.room, max(STOPPED_CALLS, math.ceil(LEAST_S / call_s))))
+        least_s = least_round_s(self.rounds.task)
+        enough = max(self.pace.most, min(self.pace.room, max(STOPPED_CALLS, math.ceil(least_s / call_s))))
         return min(enough, math.ceil(ROUND_S / call_s))
 
     def _reopen(self, begin: Begin, sets: int) -> None:

@@ -22,7 +22,7 @@ from ..timing.serial_calls import OneByOne
 from ..timing.series import FEWEST_ROUNDS, LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..verdicts import Judged, TooLarge, megabytes, where_of
-from .gated_series import ENOUGH, LEAST_S, REFERENCE_S, GatedSeries, Pace
+from .gated_series import ENOUGH, REFERENCE_S, GatedSeries, Pace, least_round_s
 from .shape_times import ShapeTimes, short_round
 
 SURE = 1.5
@@ -147,7 +147,8 @@ class Shape:
     def _most_calls(self, call_s: float, reference_call_s: float) -> int:
         """Return how many calls a round may have, so that it does not take a slow reference too long."""
         most = self._budgeted_calls(reference_call_s)
-        few = max(STOPPED_CALLS, math.ceil(LEAST_S / call_s), int(REFERENCE_S / reference_call_s))
+        least_s = least_round_s(self.task)
+        few = max(STOPPED_CALLS, math.ceil(least_s / call_s), int(REFERENCE_S / reference_call_s))
         return min(most, few) if self.few else most
 
     def _budgeted_calls(self, call_s: float) -> int:
