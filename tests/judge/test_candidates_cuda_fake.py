@@ -773,22 +773,25 @@ def test_what_gates_time_is_as_exact_and_as_robust_as_what_is_tried_elsewhere(co
 
 
 def test_no_call_behind_gates_has_inputs_to_which_the_reference_has_no_answer(court, tmp_path):
-    """As a histogram of uniform numbers, which writes astray for others: an honest candidate may die of them."""
+    """As a histogram of uniform numbers, which writes astray for others: an honest candidate may die of them.
+
+    Inputs are refused by their mean size, which is 3 and 800 for two distributions, and below 1 for all others.
+    """
     (tmp_path / "reference.py").write_text(
         (EXAMPLES / "reference.py").read_text()
         + """
 answer = softmax
 def softmax(x):
-    if x.mean() > 0.2 or x.max() > 8:
+    if abs(x).mean() > 2:
         raise ValueError("no answer to that")
     return answer(x)
 """
     )
     begin = "static void run(void *p) { struct work *w = p;"
     dies = """
-        double sum = 0; float most = 0;
-        for (int64_t i = 0; i < w->rows * w->cols; i++) sum += w->x[i], most = fmaxf(most, w->x[i]);
-        if (sum / (w->rows * w->cols) > 0.2 || most > 8) abort();
+        double sum = 0;
+        for (int64_t i = 0; i < w->rows * w->cols; i++) sum += fabs(w->x[i]);
+        if (sum / (w->rows * w->cols) > 2) abort();
     """
     assert begin in on_stream()
     got = court(on_stream().replace(begin, begin + dies), reference=tmp_path / "reference.py", **GATED).verdict
