@@ -1,8 +1,13 @@
-"""Imports: no modules import each other in a circle, whatever the place or the reason of the import."""
+"""Imports: no modules import each other in a circle, and no command imports libraries that it has no use for."""
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,3 +70,44 @@ def test_no_folders_import_each_other_in_a_circle():
                 level.setdefault(theirs[depth], set())
     assert "hosts" in siblings["gpu_mcp_server.services"]["jobs"]
     assert {folder: found for folder, graph in siblings.items() if (found := circles(graph))} == {}
+
+
+def imported_by(*words: str, home: Path) -> set[str]:
+    """Return the modules that a Python imports for what it is given, which ends at the end of its input."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"HOME": str(home), "XDG_CONFIG_HOME": str(home)},
+    )
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+@pytest.mark.parametrize(
+    ("words", "needed", "spared"),
+    [
+        (("-m", "gpu_mcp_server", "--version"), "gpu_mcp_server.cli", ("gpu_mcp_server.cli.app", "typer")),
+        (
+            ("-m", "gpu_mcp_server", "--help"),
+            "gpu_mcp_server.cli.recipe",
+            ("gpu_mcp_server.models", "gpu_mcp_server.services", "mcp", "pydantic", "structlog", "rich"),
+        ),
+        (
+            ("-m", "gpu_mcp_server"),
+            "gpu_mcp_toolsets.evaluate",
+            ("gpu_mcp_server.cli.app", "gpu_mcp_server.services.lab", "gpu_mcp_server.web", "numpy", "tree_sitter"),
+        ),
+        (("-c", "import gpu_mcp_server.services.lab"), "gpu_mcp_server.services.nccl", ("mcp", "typer", "numpy")),
+    ],
+    ids=["version", "help", "server over stdio", "laboratory"],
+)
+def test_a_start_imports_only_what_it_needs(
+    words: tuple[str, ...], needed: str, spared: tuple[str, ...], tmp_path: Path
+):
+    """Each model and library costs every command that imports it; what few need is imported where they need it."""
+    imported = imported_by(*words, home=tmp_path)
+    assert needed in imported
+    assert {name for name in imported for each in spared if f"{name}.".startswith(f"{each}.")} == set()

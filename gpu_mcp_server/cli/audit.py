@@ -1,12 +1,14 @@
 """`audit`: which bests may be forged, and whether they are had twice."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, print_result
-from gpu_mcp_server.models.attempt import OldVerdicts, RedoneVerdicts
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.models.attempt import OldVerdicts, RedoneVerdicts
 
 
 def audit(
@@ -16,7 +18,7 @@ def audit(
 ) -> None:
     """List correct verdicts of versions in which candidates could forge them; --redo judges the best again."""
 
-    async def work() -> OldVerdicts | RedoneVerdicts:
+    async def work() -> "OldVerdicts | RedoneVerdicts":
         line = in_process_client.ProgressLine()
 
         async def report_progress(message: str) -> None:

@@ -13,7 +13,6 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.files import copied_in
 from gpu_mcp_server.cli.output import Json, announce, fail, note, print_result, shorten_line, withdraw
-from gpu_mcp_server.models.program_speed import UNDONE
 
 TIMED_OUT = 124
 """As `timeout` of GNU coreutils exits."""
@@ -47,8 +46,11 @@ def _arguments(text: str) -> dict[str, Any]:
 def _one_call(tool: str, arguments: dict[str, Any], as_json: bool) -> None:
     answer = in_process_client.answer_of(tool, arguments, as_json=as_json, typed=True)
     print_result(answer.data, answer.text, as_json=as_json, verbatim=not sys.stdout.isatty())
-    if tool in PROGRAM_TOOLS and any(line.startswith(UNDONE) for line in answer.text.splitlines()):
-        raise typer.Exit(1)
+    if tool in PROGRAM_TOOLS:
+        from gpu_mcp_server.models.program_speed import UNDONE
+
+        if any(line.startswith(UNDONE) for line in answer.text.splitlines()):
+            raise typer.Exit(1)
 
 
 def call(

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
-from gpu_mcp_server.models.evaluation import Evaluation
-from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.package_files import content_path
 
 if TYPE_CHECKING:
     from gpu_mcp_server.models.build import CandidateLanguage
+    from gpu_mcp_server.models.evaluation import Evaluation
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.settings.server_settings import Settings
 
@@ -199,12 +198,12 @@ def part_that_gave(reason: str) -> str:
     return next((part for words, part in CAUGHT_BY.items() if words in reason), "")
 
 
-def worth_of(evaluation: Evaluation) -> float:
+def worth_of(evaluation: "Evaluation") -> float:
     """Return what a candidate has of being fast: its speed-up, or calls a microsecond where there is no baseline."""
     return evaluation.speedup or (1 / evaluation.time_us if evaluation.time_us else 0.0)
 
 
-def noisy(evaluation: Evaluation) -> bool:
+def noisy(evaluation: "Evaluation") -> bool:
     """Say whether the judge itself says that a time is not known well."""
     return any(note.startswith("the interval is wide") for shape in evaluation.shapes for note in shape.notes)
 
@@ -219,7 +218,7 @@ class CheatSuite:
     problems: dict[tuple[str, str], "asyncio.Task[str]"] = field(
         default_factory=dict[tuple[str, str], "asyncio.Task[str]"]
     )
-    plain: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
+    plain: dict[str, "Evaluation"] = field(default_factory=dict[str, "Evaluation"])
     """Of the plain candidate of each device, with a time."""
 
     async def judge_all(self, candidates: Sequence[CheatCandidate]) -> list[CheatRow]:
@@ -255,7 +254,7 @@ class CheatSuite:
             self.tell(row)
         return row
 
-    def _row(self, candidate: CheatCandidate, evaluation: Evaluation) -> CheatRow:
+    def _row(self, candidate: CheatCandidate, evaluation: "Evaluation") -> CheatRow:
         verdict = evaluation.verdict or evaluation.status
         caught = "" if verdict == "correct" else part_that_gave(evaluation.reason)
         if verdict == "compile_failed":
@@ -269,7 +268,7 @@ class CheatSuite:
             candidate, verdict, caught, reason, evaluation.speedup, refused=refused, timed=worth_of(evaluation) > 0
         )
 
-    async def _confirmed(self, row: CheatRow, evaluation: Evaluation) -> CheatRow:
+    async def _confirmed(self, row: CheatRow, evaluation: "Evaluation") -> CheatRow:
         """Return the row of a cheat that the first look let through, after the confirmation run that its time owes."""
         again = await self.lab.evaluation.auditor.audit(evaluation.attempt_id)
         if again.outcome != "voided":
@@ -288,7 +287,7 @@ class CheatSuite:
         said = f"unconfirmable: {doubt}"
         return replace(row, refused=said, reason=row.reason or said, caught_by=UNCONFIRMABLE)
 
-    async def _compared(self, row: CheatRow, evaluation: Evaluation) -> CheatRow:
+    async def _compared(self, row: CheatRow, evaluation: "Evaluation") -> CheatRow:
         """Return the row of a harmless cheat with its gain; one that seems to pay is tried again."""
         gain = float("inf")
         for trial in range(1, NOISY_TRIALS + 1):
@@ -302,7 +301,7 @@ class CheatSuite:
         word = f"its time: {gain:.2f} of the plain candidate's speed-up"
         return replace(row, caught_by=word if gain <= GAIN else "", gain=gain)
 
-    async def _plain(self, candidate: CheatCandidate) -> Evaluation:
+    async def _plain(self, candidate: CheatCandidate) -> "Evaluation":
         """Return the plain candidate's evaluation.
 
         Raises:
@@ -323,7 +322,7 @@ class CheatSuite:
             self.plain[candidate.device] = found
         return self.plain[candidate.device]
 
-    async def _evaluated(self, candidate: CheatCandidate) -> Evaluation:
+    async def _evaluated(self, candidate: CheatCandidate) -> "Evaluation":
         from gpu_mcp_server.services.builds.candidate_source import CandidateSource, python_kind
 
         key = (candidate.problem, candidate.device)
@@ -343,6 +342,8 @@ class CheatSuite:
         )
 
     async def _registered(self, name: str, device: str) -> str:
+        from gpu_mcp_server.models.problem import TensorSpec
+
         about = index()["problems"][name]
         info = await self.lab.evaluation.registry.register(
             name=f"{name} ({device})",

@@ -15,7 +15,6 @@ from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, print_result
 from gpu_mcp_server.cli.tool_commands import name_commands
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
-from gpu_mcp_server.hostd.protocol import BOXED
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
@@ -94,6 +93,8 @@ def _store(data_dir: Path) -> list[Check]:
 
 def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
     """Turn what gpu_status found into checks."""
+    from gpu_mcp_server.hostd.protocol import BOXED
+
     checks: list[Check] = []
     for host in hosts:
         name = f"host {host['host']}"

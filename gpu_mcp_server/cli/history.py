@@ -5,16 +5,18 @@ import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, print_result, shorten_line, table, terminal_width
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
 from gpu_mcp_server.text_safety import INDENT, escape_controls
 from gpu_mcp_server.time_format import format_elapsed, format_time, format_time_range
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
 
 FORMULA = ("=", "+", "-", "@", "\t")
 
@@ -60,7 +62,9 @@ def history(
         print_result(answer.data, answer.text, as_json=as_json)
         return
 
-    async def work() -> ProblemHistory:
+    async def work() -> "ProblemHistory":
+        from gpu_mcp_server.models.history import ProblemHistory
+
         if address := in_process_client.remote_address():
             async with in_process_client.remote_session(address) as there:
                 return ProblemHistory.model_validate(await there.server.history(str(problem_id), device))
@@ -84,7 +88,7 @@ def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path |
             f"--export-branch cannot read the attempts of {address}.", hint="--local exports attempts of this machine."
         )
 
-    async def work() -> ExportedBranch:
+    async def work() -> "ExportedBranch":
         from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository
 
         async with in_process_client.laboratory() as lab:
@@ -99,7 +103,7 @@ def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path |
     print_result(exported.model_dump(mode="json"), exported.summary(), as_json=as_json)
 
 
-def history_table(points: list[HistoryPoint]) -> list[str]:
+def history_table(points: list["HistoryPoint"]) -> list[str]:
     """Return a line a point, and under it what its author or the judge said, cut to one line; last, what TIME is of."""
     if not points:
         return []
@@ -123,13 +127,13 @@ def history_table(points: list[HistoryPoint]) -> list[str]:
     return [heading, *(line for both in told for line in both), *of]
 
 
-def _best(point: HistoryPoint) -> str:
+def _best(point: "HistoryPoint") -> str:
     """Return the best until a point, with a question mark where it is not confirmed."""
     best = f"{point.best:.3g}" if point.best else format_time(point.best_us / 1e6) if point.best_us else "-"
     return best if best == "-" or point.best_trust == "confirmed" else f"{best}?"
 
 
-def _said(point: HistoryPoint) -> str:
+def _said(point: "HistoryPoint") -> str:
     """Return the interval, trust and source's id of what has a time, and what its author or the judge said."""
     ends = f"{point.speedup_low:.3g}-{point.speedup_high:.3g}" if point.speedup_low and point.speedup_high else ""
     if point.by_time and point.time_range_us:
@@ -139,7 +143,7 @@ def _said(point: HistoryPoint) -> str:
     return "; ".join(filter(None, [told, source, point.note or point.reason]))
 
 
-def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, export: Path | None) -> list[str]:
+def _written(found: "ProblemHistory", plot: Path | None, lineage: Path | None, export: Path | None) -> list[str]:
     from gpu_mcp_server.plots import history_plots
 
     texts = {
@@ -159,16 +163,18 @@ def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, exp
     return [str(path) for path in texts if path is not None]
 
 
-def _json(found: ProblemHistory) -> str:
+def _json(found: "ProblemHistory") -> str:
     """Return all of it in ASCII, so that no character steers who looks at the file."""
     return json.dumps(found.model_dump(mode="json"), indent=2) + "\n"
 
 
-def _csv(found: ProblemHistory) -> str:
+def _csv(found: "ProblemHistory") -> str:
     """Return rows whose texts steer neither a terminal nor a spreadsheet.
 
     Source: OWASP, CSV Injection: a cell that begins with one of FORMULA is computed, one that begins with ' is text.
     """
+    from gpu_mcp_server.models.history import HistoryPoint
+
     text = io.StringIO()
     names = list(HistoryPoint.model_fields)
     writer = csv.DictWriter(text, names)

@@ -2,15 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, print_result, withdraw
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.comparison import KernelChanges
 from gpu_mcp_server.text_safety import escape_controls
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.models.comparison import KernelChanges
 
 
 def implementations(
@@ -60,7 +62,7 @@ def compare(
     Kernels are the implementations that problem.toml files name. Prints a table in Markdown for a pull request.
     """
 
-    async def work() -> KernelChanges:
+    async def work() -> "KernelChanges":
         from gpu_mcp_server.recipes.kernel_comparison import compare_kernels
 
         line = in_process_client.ProgressLine()

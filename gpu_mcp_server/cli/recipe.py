@@ -12,14 +12,12 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, print_result, table
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
-from gpu_mcp_server.models.evaluation import TimingOptions
-from gpu_mcp_server.models.problem import ImportOverrides
-from gpu_mcp_server.models.recipe import RunState
-from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.models.suite import CandidateReport, PlanComparison, RepeatReport, SuiteReport
 
 if TYPE_CHECKING:
     from gpu_mcp_server.bridge.remote_runs import RemoteRuns
+    from gpu_mcp_server.models.recipe import RunState
+    from gpu_mcp_server.models.run_plan import RunPlan
+    from gpu_mcp_server.models.suite import CandidateReport, PlanComparison, RepeatReport, SuiteReport
     from gpu_mcp_server.recipes.headless_runs import Runs
     from gpu_mcp_server.services.lab import Lab
 
@@ -90,7 +88,7 @@ def run(
 
     chosen = read_plan(plan)
 
-    async def work() -> RunState:
+    async def work() -> "RunState":
         async with chosen_runs() as (_, runs):
             runs.check_agent(chosen)
             begun = await runs.begin(chosen, run_id)
@@ -104,7 +102,7 @@ def run(
 def resume(run_id: RunId, jobs: Jobs = 1, as_json: Json = False) -> None:
     """Continue a run that was killed or stopped."""
 
-    async def work() -> RunState:
+    async def work() -> "RunState":
         async with chosen_runs() as (_, runs):
             return await _went(runs, run_id, jobs)
 
@@ -115,7 +113,7 @@ def resume(run_id: RunId, jobs: Jobs = 1, as_json: Json = False) -> None:
 def show(run_id: RunId, as_json: Json = False) -> None:
     """Show a run: why it stopped, its best, its steps; also while it runs."""
 
-    async def work() -> RunState:
+    async def work() -> "RunState":
         from gpu_mcp_server.recipes.headless_runs import Runs
 
         async with chosen_runs() as (_, runs):
@@ -129,7 +127,7 @@ def show(run_id: RunId, as_json: Json = False) -> None:
 def list_runs(as_json: Json = False) -> None:
     """List runs, the newest first."""
 
-    async def work() -> list[RunState]:
+    async def work() -> "list[RunState]":
         from gpu_mcp_server.recipes.headless_runs import Runs
 
         async with chosen_runs() as (_, runs):
@@ -161,7 +159,7 @@ def repeat(
 
     chosen = read_plan(plan)
 
-    async def work() -> RepeatReport:
+    async def work() -> "RepeatReport":
         from gpu_mcp_server.recipes.suites import Suites
 
         async with chosen_runs() as (lab, runs):
@@ -194,7 +192,7 @@ def compare(
     problems: dict[str, Path | str] = {path.stem: path.absolute() for path in problem or ()}
     problems = problems or {"own": plans[0].problem if plans[0].problem.startswith("p-") else Path(plans[0].problem)}
 
-    async def work() -> PlanComparison:
+    async def work() -> "PlanComparison":
         from gpu_mcp_server.recipes.plan_comparison import compare_plans
 
         chosen = name or f"{a.stem}-{b.stem}"
@@ -292,7 +290,7 @@ def hip(
     refuse_elsewhere("`recipe suite hip`")
     chosen = read_plan(plan, problem_given=True)
 
-    async def work() -> SuiteReport:
+    async def work() -> "SuiteReport":
         problems = await hip_problems(instructions.expanduser().absolute(), task or ())
         return await _over(chosen, name or f"{chosen.name}-hip", problems, jobs)
 
@@ -333,11 +331,8 @@ def folder(
     suite = name or root.expanduser().absolute().name
     if candidates is not None:
         refuse_elsewhere("`recipe suite folder --candidates`")
-        timing, overrides = TimingOptions.model_validate({"tier": tier}), ImportOverrides(max_bytes=max_bytes)
         answers = candidates.expanduser().absolute()
-        judged = in_process_client.run(
-            lambda: _judged_answers(suite, tasks, answers, (timing, host, overrides), traces)
-        )
+        judged = in_process_client.run(lambda: _judged_answers(suite, tasks, answers, (tier, host, max_bytes), traces))
         print_result(judged.model_dump(mode="json"), judged.summary(), as_json=as_json)
     if plan is not None:
         from gpu_mcp_server.recipes.run.plan_loader import read_plan
@@ -351,15 +346,19 @@ async def _judged_answers(
     suite: str,
     tasks: Mapping[str, Path],
     answers: Path,
-    how: tuple[TimingOptions, str | None, ImportOverrides],
+    how: tuple[str, str | None, int | None],
     traces: Path | None,
-) -> CandidateReport:
+) -> "CandidateReport":
+    from gpu_mcp_server.models.evaluation import TimingOptions
+    from gpu_mcp_server.models.problem import ImportOverrides
     from gpu_mcp_server.recipes.suite_candidates import JudgeWish, SuiteCandidates, write_traces
 
+    tier, host, max_bytes = how
+    wish = JudgeWish(TimingOptions.model_validate({"tier": tier}), host, ImportOverrides(max_bytes=max_bytes))
     async with in_process_client.laboratory() as lab:
         live = ProgressView()
         try:
-            judging = SuiteCandidates(lab, JudgeWish(*how), live)
+            judging = SuiteCandidates(lab, wish, live)
             report = await judging.judge_all(suite, tasks, answers)
             if traces is not None:
                 write_traces(judging.traces, traces)
@@ -368,7 +367,7 @@ async def _judged_answers(
             live.end()
 
 
-async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path], jobs: int) -> SuiteReport:
+async def _over(plan: "RunPlan", name: str, problems: Mapping[str, Path], jobs: int) -> "SuiteReport":
     from gpu_mcp_server.recipes.suites import Suites
 
     async with chosen_runs() as (lab, runs):
@@ -379,7 +378,7 @@ async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path], jobs: in
             live.end()
 
 
-async def _went(runs: "Runs | RemoteRuns", run_id: str, jobs: int) -> RunState:
+async def _went(runs: "Runs | RemoteRuns", run_id: str, jobs: int) -> "RunState":
     live, again = ProgressView(), f"`gpu-mcp-server recipe resume {run_id}` goes on"
     try:
         return await runs.go(run_id, live, jobs)
@@ -392,9 +391,9 @@ async def _went(runs: "Runs | RemoteRuns", run_id: str, jobs: int) -> RunState:
         live.end()
 
 
-def _speed(state: RunState) -> str:
+def _speed(state: "RunState") -> str:
     return state.best.speed_text().removeprefix("speed-up ").partition(" (")[0] if state.best else "-"
 
 
-def _said(state: RunState, *, as_json: bool) -> None:
+def _said(state: "RunState", *, as_json: bool) -> None:
     print_result(state.model_dump(mode="json"), state.summary(), as_json=as_json)

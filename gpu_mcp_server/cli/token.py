@@ -9,9 +9,9 @@ import typer
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, announce, print_result, table
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.user import Scope
 
 if TYPE_CHECKING:
+    from gpu_mcp_server.models.user import Scope
     from gpu_mcp_server.team.tokens import Token
 
 app = typer.Typer(help="Bearer tokens of a team's server (`serve --http`).", no_args_is_help=True)

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 RELATIVE = 2.0**-20
 """Of the largest value: eight float32 roundings, as orders of adding up differ.
 
@@ -42,6 +40,8 @@ def compare(original: Mapping[str, bytes], candidate: Mapping[str, bytes], *, re
 
 
 def _difference(want: bytes, got: bytes, reduces: bool) -> str:
+    import numpy as np  # a tenth of a second, for those who compare buffers alone
+
     if len(want) != len(got):
         return f"has {len(got)} bytes instead of {len(want)}"
     a, b = np.frombuffer(want, np.uint8), np.frombuffer(got, np.uint8)
