@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from gpu_mcp_server.toolchains.diagnostics import demangle_text
@@ -215,7 +216,6 @@ _KINDS: dict[View, tuple[tuple[str, str], ...]] = {
         ("conversion", r"v_cvt_"),
     ),
 }
-_COMPILED = {view: tuple((name, re.compile(p)) for name, p in kinds) for view, kinds in _KINDS.items()}
 _SCRATCH = re.compile(r"buffer_\w+ .*\boff, s\[\d+:\d+\]")
 """Private memory before the scratch_ instructions; compilers index global memory through buffers with `offen`."""
 _WIDTHS = {"U8": "8 bit", "S8": "8 bit", "U16": "16 bit", "S16": "16 bit", "64": "64 bit", "128": "128 bit"}
@@ -249,6 +249,11 @@ def tensor_types(opcode: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named)) or _TENSOR_TYPES[name] if name in _TENSOR_TYPES else ()
 
 
+@cache
+def _compiled_kinds(view: View) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((name, re.compile(pattern)) for name, pattern in _KINDS[view])
+
+
 def opcode_summary(instructions: Iterable[Instruction], view: View) -> dict[str, int]:
     """Return how many instructions of each kind there are; loads and stores of global memory by their width."""
     counts: Counter[str] = Counter()
@@ -256,7 +261,7 @@ def opcode_summary(instructions: Iterable[Instruction], view: View) -> dict[str,
         if view == "amdgcn" and _SCRATCH.match(instruction.text):
             counts["scratch memory"] += 1
             continue
-        for name, pattern in _COMPILED[view]:
+        for name, pattern in _compiled_kinds(view):
             match = pattern.match(instruction.text if view == "asm" else instruction.opcode)
             if match:
                 width = _width(match[1] if pattern.groups else None, name, view)

@@ -9,6 +9,7 @@ Source: GCC 12 manual, chapter "GCC Command Options"; `nvcc --help` of CUDA 13.0
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePosixPath
 
 from gpu_mcp_server.errors import BadRequest
@@ -137,25 +138,24 @@ NVCC_ALLOWED = (
 
 @dataclass(frozen=True)
 class _Rules:
-    patterns: tuple[re.Pattern[str], ...]
+    patterns: tuple[str, ...]
     libraries: tuple[str, ...]
     allowed: str
 
 
-def _compiled(patterns: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+@cache
+def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(rf"(?:{p})\Z") for p in patterns)
 
 
-_CC = _Rules(_compiled(_CC_PATTERNS), CC_LIBRARIES, CC_ALLOWED)
-_NVCC = _Rules(_compiled(_NVCC_PATTERNS), NVCC_LIBRARIES, NVCC_ALLOWED)
+_CC = _Rules(_CC_PATTERNS, CC_LIBRARIES, CC_ALLOWED)
+_NVCC = _Rules(_NVCC_PATTERNS, NVCC_LIBRARIES, NVCC_ALLOWED)
 _HIP = _Rules(
-    _compiled(_CC_PATTERNS + _HIP_PATTERNS),
+    _CC_PATTERNS + _HIP_PATTERNS,
     HIP_LIBRARIES,
     CC_ALLOWED + ", " + ", ".join(HIP_LIBRARIES[len(CC_LIBRARIES) :]) + "; -m* and -fgpu-* of AMD's targets",
 )
-_PTXAS = _Rules(
-    _compiled(_PTXAS_PATTERNS), (), "-O*, -v, -dlcm=, -dscm=, -maxrregcount=, -register-usage-level=, -warn-*"
-)
+_PTXAS = _Rules(_PTXAS_PATTERNS, (), "-O*, -v, -dlcm=, -dscm=, -maxrregcount=, -register-usage-level=, -warn-*")
 
 
 def checked_cc_flags(flags: Sequence[str]) -> tuple[str, ...]:
@@ -277,7 +277,7 @@ def _checked_nvcc(flag: str) -> str:
 
 
 def _checked(flag: str, rules: _Rules, prefix: str = "") -> str:
-    if any(pattern.match(flag) for pattern in rules.patterns):
+    if any(pattern.match(flag) for pattern in _compiled(rules.patterns)):
         return flag
     if re.match(r"-[DU][A-Za-z_]\w*(?:\([\w, ]*\))?(?:=.*)?\Z", flag) and not prefix:
         return flag

@@ -5,6 +5,7 @@ is no hint, as a wrong one costs more than none.
 """
 
 import re
+from functools import cache
 
 # The first row that matches decides.
 _ROWS: tuple[tuple[str, str], ...] = (
@@ -138,9 +139,12 @@ _ROWS: tuple[tuple[str, str], ...] = (
      "The processor's assembler does not know it: see -march."),
 )  # fmt: skip
 
-_HINTS = tuple((re.compile(pattern), hint) for pattern, hint in _ROWS)
+
+@cache
+def _compiled_rows() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(pattern), hint) for pattern, hint in _ROWS)
 
 
 def hint_for(message: str) -> str | None:
     """Return what usually mends it, if we know."""
-    return next((hint for pattern, hint in _HINTS if pattern.search(message)), None)
+    return next((hint for pattern, hint in _compiled_rows() if pattern.search(message)), None)

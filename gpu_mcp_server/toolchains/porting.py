@@ -6,6 +6,7 @@ wmma, TMA, clusters); SYCL 2020 specification and Intel's "Migrate from CUDA to 
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Literal
 
 from gpu_mcp_server.models.port import PortFinding
@@ -118,10 +119,6 @@ _SYCL: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
-_COMPILED = {
-    target: tuple((kind, re.compile(pattern), advice) for kind, pattern, advice in rows)
-    for target, rows in (("hip", _HIP), ("sycl", _SYCL))
-}
 _LEFT = re.compile(
     r"\b(?:cuda[A-Z]\w+|cu[A-Z][a-z]\w+|CU[a-z]\w+|CUDA_\w+|cu(?:blas|fft|rand|sparse|solver|dnn)\w+|nvcuda)\b"
 )
@@ -130,21 +127,27 @@ _THREAD = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w{1,100})[ \t]+\(?threadIdx\.
 _MEANT = re.compile(r"^CUDA_(?:VERSION|ARCH\w*)$|^cuda[A-Z]\w*_H\w*$")
 
 
+@cache
+def _compiled_rows(target: Target) -> tuple[tuple[str, re.Pattern[str], str], ...]:
+    return tuple((kind, re.compile(pattern), advice) for kind, pattern, advice in (_HIP if target == "hip" else _SYCL))
+
+
 def findings(files: Mapping[str, str], target: Target) -> list[PortFinding]:
     """Return each construct with the lines at which it stands, the most frequent first. Never raises."""
     places: dict[str, list[str]] = {}
     advice: dict[str, str] = {}
+    rows = _compiled_rows(target)
     for path, text in sorted(files.items()):
         code = strip_comments(text)
         short = _THREAD.findall(code)
         named = re.compile(rf"\b(?:{'|'.join(short[:MAX_NAMES])})\b") if short else None
         for number, plain in enumerate(code.splitlines(), 1):
             line = named.sub("threadIdx.x", plain) if named else plain
-            for kind, pattern, hint in _COMPILED[target]:
+            for kind, pattern, hint in rows:
                 if pattern.search(line):
                     places.setdefault(kind, []).append(f"{path}:{number}")
                     advice[kind] = hint
-    order = [kind for kind, _, _ in _COMPILED[target] if kind in places]
+    order = [kind for kind, _, _ in rows if kind in places]
     return [
         PortFinding(kind=kind, count=len(places[kind]), places=places[kind][:MAX_PLACES], advice=advice[kind])
         for kind in order

@@ -6,7 +6,7 @@ MPI 4.1, which takes device pointers where it was built for CUDA. A call that no
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from tree_sitter import Node
 
@@ -154,7 +154,6 @@ DESCRIPTORS: dict[str, tuple[int, tuple[int, ...]]] = {
     "cusparseCreateSpVec": (0, (4,)),
 }
 """Function: (argument that receives a descriptor, arguments with the values that it stands for)."""
-_COMPILED = [(re.compile(pattern), letters) for pattern, letters in _TABLE.items()]
 LIBRARIES = re.compile(r"\b(?:cublas|cudnn|cufft|cusparse|curand|thrust::|cub::|cuMemcpy|cuMemset)\w*")
 """What a macro may hide and the analysis has to see."""
 _POLICY = re.compile(
@@ -198,12 +197,17 @@ def library_access(source: ParsedSource, call: Node) -> list[PointerAccess] | No
     return found
 
 
+@cache
+def _compiled_table() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(pattern), letters) for pattern, letters in _TABLE.items())
+
+
 @lru_cache(maxsize=4096)
 def letters_of(written: str) -> str | None:
     """Return the letters of a function's arguments."""
     if written == "thrust::transform":
         return "r.w"
-    return next((letters for pattern, letters in _COMPILED if pattern.fullmatch(written)), None)
+    return next((letters for pattern, letters in _compiled_table() if pattern.fullmatch(written)), None)
 
 
 def qualified_name(source: ParsedSource, call: Node) -> str:
