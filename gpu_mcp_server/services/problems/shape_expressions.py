@@ -17,7 +17,9 @@ MAX_VALUE = 1e30
 _FORMULA_HINT = "Write numbers, the tensors' symbols, + - * / // and parentheses: 2 * m * n * k."
 MAX_CONSTRAINTS = 16
 MAX_NUMBER = 1 << 40
-_WORD = re.compile(r"\b[A-Za-z][A-Za-z0-9_]*")
+_WORD = re.compile(r"\b(?!and\b)[A-Za-z][A-Za-z0-9_]*")
+_MARK = re.compile(r"\b_(?=[A-Za-z])")
+"""The sign before a symbol, in what Python's parser reads."""
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.LtE: "<=", ast.GtE: ">=", ast.Lt: "<", ast.Gt: ">",
 }  # fmt: skip
@@ -86,15 +88,19 @@ def parse_constraint(text: str, symbols: Sequence[str]) -> dict[str, Any]:
     Raises:
         BadRequest: If it is not in the grammar, or names a symbol that no tensor uses.
     """
+    joined: list[str] = []
     try:
         # A symbol may be a word of Python, such as `in`: with a sign before it, it is none.
-        match ast.parse(_WORD.sub(r"_\g<0>", text[: MAX_CHARACTERS + 1].strip()), mode="eval").body:
+        tree = ast.parse(_WORD.sub(r"_\g<0>", text[: MAX_CHARACTERS + 1].strip()), mode="eval").body
+        joined = _split_comparisons(tree)
+        match tree:
             case ast.Compare(left=left, ops=[operator], comparators=[right]) if len(text) <= MAX_CHARACTERS:
                 read = {"left": _term(left), "operator": _COMPARISONS[type(operator)], "right": _term(right)}
             case _:
                 raise ValueError
     except (SyntaxError, ValueError, KeyError, RecursionError, MemoryError):
-        raise BadRequest(f"The constraint {text[:80]!r} cannot be read.", hint=_CONSTRAINT_HINT) from None
+        hint = f"Write each comparison alone: {', '.join(joined)}." if len(joined) > 1 else _CONSTRAINT_HINT
+        raise BadRequest(f"The constraint {text[:80]!r} cannot be read.", hint=hint) from None
     names = [*list_names(read["left"]), *list_names(read["right"])]
     unknown = next((name for name in names if name not in symbols), None)
     if unknown is not None:
@@ -103,6 +109,19 @@ def parse_constraint(text: str, symbols: Sequence[str]) -> dict[str, Any]:
             hint=f"The tensors use {', '.join(symbols) or 'no symbols'}.",
         )
     return read
+
+
+def _split_comparisons(node: ast.expr) -> list[str]:
+    """Return the comparisons that a chain or `and` joins, as text."""
+    match node:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return [text for part in parts for text in _split_comparisons(part)]
+        case ast.Compare(left=left, ops=operators, comparators=others):
+            pairs = zip([left, *others], operators, others, strict=False)
+            texts = [ast.unparse(ast.Compare(one, [how], [other])) for one, how, other in pairs]
+            return [f"`{_MARK.sub('', text)}`" for text in texts]
+        case _:
+            return []
 
 
 def _term(node: ast.expr) -> Any:

@@ -304,6 +304,19 @@ def test_a_constraint_that_is_none_or_is_broken_is_refused(constraint: str, says
         softmax(constraints=[constraint])
 
 
+@pytest.mark.parametrize(
+    ("constraint", "alone"),
+    [
+        ("2 <= cols <= 4096", "`2 <= cols`, `cols <= 4096`."),
+        ("cols % 2 == 0 and in < cols <= 2 * (rows + 1)", "`cols % 2 == 0`, `in < cols`, `cols <= 2 * (rows + 1)`."),
+    ],
+)
+def test_comparisons_that_are_joined_are_to_be_written_alone(constraint: str, alone: str):
+    with pytest.raises(BadRequest, match="cannot be read") as refused:
+        softmax(constraints=[constraint])
+    assert refused.value.hint == f"Write each comparison alone: {alone}"
+
+
 def test_constraints_are_said_with_the_problem():
     problem = softmax(constraints=["cols  <=  4096", "rows<=cols", "rows != 7"], fixed_shapes=True)
     assert "conditions: cols <= 4096; rows<=cols; rows != 7; no hidden shapes" in Problems.info(problem).summary()
