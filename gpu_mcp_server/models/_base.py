@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 Path: TypeAlias = tuple[str | int, ...]
 """Names of fields and places in lists, each below the one before."""
+SHOWN = 80
+"""Characters of a value that was given."""
 
 
 class Model(BaseModel):
@@ -75,14 +77,28 @@ def keys_at(model: type[BaseModel], path: Path) -> list[str]:
     return list(inner.model_fields) if inner else []
 
 
-def fault_hint(model: type[BaseModel], fault: Mapping[str, Any], more: Sequence[str] = ()) -> str:
-    """Say what may stand where pydantic found a fault: the words of a choice, or the keys of the object there.
+def describe_faults(
+    model: type[BaseModel], faults: Sequence[Mapping[str, Any]], more: Sequence[str] = ()
+) -> tuple[str, str]:
+    """Say where and what the first fault is that pydantic found, with all alike, and what may stand there.
 
     Args:
         model: What was checked.
-        fault: What pydantic found.
+        faults: What pydantic found.
         more: Keys at the top that are none of the model's.
     """
+    # Fields that are missing one after the other would cost a call each.
+    alike = [each for each in faults if each["msg"] == faults[0]["msg"]]
+    places = ", ".join(".".join(str(part) for part in each["loc"]) for each in alike)
+    words: str | None = faults[0].get("ctx", {}).get("expected")
+    # Such a message repeats the words, and leaves out what was given.
+    given = ", ".join(dict.fromkeys(repr(each["input"])[:SHOWN] for each in alike))
+    text = f"{places}: {given} is none of the words there" if words else f"{places}: {faults[0]['msg']}"
+    return text, " ".join(dict.fromkeys(_hint(model, each, more) for each in alike))
+
+
+def _hint(model: type[BaseModel], fault: Mapping[str, Any], more: Sequence[str]) -> str:
+    """Say what may stand where a fault is: the words of a choice, or the keys of the object there."""
     above = fault["loc"][:-1]
     words: str | None = fault.get("ctx", {}).get("expected")
     words = words or ", ".join([*(() if above else more), *keys_at(model, above)])

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, ValidationError
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models._base import Model, fault_hint
+from gpu_mcp_server.models._base import Model, describe_faults
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.problem import Implementation, Problem, TensorSpec, TrialOptions
 from gpu_mcp_server.services.problems import reference_source
@@ -99,14 +99,11 @@ async def problem(source: ProblemSource) -> Problem:
     except tomllib.TOMLDecodeError as error:
         raise BadRequest(f"{source.name or 'The text'} is no TOML: {error}.", hint="Correct it.") from error
     except ValidationError as error:
-        said = error.errors(include_url=False)
-        first = said[0]["msg"]
-        # All that one message is about: fields that are missing one after the other would cost a call each.
-        alike = [each for each in said if each["msg"] == first]
-        wrong = [".".join(str(part) for part in each["loc"]) for each in alike]
-        hint = " ".join(dict.fromkeys(fault_hint(ProblemToml, each) for each in alike))
-        inside = "".join(f" {name} is a key of [trials]." for name in wrong if name in TrialOptions.model_fields)
-        raise BadRequest(f"{source.name or 'The problem'}: {', '.join(wrong)}: {first}.", hint=hint + inside) from error
+        faults = error.errors(include_url=False)
+        text, hint = describe_faults(ProblemToml, faults)
+        names = dict.fromkeys(str(each["loc"][-1]) for each in faults if len(each["loc"]) == 1)
+        inside = "".join(f" {name} is a key of [trials]." for name in names if name in TrialOptions.model_fields)
+        raise BadRequest(f"{source.name or 'The problem'}: {text}.", hint=hint + inside) from error
     if given.reference is not None and given.reference_path is not None:
         raise BadRequest("reference and reference_path are both given.", hint="Leave one of them out.")
     reference = given.reference

@@ -9,7 +9,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded
-from gpu_mcp_server.models._base import fault_hint
+from gpu_mcp_server.models._base import describe_faults
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import ProgramFile, ProgramProblem
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
@@ -65,11 +65,8 @@ def problem_from_table(given: Mapping[str, Any]) -> Problem:
     try:
         program = ProgramProblem.model_validate({k: v for k, v in given.items() if k not in ABOUT})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadRequest(
-            f"The program: {where}: {first['msg']}.", hint=fault_hint(ProgramProblem, first, ABOUT)
-        ) from error
+        text, hint = describe_faults(ProgramProblem, error.errors(include_url=False), ABOUT)
+        raise BadRequest(f"The program: {text}.", hint=hint) from error
     return Problems.make_program(
         about["name"], about.get("description", ""), program, float(about["rtol"]), float(about["atol"])
     )

@@ -78,6 +78,10 @@ async def test_library_and_function_of_our_own_file_are_read_from_its_reference_
         (TOML.replace("[trials]", "[trial]"), "trial: Extra inputs"),
         ('constraints = ["n % 8 == 0"]\n' + TOML, r"constraints is a key of \[trials\]"),
         (TOML + 'requires = ["fp3"]\n', r"trials\.requires\.0: .* There it takes 'fp4 tensor core', [^:;]* core'\.$"),
+        (
+            TOML.replace("float32", "f32"),
+            r"dtype: 'f32' is none of the words there\. There it takes 'float16', [^.:]*\.$",
+        ),
         (TOML + "[implementations.a]\nsauce = 1\n", r"There it takes language, source, path, entry, flags\.$"),
         (TOML.replace("n = 100", "n = 'a'"), r"shapes\.0\.n: .* Correct it\.$"),
         ("hello", "no problem file of a known format"),
