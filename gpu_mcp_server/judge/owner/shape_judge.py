@@ -189,9 +189,10 @@ class Shape:
             if wanted < sets:
                 return buffers
             played = self.last = self._play(buffers)
-        if played.candidate_s < self.round_s and not self._is_gated():
+        if not self._is_gated():
             spread_s, made_s = self.costs["candidate"].spread_s, buffers.made_s if buffers.sets >= slow else None
-            self.notes[short_round(played, buffers.sets, self.round_s, spread_s, made_s)] = None
+            said = short_round(played, buffers.sets, self.round_s, spread_s, made_s)
+            self.notes.update(dict.fromkeys([said] if said else []))
         return buffers
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
