@@ -6,7 +6,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from .element_loops import ELEMENTS
-from .error_location import index_of, misplaced, whereabouts
+from .error_location import describe_common_error, index_of, misplaced, whereabouts
 from .small_floats import FLOAT4, FLOAT8, bfloat16_values, float4_values, table
 from .tensors import FLOATS, STORED, Array, Tensor
 
@@ -185,7 +185,8 @@ def describe(
         tensor.count,
         ", " + where if where else "",
     )
-    instead = misplaced(numbers(expected, tensor.dtype), numbers(got, tensor.dtype), difference.mask, tensor)
+    every = numbers(expected, tensor.dtype), numbers(got, tensor.dtype)
+    instead = misplaced(*every, difference.mask, tensor) or describe_common_error(*every, difference.mask)
     if instead:
         text += "; " + instead
     unwritten = int(np.count_nonzero(blank & difference.mask))

@@ -146,6 +146,14 @@ def grid(tensor: Tensor, wrong: Array, looked: Optional[Array] = None) -> Dict[s
     }
 
 
+SCATTER = 0.01
+"""By how much, of what they all have in common, such elements may be off besides."""
+OTHER_SIGN = (
+    "they are what is expected with the other sign; where either is right, as of eigenvectors, let the reference choose"
+    " by a rule, such as a positive diagonal"
+)
+
+
 def misplaced(expected: Array, got: Array, mask: Array, tensor: Tensor) -> str:
     """Say so if wrong elements hold what is expected elsewhere: transposed, shifted, another row stride."""
     wrong = np.flatnonzero(mask)
@@ -185,3 +193,23 @@ def misplaced(expected: Array, got: Array, mask: Array, tensor: Tensor) -> str:
         ideas.append((text, lambda shift=shift: wrong + shift))
     with np.errstate(all="ignore"):
         return next((text for text, where in ideas if explains(where())), "")
+
+
+def describe_common_error(expected: Array, got: Array, mask: Array) -> str:
+    """Say so if wrong elements are all off by one factor, such as the other sign, or by one difference."""
+    wrong = np.flatnonzero(mask)
+    wrong = wrong[:: max(1, wrong.size // SAMPLES)]
+    want, have = (part[wrong].astype(np.float64) for part in (expected, got))
+    if wrong.size < 4 or np.unique(want).size < 4:
+        return ""
+    with np.errstate(all="ignore"):
+        for nothing, found, text in (
+            (1, have / want, "%.6g times what is expected"),
+            (0, have - want, "off by %+.6g each"),
+        ):
+            one = float(np.median(found))
+            # What rounding makes of an answer scatters around nothing.
+            near = np.abs(found - one) <= SCATTER * abs(one - nothing)
+            if np.isfinite(one) and one and np.count_nonzero(near) >= ALIKE * wrong.size:
+                return OTHER_SIGN if nothing and abs(one + 1) <= 2 * SCATTER else "they are " + text % one
+    return ""
