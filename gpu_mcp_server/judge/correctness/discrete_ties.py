@@ -34,7 +34,7 @@ from ..numerics.tensors import Array, Tensor
 from ..verdicts import JudgeFailed
 from .fp64_reference import EPSILON
 from .line_invariants import Lines
-from .named_equals import WHOLES, distinct, name_equals
+from .named_equals import INDICES, WHOLES, distinct, name_equals
 
 TRIES = 48
 """Of moved inputs, in a row and in vain. Each decides a tie of two either way, of two that rounding has parted with a
@@ -49,8 +49,6 @@ HALFWAY, MOST_OPEN = TRIES // 2, 0.25
 """Tries after which a larger share of computed answers that nothing explained will not be explained: were all off by
 up to what inputs are moved, evenly, 2 / 25 would be open still."""
 ONE_WAY = ("rising", "falling")
-INDICES = ("int32", "int64")
-"""Types that place something: an int8 beside its scale is a rounded number, and no rule for equals mends it."""
 LEAST = 3
 SHARE = 0.01
 """Of computed answers, what may be forgiven at a shape: the first few, and this share of all compared in rounds where
@@ -71,32 +69,6 @@ OFTEN = (
     "%d of a round's %d calls differ where values may tie, and %.0f s were too short to check them; let inputs tie "
     "less often (a distribution of floats), or let the problem return the values instead of their indices"
 )
-
-
-def may_tie(outputs: Sequence[Tensor], output: int, wrong: Array, expected: Array, got: Array) -> str:
-    """Return what to do if equals explain a wrong discrete output; empty where nothing speaks for that.
-
-    Args:
-        outputs: Of the problem.
-        output: Which it is.
-        wrong: By call and output, how many elements are.
-        expected: Of one call, as is `got`.
-        got: The answer.
-    """
-    if outputs[output].dtype == "bool" and got.view(np.uint8).max(initial=0) > 1:
-        return "; a bool is 0 or 1, and some are other bytes"
-    floats = [number for number, item in enumerate(outputs) if not item.discrete]
-    beside = floats or [number for number in range(len(outputs)) if number != output]
-    said = ""
-    if outputs[output].dtype in INDICES and beside and not wrong[:, beside].any():
-        said = ", ".join(outputs[number].name + " is right" for number in beside)
-    elif output not in floats and outputs[output].shape:
-        rows = [each.reshape(-1, outputs[output].shape[-1]) for each in (expected, got)]
-        # Each row names places once, as sorting does: a transposed answer or a mask does not.
-        if distinct(rows[0]) and (np.sort(rows[0], axis=1) == np.sort(rows[1], axis=1)).all():
-            said = "it has the same numbers in another order"
-    rule = "; %s: where values are equal, let the reference choose by a rule that it states (a stable sort), or return "
-    return rule % said + "values alone" if said else ""
 
 
 def moved_by(inputs: Sequence[Tensor]) -> float:

@@ -1,12 +1,16 @@
-"""Answers that are indices into whole numbers: do they name equal ones?"""
+"""Answers that are indices into an input: do they name equal elements?"""
 
+import math
 from typing import List, Sequence, Tuple
 
 import numpy as np
 
+from ..devices.device import Buffers
 from ..numerics.tensors import Array, Tensor
 
 WHOLES = ("int8", "uint8", "int16", "uint16", "uint32", "int32", "int64", "bool")
+INDICES = ("int32", "int64")
+"""Types that place something: an int8 beside its scale is a rounded number, and no rule for equals mends it."""
 
 
 def distinct(rows: Array) -> bool:
@@ -19,12 +23,59 @@ def name_equals(given: Array, item: Tensor, expected: Array, *found: Array) -> b
     """Say whether answers [shape of `item`] name what equals the expected elements of an input.
 
     Where it names none twice, so must the others. All name elements along an axis, as in sorting, or in all of the
-    input.
+    input, or of the part of it that the first sizes of both choose, as in pooling.
     """
     return any(
         all(_alike(lines, first, each) for each in others)
         for lines, (first, *others) in _readings(given, item.shape, (expected, *found))
     )
+
+
+def may_tie(buffers: Buffers, at: Tuple[int, int], wrong: Array, expected: Array, got: Array) -> str:
+    """Return what to do if equals explain a wrong discrete output; empty where nothing speaks for that.
+
+    Args:
+        buffers: Of the round.
+        at: Which call it is of, and which output.
+        wrong: By call and output, how many elements are.
+        expected: Of that call, as is `got`.
+        got: The answer.
+    """
+    (call, output), outputs, sides = at, buffers.outputs, (expected, got)
+    item = outputs[output]
+    if item.dtype == "bool" and got.view(np.uint8).max(initial=0) > 1:
+        return "; a bool is 0 or 1, and some are other bytes"
+    floats = [number for number, each in enumerate(outputs) if not each.discrete]
+    beside = floats or [number for number in range(len(outputs)) if number != output]
+    said = ""
+    if item.dtype in INDICES and beside and not wrong[:, beside].any():
+        # Equals are few, or the indices show them: most indices are otherwise wrong because they count otherwise.
+        few = 2 * np.count_nonzero(expected != got) <= got.size
+        if few or any(_most_alike(each, item, sides) for each in _inputs_of(buffers, call)):
+            said = ", ".join(outputs[number].name + " is right" for number in beside)
+    elif output not in floats and item.shape:
+        rows = [each.reshape(-1, item.shape[-1]) for each in sides]
+        # Each row names places once, as sorting does: a transposed answer or a mask does not.
+        if distinct(rows[0]) and (np.sort(rows[0], axis=1) == np.sort(rows[1], axis=1)).all():
+            said = "it has the same numbers in another order"
+    rule = "; %s: where values are equal, let the reference choose by a rule that it states (a stable sort), or return "
+    return rule % said + "values alone" if said else ""
+
+
+def _inputs_of(buffers: Buffers, call: int) -> List[Array]:
+    every = enumerate(buffers.inputs)
+    return [buffers.pieces(number, np.array([call]), 0, item.count).reshape(item.shape) for number, item in every]
+
+
+def _most_alike(given: Array, item: Tensor, sides: Tuple[Array, Array]) -> bool:
+    """Say whether most indices that differ name elements of an input that are equal."""
+    for lines, (expected, got) in _readings(given, item.shape, sides):
+        inside = [(each >= 0) & (each < lines.shape[1]) for each in (expected, got)]
+        values = [np.take_along_axis(lines, each * ok, 1) for each, ok in zip((expected, got), inside)]
+        other = expected != got
+        if 2 * np.count_nonzero(other & inside[0] & inside[1] & (values[0] == values[1])) > np.count_nonzero(other):
+            return True
+    return False
 
 
 def _alike(lines: Array, one: Array, other: Array) -> bool:
@@ -38,7 +89,11 @@ def _alike(lines: Array, one: Array, other: Array) -> bool:
 
 def _readings(given: Array, shape: Tuple[int, ...], flat: Sequence[Array]) -> List[Tuple[Array, List[Array]]]:
     """Return each way to read answers of a shape as indices: lines [lines, length], and per answer [lines, indices]."""
-    found = [(given.reshape(1, -1), [each.reshape(1, -1) for each in flat])]
+    found: List[Tuple[Array, List[Array]]] = []
+    for axes in range(min(given.ndim, len(shape)) + 1):
+        if given.shape[:axes] == shape[:axes]:
+            parts = math.prod(shape[:axes])
+            found.append((given.reshape(parts, -1), [each.reshape(parts, -1) for each in flat]))
     for axis in range(given.ndim):
         rest = given.shape[:axis] + given.shape[axis + 1 :]
         lines = np.moveaxis(given, axis, -1).reshape(-1, given.shape[axis])

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
-from ..correctness.discrete_ties import Ties, may_tie
+from ..correctness.discrete_ties import Ties
 from ..correctness.error_statistics import coarse_difference, tf32_default
+from ..correctness.named_equals import may_tie
 from ..correctness.own_check import OwnCheck
 from ..correctness.replay_detector import History
 from ..correctness.sampled_errors import judged_by_samples
@@ -341,7 +342,7 @@ class Rounds:
             buffers, check, (call, output), (rtol, atol), self.ties, again, whole=whole, first=first
         )
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
-        words += may_tie(buffers.outputs, output, check.wrong, expected, got)
+        words += may_tie(buffers, (call, output), check.wrong, expected, got)
         words += coarse_difference(expected, got, buffers.outputs[output].dtype, buffers.outputs[output].name)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
         judged = incorrect("%s (%s)" % (words, which + more))

@@ -380,38 +380,3 @@ def test_a_wrong_index_that_is_another_calls_by_chance_is_no_cheat(court):
 
     assert verdict["verdict"] == "incorrect", verdict["reason"]
     assert "elements are wrong" in verdict["reason"]
-
-
-@pytest.mark.parametrize(
-    ("output", "wrong", "got", "told"),
-    [
-        (1, [[0, 1]], [0, 2, 5], "; values is right: where values are equal, let the reference choose by a rule"),
-        (1, [[1, 1]], [0, 3, 2], "; it has the same numbers in another order: where values are equal"),
-        (1, [[0, 1], [1, 0]], [0, 2, 5], ""),
-        (0, [[1, 1]], [0, 3, 2], ""),
-    ],
-)
-def test_a_wrong_index_that_equals_may_explain_is_told_so(output, wrong, got, told):
-    outputs = [Tensor("values", "float32", (3,), ("n",), ""), Tensor("at", "int64", (3,), ("n",), "")]
-    said = discrete_ties.may_tie(outputs, output, np.array(wrong), np.array([0, 2, 3]), np.array(got))
-
-    assert said.startswith(told) and bool(said) == bool(told)
-
-
-@pytest.mark.parametrize(("wrong", "told"), [([[0, 1]], "; values is right: where values are equal"), ([[1, 1]], "")])
-def test_a_wrong_index_beside_whole_numbers_is_told_of_ties_too(wrong, told):
-    outputs = [Tensor("values", "int8", (3,), ("n",), ""), Tensor("at", "int64", (3,), ("n",), "")]
-    said = discrete_ties.may_tie(outputs, 1, np.array(wrong), np.array([0, 2, 3]), np.array([0, 2, 5]))
-
-    assert said.startswith(told) and bool(said) == bool(told)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
-def test_a_rounded_number_or_a_mask_beside_right_floats_is_told_of_no_ties(dtype):
-    outputs = [Tensor("scale", "float32", (), (), ""), Tensor("codes", dtype, (3,), ("n",), "")]
-    assert not discrete_ties.may_tie(outputs, 1, np.array([[0, 2]]), np.array([0, 1, 1]), np.array([1, 0, 1]))
-
-
-def test_a_mask_in_another_order_is_told_of_no_ties():
-    outputs = [Tensor("mask", "bool", (3,), ("n",), "")]
-    assert not discrete_ties.may_tie(outputs, 0, np.array([[2]]), np.array([0, 0, 1]), np.array([1, 0, 0]))

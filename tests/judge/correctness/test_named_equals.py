@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_mcp_judge.correctness.named_equals import name_equals
+from gpu_mcp_judge.correctness.named_equals import may_tie, name_equals
+from gpu_mcp_judge.devices.device import Buffers
 from gpu_mcp_judge.numerics.tensors import Tensor
 
 from tests.judge.harness import judge, torch_python
@@ -117,3 +118,70 @@ def test_indices_into_rows_or_columns_name_equals(expected, got, right):
     for given, shape in ((rows, (2,)), (rows, (2, 1)), (rows.T.copy(), (1, 2))):
         item = Tensor("at", "int64", shape, ("n",) * len(shape), "")
         assert name_equals(given, item, np.array(expected), np.array(got)) is right
+
+
+class Given(Buffers):
+    """One call with one input."""
+
+    def __init__(self, given, outputs):
+        self.given, self.outputs = given, outputs
+        self.inputs = [Tensor("x", "float32", given.shape, ("n",) * given.ndim, "")]
+
+    def pieces(self, number, calls, first, count):
+        return self.given.reshape(1, -1)
+
+
+ROW = np.array([4, 1, 7, 7, 5, 2], dtype=np.float32)
+
+
+def told_of(outputs, output, wrong, expected, got, given=ROW):
+    return may_tie(Given(given, outputs), (0, output), np.array(wrong), np.array(expected), np.array(got))
+
+
+@pytest.mark.parametrize(
+    ("output", "wrong", "got", "told"),
+    [
+        (1, [[0, 1]], [0, 2, 5], "; values is right: where values are equal, let the reference choose by a rule"),
+        (1, [[1, 1]], [0, 3, 2], "; it has the same numbers in another order: where values are equal"),
+        (1, [[0, 1], [1, 0]], [0, 2, 5], ""),
+        (0, [[1, 1]], [0, 3, 2], ""),
+        (1, [[0, 3]], [1, 3, 4], ""),
+    ],
+)
+def test_a_wrong_index_that_equals_may_explain_is_told_so(output, wrong, got, told):
+    outputs = [Tensor("values", "float32", (3,), ("n",), ""), Tensor("at", "int64", (3,), ("n",), "")]
+    said = told_of(outputs, output, wrong, [0, 2, 3], got)
+
+    assert said.startswith(told) and bool(said) == bool(told)
+
+
+@pytest.mark.parametrize(("wrong", "told"), [([[0, 1]], "; values is right: where values are equal"), ([[1, 1]], "")])
+def test_a_wrong_index_beside_whole_numbers_is_told_of_ties_too(wrong, told):
+    outputs = [Tensor("values", "int8", (3,), ("n",), ""), Tensor("at", "int64", (3,), ("n",), "")]
+    said = told_of(outputs, 1, wrong, [0, 2, 3], [0, 2, 5])
+
+    assert said.startswith(told) and bool(said) == bool(told)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
+def test_a_rounded_number_or_a_mask_beside_right_floats_is_told_of_no_ties(dtype):
+    outputs = [Tensor("scale", "float32", (), (), ""), Tensor("codes", dtype, (3,), ("n",), "")]
+    assert not told_of(outputs, 1, [[0, 2]], [0, 1, 1], [1, 0, 1])
+
+
+def test_a_mask_in_another_order_is_told_of_no_ties():
+    assert not told_of([Tensor("mask", "bool", (3,), ("n",), "")], 0, [[2]], [0, 0, 1], [1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("got", "told"),
+    [([1, 7, 1, 7], True), ([1, 3, 1, 3], False), ([2, 3, 2, 7], False), ([2, 99, 1, -1], False)],
+    ids=["other equals", "within a window", "few of them", "outside"],
+)
+def test_indices_of_pooling_are_told_of_ties_where_most_name_equals(got, told):
+    """Two planes of two windows each; an index counts within its plane."""
+    plane = np.array([[9, 9, 0, 0], [2, 2, 5, 5]], dtype=np.float32)
+    shape = (2, 1, 1, 2)
+    outputs = [Tensor("y", "float32", shape, tuple("ncij"), ""), Tensor("at", "int64", shape, tuple("ncij"), "")]
+
+    assert bool(told_of(outputs, 1, [[0, 4]], [0, 6, 0, 6], got, np.stack([plane, plane])[:, None])) is told
