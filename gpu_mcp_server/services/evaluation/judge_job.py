@@ -52,6 +52,8 @@ EFFORTS = {
     "exact": TimingBudget(0.005, 200, 5.0, 200.0, 0.6, 1.0),
 }
 ROUND_TIMEOUT_S = 20.0
+REFERENCE_S = 6 * ROUND_TIMEOUT_S
+"""What the judge allows a call of the reference."""
 WALL_S = 300.0
 TURN_S = 600.0
 """How long to wait for the GPU, or for a turn of the processor."""

@@ -13,7 +13,7 @@ from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
-from gpu_mcp_server.services.evaluation.judge_job import judge_spec
+from gpu_mcp_server.services.evaluation.judge_job import REFERENCE_S, judge_spec
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
@@ -33,10 +33,12 @@ from gpu_mcp_server.time_format import format_time
 
 LISTED = 10
 MEND = "Correct the problem and register it again."
+FASTER = "Declare smaller shapes, or a faster reference."
 SMALLER = (
     "Import it again with the wish max_bytes, which leaves larger cases out; or on a host with a GPU or more memory."
 )
-TOO_MUCH = ("did not answer", "ran out of memory", "the problem is too large", "of the wish max_bytes")
+LATE = "did not return from its calls"
+TOO_MUCH = ("did not answer", LATE, "ran out of memory", "the problem is too large", "of the wish max_bytes")
 OUT_OF_BOUNDS = re.compile(r"IndexError|out of (?:bounds|range)")
 """As NumPy and torch say it of an index."""
 OTHER_NUMBERS = ("full", "zeros", "made", "weights")
@@ -166,7 +168,8 @@ class Registry:
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
         if progress is not None:
-            await progress("running the reference and the trivial answers")
+            most_s = problem.program.run_timeout_s if problem.program else REFERENCE_S
+            await progress(f"running the reference (at most {most_s:.0f} s a call) and the trivial answers")
         if problem.program is not None:
             spec, blobs = await self._programs.registration(problem, problem.program, where)
         else:
@@ -257,7 +260,8 @@ def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     reason, trivial = f"Refused: {verdict.get('reason')}", bool(verdict.get("trivial"))
     if not trivial:
         too_much = problem.cases and any(t in reason for t in TOO_MUCH)
-        return ProblemRefused(reason, hint=SMALLER if too_much else _too_small_an_axis(problem, reason) or MEND)
+        otherwise = FASTER if LATE in reason else _too_small_an_axis(problem, reason) or MEND
+        return ProblemRefused(reason, hint=SMALLER if too_much else otherwise)
     helps = cast("Mapping[str, Any]", verdict.get("helps") or {})
     narrower = ", ".join(f"{name} {helps[name]:g}" for name in ("atol", "rtol") if name in helps)
     ways = [f"distribution {helps['distribution']}"] if "distribution" in helps else []
@@ -285,7 +289,7 @@ def _not_tried(done: FinishedJob) -> ProblemRefused | HostError:
         case "oom":
             return ProblemRefused(how, hint="Declare smaller shapes, or have the reference take less memory.")
         case "timeout":
-            return ProblemRefused(how, hint="Declare smaller shapes, or a faster reference.")
+            return ProblemRefused(how, hint=FASTER)
         case "cancelled" | "caller_lost":
             return JobBroken(how, hint="Nothing is wrong with the problem: register it again.")
         case _ if "No module named 'numpy'" in how:

@@ -418,3 +418,9 @@ def test_a_value_where_an_address_comes_is_the_cause_of_all_else(parameters: str
     found = signature_mismatch(softmax(), f"int launch({parameters}) {{ return 0; }}", "launch", "c")
 
     assert found and bool(MISCALLED.search(found)) is cause, found
+
+
+def test_a_reference_that_does_not_end_is_refused_with_what_would_be_faster():
+    late = {"reason": "the reference did not return from its calls within 120 s and was killed"}
+
+    assert refusal_of(softmax(), late).hint == "Declare smaller shapes, or a faster reference."
