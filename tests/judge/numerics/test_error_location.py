@@ -28,11 +28,12 @@ def test_what_stands_for_an_infinity_is_not_taken_for_an_infinity_of_elsewhere(g
         (lambda x: x / 8, "they are 0.125 times what is expected"),
         (lambda x: x - 1, "they are off by -1 each"),
         (lambda x: x * 0, ""),
+        (lambda x: x * 0 + 1e4, ""),
         (lambda x: x * np.float32(np.inf), ""),
         (lambda x: x * (1 + np.sin(np.arange(400, dtype=np.float32)) / 256), ""),
         (lambda x: np.where(np.arange(400) % 2 == 0, -x, 2 * x), ""),
     ],
-    ids=["sign", "factor", "difference", "zeros", "infinite", "rounded", "two factors"],
+    ids=["sign", "factor", "difference", "zeros", "one large number", "infinite", "rounded", "two factors"],
 )
 def test_what_all_wrong_elements_are_off_by_is_told(change, told):
     expected = np.linspace(3, 9, 400, dtype=np.float32)
