@@ -177,7 +177,7 @@ def main() -> None:
             ours.append(start_to_tools_list(SERVER, env))
         found = asyncio.run(calls(env, options.repeats))
         found["cold"] = asyncio.run(cold(folder, options.repeats))
-        found["first gpu_status"] = asyncio.run(first_status(env, 5))
+        found["first gpu_status"] = asyncio.run(first_status(env, 7))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     base = statistics.median(found["plain true"])

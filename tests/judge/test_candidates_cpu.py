@@ -786,11 +786,11 @@ def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(cou
     seconds = """
     stalled = player.role == "candidate" and time.monotonic() - begin >= 0.2
     took_s = 5e-5 * buffers.sets * more.get("passes", 1) + 0.2 * stalled
-    return Pass(took_s, dict(reply, ran_ns=int(took_s * 1e9)), finished, took_s)
+    return Pass(took_s, dict(reply, ran_ns=int(took_s * 1e9)), took_s)
 """  # a clock on which others on the cores show no more than this stall
     clock = edited(
         "timing/timed_pass.py",
-        ("\n    return Pass(end - begin, reply, finished, end - max(begin, player.thawed_s))\n", seconds),
+        ("\n    return Pass(end - begin, reply, end - max(begin, player.thawed_s))\n", seconds),
     )
     verdict = court(launcher(body), owner_files={**believing(), **clock}, **task).verdict
 

@@ -585,7 +585,7 @@ def test_where_a_driver_has_no_gates_the_times_of_a_loop_are_unconfirmable_and_s
 
     assert shape["verdict"] == "correct", shape["reason"]
     assert shape["basis"] == "call" and shape["candidate"]["rounds"] >= 6
-    said = f"the driver lets no stream wait for a word of the host's ({lacks}: "
+    said = f"no stream can wait for a word of the host's here ({lacks}: "
     assert shape["unconfirmable"].startswith(said), shape
 
 

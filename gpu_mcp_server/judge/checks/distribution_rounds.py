@@ -49,6 +49,8 @@ class Elsewhere:
         names = [name for name in DISTRIBUTIONS if own != {name} and name not in (*SELDOM_DRAWN, *known)]
         self.left: List[str] = []
         self.names: List[str] = names if wanted and any(self.free) else []
+        self.answered: List[str] = []
+        """Of these, what the reference has answered at this shape."""
         """What inputs are drawn from, in an order that is drawn too."""
         self.most = max(1, min(LOOKED_AT, LOOKED_AT_ELEMENTS // max((item.count for item in outputs), default=1)))
         self.double = InDouble(rounds, rounds.notes)
@@ -85,9 +87,10 @@ class Elsewhere:
         rounds.watch, rounds.picks = None, lambda check: self._some(buffers, check)
         rounds.forgives, rounds.twice = self.double.forgiven, self.robustness.required
         try:
-            if play and drawn not in self.robustness.right:
+            if play and drawn not in self.answered:
                 # Behind gates the candidate comes first, and could die of inputs to which the reference has no answer.
                 rounds.expect(buffers)
+                self.answered.append(drawn)
             with CATCHES.during("timed, other inputs"):
                 (play or rounds.play)(buffers)
             self.robustness.right[drawn] = None

@@ -9,6 +9,8 @@ from ..devices.device import Buffers
 from ..numerics.tensors import Array, Tensor
 
 WHOLES = ("int8", "uint8", "int16", "uint16", "uint32", "int32", "int64", "bool")
+MOST_READ = 1 << 24
+"""Elements of an input, of all calls, that are read for advice."""
 INDICES = ("int32", "int64")
 """Types that place something: an int8 beside its scale is a rounded number, and no rule for equals mends it."""
 
@@ -23,7 +25,7 @@ def name_equals(given: Array, item: Tensor, expected: Array, *found: Array) -> b
     """Say whether answers [shape of `item`] name what equals the expected elements of an input.
 
     Where it names none twice, so must the others. All name elements along an axis, as in sorting, or in all of the
-    input, or of the part of it that the first sizes of both choose, as in pooling.
+    input.
     """
     return any(
         all(_alike(lines, first, each) for each in others)
@@ -63,13 +65,14 @@ def may_tie(buffers: Buffers, at: Tuple[int, int], wrong: Array, expected: Array
 
 
 def _inputs_of(buffers: Buffers, call: int) -> List[Array]:
-    every = enumerate(buffers.inputs)
+    """Return a call's inputs, but large ones: each is read of all calls."""
+    every = [(number, item) for number, item in enumerate(buffers.inputs) if item.count * buffers.sets <= MOST_READ]
     return [buffers.pieces(number, np.array([call]), 0, item.count).reshape(item.shape) for number, item in every]
 
 
 def _most_alike(given: Array, item: Tensor, sides: Tuple[Array, Array]) -> bool:
     """Say whether most indices that differ name elements of an input that are equal."""
-    for lines, (expected, got) in _readings(given, item.shape, sides):
+    for lines, (expected, got) in [*_readings(given, item.shape, sides), *_planes(given, item.shape, sides)]:
         inside = [(each >= 0) & (each < lines.shape[1]) for each in (expected, got)]
         values = [np.take_along_axis(lines, each * ok, 1) for each, ok in zip((expected, got), inside)]
         other = expected != got
@@ -87,13 +90,19 @@ def _alike(lines: Array, one: Array, other: Array) -> bool:
     )
 
 
+def _planes(given: Array, shape: Tuple[int, ...], flat: Sequence[Array]) -> List[Tuple[Array, List[Array]]]:
+    """Return likewise each way to read them as indices into what the first sizes of both choose, as in pooling.
+
+    Such equals are not forgiven: they may lie in another window.
+    """
+    axes = [n for n in range(1, min(given.ndim, len(shape))) if given.shape[:n] == shape[:n]]
+    parts = [math.prod(shape[:n]) for n in axes]
+    return [(given.reshape(part, -1), [each.reshape(part, -1) for each in flat]) for part in parts]
+
+
 def _readings(given: Array, shape: Tuple[int, ...], flat: Sequence[Array]) -> List[Tuple[Array, List[Array]]]:
     """Return each way to read answers of a shape as indices: lines [lines, length], and per answer [lines, indices]."""
-    found: List[Tuple[Array, List[Array]]] = []
-    for axes in range(min(given.ndim, len(shape)) + 1):
-        if given.shape[:axes] == shape[:axes]:
-            parts = math.prod(shape[:axes])
-            found.append((given.reshape(parts, -1), [each.reshape(parts, -1) for each in flat]))
+    found = [(given.reshape(1, -1), [each.reshape(1, -1) for each in flat])]
     for axis in range(given.ndim):
         rest = given.shape[:axis] + given.shape[axis + 1 :]
         lines = np.moveaxis(given, axis, -1).reshape(-1, given.shape[axis])

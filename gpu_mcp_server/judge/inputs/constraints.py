@@ -4,12 +4,17 @@ A constraint has `left`, `operator` and `right`; a side is a term. One such as `
 follows from `h` wherever shapes are made. Drawn for itself it would hardly ever be right.
 """
 
+from itertools import islice
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 TRIES = 4
 """Passes over all constraints: they may contradict each other, so no loop runs for ever."""
 NEAR = 512
 """How far around a size one that complies is looked for, where it cannot be computed."""
+LARGEST = 1 << 62
+"""Beyond which a term has no value: products of products would have gigabits."""
+MOST_SIZES = 100_000
+"""Sizes that are tried for all shapes of a problem: among several products hardly any complies."""
 POWERS = 24
 """The same, by doubling and halving: a limit of what follows from a size may lie far from it."""
 
@@ -38,7 +43,7 @@ BESIDE = {"<": -1, ">": 1, "!=": 1}
 
 
 def evaluate_term(term: Term, dims: Dims) -> Optional[int]:
-    """Return a term's value at a shape, `None` where it divides by zero."""
+    """Return a term's value at a shape, `None` where it divides by zero or is beyond what a size can be."""
     if isinstance(term, str):
         return dims[term]
     if not isinstance(term, (list, tuple)):
@@ -46,7 +51,8 @@ def evaluate_term(term: Term, dims: Dims) -> Optional[int]:
     left, right = evaluate_term(term[1], dims), evaluate_term(term[2], dims)
     if left is None or right is None or (right == 0 and term[0] in ("//", "%")):
         return None
-    return ARITHMETIC[term[0]](left, right)
+    found = ARITHMETIC[term[0]](left, right)
+    return found if abs(found) <= LARGEST else None
 
 
 def list_names(term: Term) -> List[str]:
@@ -73,6 +79,7 @@ class Constraints:
         self.order = sorted(self.defined, key=lambda name: len(self._find_needed(self.defined[name])))
         at_least_one = [{"left": name, "operator": ">=", "right": 1} for name in self.order]
         self.every = [*constraints, *at_least_one]
+        self.left = MOST_SIZES
 
     def adjust_shape(self, dims: Dims) -> Optional[Dims]:
         """Return the shape moved a little so that it complies with all, `None` if that is not to be had."""
@@ -81,9 +88,12 @@ class Constraints:
             broken = [each for each in self.every if not satisfies(each, dims)]
             if not broken:
                 return dims if min(dims.values()) >= 1 else None
+            before = dims
             for constraint in broken:
                 if not satisfies(constraint, dims):
                     dims = self._move_size(dims, constraint) or dims
+            if dims == before:
+                break
         return None
 
     def _add_definition(self, constraint: Constraint) -> None:
@@ -120,10 +130,12 @@ class Constraints:
     def _move_size(self, dims: Dims, constraint: Constraint) -> Optional[Dims]:
         """Return the shape with one size moved so that it complies with a constraint, with all of them if possible."""
         first: Optional[Dims] = None
-        for name in self._find_needed([",", constraint["left"], constraint["right"]]):
+        both = [*self._find_needed(constraint["left"]), *self._find_needed(constraint["right"])]
+        for name in dict.fromkeys(both):
             if name in self.defined:
                 continue
-            for size in _propose_sizes(constraint, name, dims):
+            for size in islice(_propose_sizes(constraint, name, dims), self.left):
+                self.left -= 1
                 moved = self._compute_sizes(dict(dims, **{name: size}))
                 if min(moved.values()) >= 1 and satisfies(constraint, moved):
                     if all(satisfies(each, moved) for each in self.every):

@@ -18,7 +18,7 @@ ROUND_S, LEAST_S = 2e-3, 1e-4
 microsecond of its writing, and an empty pass is taken off. By the GPU's time: what a call takes in ungated rounds has
 the launch in it, and a candidate could be slow there on purpose."""
 LONGER_S = 3e-4
-"""The same beside a slow reference in a confirmation run. Behind rounds in which kernels ran the GPU answers 5 to 17 us
+"""The same beside a slow reference, but at a first look. Behind rounds in which kernels ran the GPU answers 5 to 17 us
 later by itself (H200), and a tenth of a round is allowed."""
 MOST = 512
 """Calls of a round, unless memory or the queue has room for fewer. The queue holds about 1,000 launches."""

@@ -65,6 +65,10 @@ class Reference:
         self.task: Dict[str, Any] = {}
         self.arrays: Any = None
         self.entry: Any = None
+        self.first_entry: Any = None
+        """That of the file's first run, while a second one's counts."""
+        self.fresh_seed: Optional[int] = None
+        """torch's, before the file ran."""
         self.kept: List[Any] = []
         self.dims: Dict[str, int] = {}
         self.compiled = CompiledShapes()
@@ -94,6 +98,7 @@ class Reference:
             "gate": self.take_gate,
             "go": self.go,
             "finish": self.finish,
+            "reload": self.reload,
             "store": self.store,
             "oracle": double.answer_fp64,
             "sensitivity": double.sensitivity,
@@ -131,10 +136,9 @@ class Reference:
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Run the problem's source and find its function."""
         prepare_files(self.task)
-        if "torch" in sys.modules:
-            # Every process begins with the same seed, and a file that is run again finds it.
-            torch: Any = importlib.import_module("torch")
-            torch.manual_seed(torch.initial_seed())
+        torch: Any = importlib.import_module("torch") if "torch" in sys.modules else None
+        if torch is not None:
+            self.fresh_seed = torch.initial_seed()
         module = load_file(SOURCE, "problem_reference")
         if self.task.get("problem") == "module":
             return self._load_module(module, message)
@@ -152,6 +156,20 @@ class Reference:
 
             self.entry = entry
         return {}
+
+    def reload(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Run the source once more, as a new process would; with `back` have the first run's function again."""
+        if message.get("back"):
+            self.entry = self.first_entry
+            return {}
+        self.first_entry, fresh_seed = self.entry, self.fresh_seed
+        if fresh_seed is not None:
+            # Every process begins with the same seed, whatever the file has set since.
+            importlib.import_module("torch").manual_seed(fresh_seed)
+        try:
+            return self.load(message, descriptors)
+        finally:
+            self.fresh_seed = fresh_seed
 
     def _load_module(self, module: Any, message: Dict[str, Any]) -> Reply:
         from .kernelbench_problem import ModuleProblem

@@ -10,7 +10,7 @@ DEVICE_MAP = 2
 AT_LEAST = 0
 """Source: cuda.h, CU_MEMHOSTREGISTER_DEVICEMAP, CU_STREAM_WAIT_VALUE_GEQ; writes have no flags."""
 LEGACY_STREAM = c_void_p()
-NO_GATES = "the driver lets no stream wait for a word of the host's (%s)"
+NO_GATES = "no stream can wait for a word of the host's here (%s)"
 
 
 class StreamGate:

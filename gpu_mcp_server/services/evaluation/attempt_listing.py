@@ -43,7 +43,8 @@ class AttemptListing:
         if with_sources:
             attempts = [each.model_copy(update={"source": await self._source(each)}) for each in attempts]
         about = problem_id or next((each.problem_id for each in attempts if attempt_id is not None), None)
-        news = await self._confirmations.take_news(about) if about is not None else []
+        # Who looks at one attempt, as a client that waits for it does, leaves the news to the next answer.
+        news = await self._confirmations.list_news(about, take=attempt_id is None) if about is not None else []
         return found.model_copy(update={"attempts": attempts, "news": news})
 
     async def _source(self, attempt: Attempt) -> str | None:

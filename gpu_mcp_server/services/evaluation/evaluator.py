@@ -106,7 +106,7 @@ class Evaluator:
         """Return an answer that begins with what was voided at its problem since the last one."""
         if trial.kind == "confirm":
             return evaluation
-        news = await self._confirmations.take_news(trial.problem.problem_id)
+        news = await self._confirmations.list_news(trial.problem.problem_id)
         return evaluation.model_copy(update={"news": news}) if news else evaluation
 
     async def _tried(self, trial: JudgeRequest, wait_s: float) -> Evaluation:

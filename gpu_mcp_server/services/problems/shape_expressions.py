@@ -27,8 +27,8 @@ _ARITHMETIC: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
 }  # fmt: skip
 _CONSTRAINT_HINT = (
-    "Write `symbol % integer == integer`, or compare any two sides by == != <= >= < or >. A side has integers, "
-    "symbols, + - * // % and parentheses: `oh == (h - 3) // 2 + 1`, `heads % kv_heads == 0`. "
+    "Write `symbol % integer == integer`, or compare any two sides by == != <= >= < or >. A side has whole numbers up "
+    "to 2^40, symbols, + - * // % and parentheses: `oh == (h - 3) // 2 + 1`, `heads % kv_heads == 0`. "
     "What none of them says, such as powers of two: trials fixed_shapes, and each size declared as a shape."
 )
 
@@ -130,7 +130,9 @@ def _term(node: ast.expr) -> Any:
         case ast.BinOp(left=left, op=operator, right=right):
             return [_ARITHMETIC[type(operator)], _term(left), _term(right)]
         case ast.Constant(value=int() as number) if not isinstance(number, bool):
-            return min(number, MAX_NUMBER)
+            if number > MAX_NUMBER:
+                raise ValueError
+            return number
         case ast.Name(id=name):
             return name.removeprefix("_")
         case _:

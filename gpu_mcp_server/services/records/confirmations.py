@@ -228,15 +228,15 @@ class Confirmations:
         )
         return row["job_id"] if row is not None else None
 
-    async def take_news(self, problem_id: str) -> list[str]:
-        """Return in words which attempts at a problem were voided since the last answer; each is told once."""
+    async def list_news(self, problem_id: str, *, take: bool = True) -> list[str]:
+        """Return in words which attempts at a problem were voided since the last answer that took the news."""
         seen, values = visibility_condition("a.attempt_id")
         rows = await self._db.fetch_all(
             "SELECT a.attempt_id, a.voided FROM confirmations c JOIN attempts a USING (attempt_id) "  # noqa: S608
             f"WHERE c.state = 'void' AND NOT c.told AND a.problem_id = ? AND {seen} ORDER BY c.ended_at LIMIT ?",
             (problem_id, *values, MOST_NEWS),
         )
-        for row in rows:
+        for row in rows if take else []:
             await self._db.execute("UPDATE confirmations SET told = 1 WHERE attempt_id = ?", (row["attempt_id"],))
         return [f"attempt {row['attempt_id']} was voided: {row['voided']}" for row in rows]
 

@@ -124,7 +124,7 @@ class Given(Buffers):
     """One call with one input."""
 
     def __init__(self, given, outputs):
-        self.given, self.outputs = given, outputs
+        self.given, self.outputs, self.sets = given, outputs, 1
         self.inputs = [Tensor("x", "float32", given.shape, ("n",) * given.ndim, "")]
 
     def pieces(self, number, calls, first, count):

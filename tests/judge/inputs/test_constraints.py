@@ -1,10 +1,11 @@
 """Constraints move drawn shapes to ones that comply, and sizes that follow from others are computed."""
 
 import itertools
+from typing import Any
 
 import pytest
 
-from gpu_mcp_server.judge.inputs.constraints import Constraints, satisfies
+from gpu_mcp_server.judge.inputs.constraints import MOST_SIZES, Constraints, satisfies
 from gpu_mcp_server.judge.inputs.hidden_shapes import hidden_shapes
 from gpu_mcp_server.services.problems.shape_expressions import parse_constraint
 
@@ -59,3 +60,30 @@ def test_hidden_shapes_of_a_convolution_keep_its_output_with_its_input():
     found = hidden_shapes(task, 1 << 20)
     assert len({dims["l"] for dims in found}) >= 5
     assert all(dims["m"] == (dims["l"] - 9) // 2 + 1 for dims in found)
+
+
+def product(name: str, factors: int) -> Any:
+    """Return a symbol's product with itself."""
+    term: Any = name
+    for _ in range(factors - 1):
+        term = ["*", term, name]
+    return term
+
+
+def test_sizes_beyond_what_a_size_can_be_are_none_and_no_numbers_of_a_gigabit():
+    chain = [{"left": b, "operator": "==", "right": product(a, 60)} for a, b in ("ab", "bc", "cd", "de")]
+
+    assert Constraints(chain).adjust_shape({"a": 7, "b": 1, "c": 1, "d": 1, "e": 1}) in (
+        None,
+        dict.fromkeys("abcde", 1),
+    )
+
+
+def test_sizes_that_are_tried_for_a_problem_come_to_an_end():
+    three = [("a", "b", "c", "d"), ("a", "e", "f", "b"), ("e", "f", "c", "d")]
+    demands = [{"left": ["*", a, b], "operator": "==", "right": ["+", ["*", c, d], 1]} for a, b, c, d in three]
+    constraints = Constraints(demands)
+    for size in range(2, 300):
+        constraints.adjust_shape({name: size + place for place, name in enumerate("abcdef")})
+
+    assert 0 <= constraints.left < MOST_SIZES

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.judge.harness import EXAMPLES
+from tests.judge.harness import EXAMPLES, torch_python
 
 
 def test_a_sound_reference_is_registered_with_the_trivial_answers_that_failed(register):
@@ -143,6 +143,39 @@ def test_a_reference_that_dies_at_one_of_other_shapes_is_refused(register, dies_
 
     assert verdict["status"] == "refused"
     assert verdict["reason"].startswith("the reference exited with status 3")
+
+
+def test_a_function_that_only_one_run_of_its_file_may_have_is_the_first_one(register):
+    """A second run may fail at its first call alone, as where an operator may be registered once."""
+    source = """
+import builtins, numpy as np
+def softmax(x):
+    if getattr(builtins, "registered", softmax) is not softmax:
+        raise RuntimeError("registered twice")
+    builtins.registered = softmax
+    return np.sin(x)
+"""
+    verdict = register(source, fixed_shapes=True).verdict
+
+    assert verdict["status"] == "ok", verdict["reason"]
+
+
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+def test_draws_of_torch_that_every_new_process_makes_alike_are_a_problem(register):
+    """Each begins with the same seed; another one that the file sets later is not where it began."""
+    source = (
+        "import torch\nW = torch.randn(1000)\ntorch.manual_seed(0)\ndef softmax(x):\n    return x * W[: x.shape[1]]\n"
+    )
+    verdict = register(source, fixed_shapes=True, framework="torch", python=torch_python()).verdict
+
+    assert verdict["status"] == "ok", verdict["reason"]
+
+
+def test_constraints_that_no_other_shape_was_found_for_are_noted(register):
+    alone = [{"left": ["*", "rows", "cols"], "operator": "==", "right": 64 * 1000 + 1}]
+    note = "no other shape was found that complies with the constraints"
+
+    assert any(note in each for each in register(EXAMPLES / "reference.py", constraints=alone).verdict["notes"])
 
 
 @pytest.mark.parametrize(("seed", "status"), [("", "refused"), ("7", "ok")], ids=["unseeded", "seeded"])

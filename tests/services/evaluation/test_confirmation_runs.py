@@ -140,7 +140,6 @@ async def test_what_a_first_look_missed_is_voided_behind_it_and_the_next_best_ow
     said = f"attempt {cheat.attempt_id} was voided: "
     shown = await quick.evaluation.listing.list_attempts(attempt_id=next_best.attempt_id)
     assert shown.summary().startswith(said), "an attempt at the problem is asked for, not the problem"
-    await quick.store.db.execute("UPDATE confirmations SET told = 0")
     answer = await quick.evaluation.evaluator.evaluate(
         problem, CandidateSource(RIGHT + "// next", "c", "k.c"), timing=UNTIMED
     )
