@@ -153,7 +153,9 @@ async def test_a_file_with_an_extension_says_what_was_compiled_and_that_there_ma
 async def test_an_unknown_word_is_refused_with_those_there_are(lab: Lab):
     with pytest.raises(BadRequest, match=r"fp4 tensor core.*fp8 tensor core.*fp64 tensor core"):
         await lab.evaluation.registry.register(**WHOLE, requires=["fp7 tensor core"])
-    with pytest.raises(BadRequest, match=r"trials\.requires\.1: Input should be 'fp4 tensor core'"):
+    with pytest.raises(
+        BadRequest, match=r"trials\.requires\.1: 'WORD' is none of the words there. There it takes 'fp4 tensor core'"
+    ):
         await read_problem(ProblemSource("p.toml", TOML))
 
 
