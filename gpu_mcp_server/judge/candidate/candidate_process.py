@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..channel.packet_link import Link
-from ..devices.cuda_driver import CudaError, OutOfMemory
+from ..devices.cuda_driver import CudaError
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
 from ..timing.stream_gate import NO_GATES
@@ -158,8 +158,6 @@ class Candidate:
         """Map the page with the words of gates; a driver without gates is no fault of the candidate's."""
         try:
             self.gate = self.memory.gate(descriptors[0], message["offsets"])
-        except OutOfMemory:
-            raise
         except CudaError as error:
             return {"error": NO_GATES % error}
         return {}
