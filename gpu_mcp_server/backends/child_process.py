@@ -57,6 +57,9 @@ class ChildProcess:
             await asyncio.wait_for(self.process.wait(), CLOSE_S)
         except TimeoutError:
             await self.kill()
+        except BaseException:
+            await self.kill()  # it ends, whoever has no time left to wait for that
+            raise
         await self._listening
 
     async def kill(self) -> None:

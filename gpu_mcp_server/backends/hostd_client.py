@@ -105,10 +105,12 @@ class HostdClient:
 
     async def close(self) -> None:
         """Take leave and end the channel; attached jobs end with it."""
-        if self._ended is None:
-            with contextlib.suppress(GpuMcpError, TimeoutError, OSError):
-                await asyncio.wait_for(self.call("bye"), BYE_S)
-        await self.abandon()
+        try:
+            if self._ended is None:
+                with contextlib.suppress(GpuMcpError, TimeoutError, OSError):
+                    await asyncio.wait_for(self.call("bye"), BYE_S)
+        finally:
+            await self.abandon()
 
     async def abandon(self) -> None:
         """End the channel without a word, as a lost line does; attached jobs have their grace."""

@@ -183,6 +183,8 @@ class Hosts:
         self._links: dict[str, HostdClient] = {}
         self._probes: dict[str, tuple[HostdClient, HostProbe]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._closed = 0
+        """How often all links were closed."""
         self._looking: dict[str, asyncio.Lock] = {}
         self._drained: dict[str, float] = {}
 
@@ -270,7 +272,11 @@ class Hosts:
             if link is None or not link.is_open:
                 if link is not None:
                     await link.close()
+                closed = self._closed
                 link = await HostdClient.open(self.backend(name), self._host(name).quiet_s)
+                if self._closed != closed:
+                    await link.close()
+                    raise HostUnavailable(f"The server closed its links while it opened one to host {name!r}.")
                 self._links[name] = link
             return link
 
@@ -346,7 +352,8 @@ class Hosts:
         return probe
 
     async def close(self) -> None:
-        """End all links; attached jobs end with them."""
+        """End all links, and those that open meanwhile as soon as they do; attached jobs end with them."""
+        self._closed += 1
         await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
         self._links.clear()
 

@@ -229,7 +229,7 @@ class Confirmations:
         return row["job_id"] if row is not None else None
 
     async def list_news(self, problem_id: str, *, take: bool = True) -> list[str]:
-        """Say which attempts at a problem confirmation runs voided and no answer has told; with `take`, this one tells."""
+        """Say which attempts at a problem were voided and no answer has told yet; with `take`, this one tells."""
         seen, values = visibility_condition("a.attempt_id")
         rows = await self._db.fetch_all(
             "SELECT a.attempt_id, a.voided FROM confirmations c JOIN attempts a USING (attempt_id) "  # noqa: S608
