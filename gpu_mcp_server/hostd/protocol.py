@@ -79,7 +79,8 @@ class GpuRequest:
 
     count: int = 0
     mode: str = "none"
-    """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise.
+    """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise. With `windowed` a job shares
+    one GPU with others of the kind, and its trusted role asks for windows in which it has the GPU alone.
 
     With `count` 0 the job asks for the processor. An `exclusive` job runs alone there, as it times. `shared` jobs run
     beside each other, one for each core and four at most, and never beside an `exclusive` one."""

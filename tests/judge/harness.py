@@ -106,6 +106,9 @@ class Supervisor(threading.Thread):
         if request["do"] in ("turn", "ready"):
             self.answer_turn(request["do"])
             return
+        if request["do"] in ("window", "beside"):
+            self.say({"window": True, "answered": True, "beside": False})
+            return
         pid = self.processes[request["role"]].pid
         number = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}[request["do"]]
         at_s = time.monotonic()

@@ -277,7 +277,7 @@ class Broker:
             number=fd,
             names=tuple(_texts(message["names"])),
             count=int(message["count"]),
-            mode="exclusive" if message["mode"] == "exclusive" else "shared",
+            mode=message["mode"] if message["mode"] in ("exclusive", "windowed") else "shared",
             uid=client.uid,
             user=str(message.get("user", ""))[:80],
             weight=float(message.get("weight", 1.0)),

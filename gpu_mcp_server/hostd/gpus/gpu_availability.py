@@ -48,7 +48,7 @@ class GpuAvailability:
                 return GpuState("processes of the last job on %s are still ending" % name)
         else:
             self._dying.pop(name, None)
-        return GpuState("", tuple(self._strangers(name)) if mode == "exclusive" and name != PROCESSOR else ())
+        return GpuState("", tuple(self._strangers(name)) if mode != "shared" and name != PROCESSOR else ())
 
     def _strangers(self, name: str) -> List[int]:
         at, pids = self._pids.get(name, (0.0, []))

@@ -117,9 +117,14 @@ class GpuLocks:
             fd = self._lock(uuid, "lock", fcntl.LOCK_SH)
         if fd is None:
             return None
+        if not alone:
+            self._lock_text(fd)
         before = read_text(fd)
+        if not (alone or _allows(before, mode)):
+            os.close(fd)
+            return None
         left = {name: still_there(before) for name, still_there in STILL_THERE.items()}
-        text = dict(owner, mode=mode)
+        text = dict(owner, mode=mode, jobs=[*([] if alone else as_list(before.get("jobs"))), owner.get("job")])
         if alone:
             # Found free: the holders that the text names came before us. Their processes that still live are left over.
             text["left"] = {name: [*left[name], *STILL_THERE[name](left_over(before))] for name in left}
@@ -131,26 +136,29 @@ class GpuLocks:
             text["left"] = left_over(before)
             text.update({name: [*left[name], *as_list(owner.get(name))] for name in left})
         write_text(fd, text)
+        _unlock_text(fd)
         return fd
 
-    def name(self, fd: int, sandboxes: Sequence[Identity]) -> None:
-        """Write process 1 of each sandbox of ours into the text of a lock that we hold.
-
-        Those who share a lock write into the same text, so each holds a lock on its bytes meanwhile.
-        """
+    def _lock_text(self, fd: int) -> None:
+        """Keep others who share a lock from its text, which each of them writes anew, for a moment at most."""
         for _ in range(NAMING_TRIES):
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                return
             except OSError:
                 time.sleep(POLL_S / NAMING_TRIES)
+
+    def name(self, fd: int, sandboxes: Sequence[Identity]) -> None:
+        """Write process 1 of each sandbox of ours into the text of a lock that we hold."""
+        self._lock_text(fd)
         text = read_text(fd)
         known = as_list(text.get("sandboxes"))
         write_text(fd, dict(text, sandboxes=[*known, *(list(each) for each in sandboxes if list(each) not in known)]))
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_UN)
-        except OSError:
-            pass
+        _unlock_text(fd)
+
+    def is_beside(self, fd: int, job: str) -> bool:
+        """Say whether other jobs have been on a GPU, of those since it was last found free."""
+        return any(each != job for each in as_list(read_text(fd).get("jobs")))
 
     def is_free(self, uuid: str, mode: str) -> bool:
         """Say whether a lock could be taken, and nobody without a broker waits for its turn."""
@@ -158,7 +166,12 @@ class GpuLocks:
         if turn is None:
             return False
         os.close(turn)
-        fd = self._lock(uuid, "lock", fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH)
+        fd = self._lock(uuid, "lock", fcntl.LOCK_EX)
+        if fd is None and mode != "exclusive":
+            fd = self._lock(uuid, "lock", fcntl.LOCK_SH)
+            if fd is not None and not _allows(read_text(fd), mode):
+                os.close(fd)
+                fd = None
         if fd is None:
             return False
         os.close(fd)
@@ -180,9 +193,9 @@ class GpuLocks:
             os.close(fd)
         return any(still_there(part) for part in named for still_there in STILL_THERE.values())
 
-    def try_lock(self, name: str) -> Optional[int]:
-        """Try to be the only one with a lock that is no GPU's; return what holds it."""
-        return self._lock(name, "lock", fcntl.LOCK_EX)
+    def try_lock(self, name: str, *, shared: bool = False) -> Optional[int]:
+        """Try to be the only one with a lock that is no GPU's, or one of several; return what holds it."""
+        return self._lock(name, "lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
     def is_taken(self, name: str) -> bool:
         """Say whether somebody has such a lock."""
@@ -280,6 +293,18 @@ class GpuLocks:
             return "another process"
         words = "%s (%s)" % (text["job"], text.get("mode"))
         return "".join(c if c.isprintable() else "?" for c in words)[:120]
+
+
+def _unlock_text(fd: int) -> None:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_UN)
+    except OSError:
+        pass
+
+
+def _allows(text: Dict[str, Any], mode: str) -> bool:
+    """Say whether a job may come beside those that a lock's text is of: windows keep out only who has them too."""
+    return (text.get("mode") or "shared") == mode
 
 
 def _owned(fd: int) -> int:

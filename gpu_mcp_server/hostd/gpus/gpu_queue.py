@@ -9,6 +9,7 @@ other for a while. A job gets all of its GPUs or none.
 """
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -22,6 +23,10 @@ AGE_S = 600.0
 MAX_SHARERS = 4
 """Jobs on a GPU at once; on the processor fewer where it has fewer cores, as their limits are by the clock."""
 SHARED_WEIGHT = 1.0 / MAX_SHARERS
+SHARERS = "GPU_MCP_HOSTD_SHARERS"
+"""Environment variable with how many jobs with windows may be on a GPU; for tests."""
+SHARER_CORES = 4
+"""Of each job with windows: its candidate, its owner and what they start run beside those of the others."""
 NO_GAPS_S = 600.0
 """For so long who overran a gap is given none."""
 
@@ -66,6 +71,11 @@ class Request(Waiting):
     def is_exclusive(self) -> bool:
         """Say whether it wants its GPUs for itself."""
         return self.mode == "exclusive"
+
+    @property
+    def is_timed(self) -> bool:
+        """Say whether it times something: strangers on its GPU matter."""
+        return self.mode != "shared"
 
     @property
     def share_owner(self) -> ShareOwner:
@@ -149,6 +159,8 @@ class Queue:
         self._overran: Dict[Tuple[int, str], float] = {}
         self.starts = HeadStarts()
         self.most_on_processor = min(MAX_SHARERS, count_cores())
+        few = max(1, min(MAX_SHARERS, count_cores() // SHARER_CORES))
+        self.most_windowed = int(os.environ.get(SHARERS, few))
 
     def release(self, number: int, now: float) -> None:
         """Forget a connection and charge its user for what it held."""
@@ -217,7 +229,7 @@ class Queue:
             free = [n for n in looks if not looks[n].taken]
             chosen = self._chosen(request, free, looks, lent)
             if chosen:
-                notes = [_stranger(n, looks[n].foreign) for n in chosen if request.is_exclusive and looks[n].foreign]
+                notes = [_stranger(n, looks[n].foreign) for n in chosen if request.is_timed and looks[n].foreign]
                 until = [now + gaps[n] for n in chosen if n in gaps]
                 return Grant(request, tuple(chosen), tuple(notes), min(until) if until else None)
             self._claim(request, open_to, set(free), now)
@@ -246,20 +258,27 @@ class Queue:
 
     def _look_at(self, name: str, request: Request) -> GpuState:
         on = [lease for lease in self.leases.values() if name in lease.names]
-        if on and (request.is_exclusive or any(lease.request.is_exclusive for lease in on)):
+        if on and (request.is_exclusive or any(lease.request.mode != request.mode for lease in on)):
             return GpuState("held")
-        if len(on) >= (self.most_on_processor if name == PROCESSOR else MAX_SHARERS):
+        if len(on) >= self._most_sharers(name, request):
             return GpuState("shared by %d already" % len(on))
         look = self._look(name, request.mode)
         self.beside = self.beside or bool(look.taken or look.foreign)
-        if not look.taken and look.foreign and request.is_exclusive and request.foreign == "wait":
+        if not look.taken and look.foreign and request.is_timed and request.foreign == "wait":
             return GpuState(_stranger(name, look.foreign), look.foreign)
         return look
+
+    def _most_sharers(self, name: str, request: Request) -> int:
+        if name == PROCESSOR:
+            return self.most_on_processor
+        return self.most_windowed if request.is_timed else MAX_SHARERS
 
     def _chosen(self, request: Request, free: List[str], looks: Dict[str, GpuState], lent: Sequence[str]) -> List[str]:
         def better(name: str) -> Tuple[bool, bool, int]:
             sharers = sum(1 for lease in self.leases.values() if name in lease.names)
-            return bool(looks[name].foreign) and request.foreign != "warn", name in lent, -sharers
+            # Sharers fill a GPU and leave others whole; with windows each job waits for the others'.
+            crowd = sharers if request.is_timed else -sharers
+            return bool(looks[name].foreign) and request.foreign != "warn", name in lent, crowd
 
         return choose_gpus(sorted(free, key=better), request.count, request.links)
 

@@ -12,6 +12,7 @@ from ..gpus.gpu_availability import DYING_S
 from ..gpus.gpu_locks import PROCESSOR, Held
 from ..gpus.gpu_matching import matching_gpus, vendor_of
 from ..gpus.gpu_queue import choose_gpus
+from ..gpus.gpu_window import GpuWindow
 from ..protocol import GpuRequest, JobSpec
 from ..sandbox.processes import Identity
 from . import reservation_socket
@@ -39,6 +40,7 @@ class Lease:
     Attributes:
         notes: What the record must say about the GPUs.
         link: The connection to the broker that granted them, if one did.
+        window: The job's windows, if it shares its GPU so.
     """
 
     def __init__(self, host: Host, spec: JobSpec, gpus: List[Dict[str, Any]]) -> None:
@@ -50,6 +52,7 @@ class Lease:
         self._door: Optional[reservation_socket.ReservationClient] = None
         self._said, self._say_at, self._moved_at = "", 0.0, 0.0
         self.link: Optional[BrokerClient] = None
+        self.window: Optional[GpuWindow] = None
         self.notes: List[str] = []
 
     def take(
@@ -90,7 +93,8 @@ class Lease:
             if not self._locks:
                 raise self._not_free(turn)
         self._uuids = [u for u, _ in self._locks if u != PROCESSOR]
-        if want.mode == "exclusive" and self.link is None and self._door is None:
+        self.window = GpuWindow(self._host.locks, self._uuids[0]) if want.mode == "windowed" else None
+        if want.mode != "shared" and self.link is None and self._door is None:
             self._note_strangers()
         self._note_unknown()
 
@@ -140,8 +144,8 @@ class Lease:
         if turn.ahead is not None and not turn.ahead.is_ready():
             return []
         want = self._spec.gpus
-        if want.mode == "shared" and not want.count:
-            return []  # only the broker counts the jobs that share the processor
+        if want.mode == "windowed" or (want.mode == "shared" and not want.count):
+            return []  # only the broker counts the jobs that share the processor, or a GPU with windows
         names = [n for n in turn.names if want.foreign == "warn" or want.mode == "shared" or not self._strangers(n)]
         # With NVLink the set matters, so it is fixed before any lock; otherwise any free ones will do.
         chosen = choose_gpus(names, turn.count, self._links()) if want.nvlink else names
@@ -252,7 +256,7 @@ class Lease:
             gpu = self._gpus[uuid]
             if want.memory_bytes and gpu.get("memory_total_bytes") is None:
                 self.notes.append("how much memory %s has is unknown, %d bytes were wanted" % (uuid, want.memory_bytes))
-            if want.mode == "exclusive" and gpu["pids"] is None:
+            if want.mode != "shared" and gpu["pids"] is None:
                 self.notes.append("whether other processes compute on %s is unknown" % uuid)
         amd = any(vendor_of(self._gpus[uuid]) == "amd" for uuid in self._uuids)
         if amd and self._host.level == "landlock" and len(self._uuids) < self._of_amd:
@@ -265,6 +269,12 @@ class Lease:
     def locks(self) -> Dict[str, int]:
         """Return what holds the lock of each GPU."""
         return dict(self._locks)
+
+    def is_beside(self) -> bool:
+        """Say whether other jobs have been on the job's GPU meanwhile, or right before."""
+        # Within a reservation the first lock is the one that its jobs share; the other one is the reservation's.
+        held = self._locks[:1] if self.window is not None else []
+        return any(self._host.locks.is_beside(fd, self._spec.id) for _, fd in held)
 
     def name(self, sandboxes: Sequence[Identity]) -> None:
         """Have the locks name process 1 of each of the job's sandboxes."""
@@ -293,6 +303,8 @@ class Lease:
         """Let go: the locks first, then the broker hears of it; return what the record must say of the locks."""
         # The look comes before the release, after which any holder's file would be legitimate.
         lost = [uuid for uuid, fd in self.locks().items() if not self._host.locks.is_in_place(uuid, fd)]
+        if self.window is not None:
+            self.window.close()
         _close(self._locks)
         if self.link is not None:
             self.link.close()

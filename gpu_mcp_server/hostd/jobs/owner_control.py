@@ -1,10 +1,13 @@
-"""Serves requests of a trusted role to its supervisor: freeze, thaw or kill another role, and its job's turn."""
+"""Serves requests of a trusted role: freeze, thaw or kill another role, its job's turn, and windows on its GPU."""
 
 import json
 import socket
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
+from ..gpus.gpu_window import GpuWindow
 from .role_process import RoleProcess
+
+PARTS = ("alone", "shared")
 
 
 class ControlLink:
@@ -20,6 +23,10 @@ class ControlLink:
         self.is_ready = False
         """Whether the role said that all is done that can be done without them."""
         self._asked = False
+        self.window: Optional[GpuWindow] = None
+        """Of a job that shares its GPU; without one the GPU is its own all the time."""
+        self.is_beside: Callable[[], bool] = lambda: False
+        """Says whether other jobs have been on the GPU meanwhile."""
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -50,6 +57,15 @@ class ControlLink:
         if self._asked:
             self._send({"turn": True})
 
+    def is_waiting(self) -> bool:
+        """Say whether the role waits for a part of its GPU's time."""
+        return self.open and self.window is not None and bool(self.window.wanted)
+
+    def try_window(self) -> None:
+        """Let the role go on, if what it waits for can be had."""
+        if self.window is not None and self.window.try_enter():
+            self._send({"window": True, "beside": self.is_beside()})
+
     def _answer(self, what: str, name: str) -> Dict[str, Any]:
         if what == "turn":
             self._asked = True
@@ -57,6 +73,13 @@ class ControlLink:
         if what == "ready":
             self.is_ready = True
             return {}
+        if what == "window":
+            if self.window is not None and name in PARTS:
+                self.window.want(name)
+                return {}
+            return {"window": True, "beside": self.is_beside()}
+        if what == "beside":
+            return {"answered": True, "beside": self.is_beside()}
         # A trusted role must not freeze its peers or itself: no role would be left to ask for the thaw.
         role = next((r for r in self._roles if r.name == name and not r.trusted), None)
         if role is None:

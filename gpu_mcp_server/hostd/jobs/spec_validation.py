@@ -15,7 +15,7 @@ ID = re.compile(r"[a-z0-9][a-z0-9-]{3,63}\Z")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 VARIABLE = re.compile(r"[^=\0]+\Z", re.DOTALL)
-MODES = ("exclusive", "shared", "none")
+MODES = ("exclusive", "shared", "windowed", "none")
 FOREIGN = ("wait", "warn", "other")
 MAX_LABEL_BYTES = 64
 MAX_PROCESSES = 64
@@ -179,6 +179,7 @@ def _positive(value: Any) -> bool:
 def _gpus(gpus: GpuRequest) -> None:
     _need(_whole(gpus.count) and gpus.count <= 64, "bad count of GPUs: %r", gpus.count)
     _need(gpus.mode in MODES and (gpus.count == 0 or gpus.mode != "none"), "bad mode of GPUs: %r", gpus.mode)
+    _need(gpus.mode != "windowed" or gpus.count == 1, "a windowed job has one GPU, not %r", gpus.count)
     _texts(gpus.uuids, "uuids")
     _need(gpus.vendor in ("", *VENDORS), "bad vendor of GPUs: %r", gpus.vendor)
     for name in ("wait_s", "keep_s", "idle_s"):

@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..files import job_files
+from ..gpus.gpu_window import POLL_S
 from ..gpus.head_start import has_spare_cores
 from ..protocol import JobRecord, JobSpec, ProcessRecord
 from ..sandbox import descriptors, keeper, processes
@@ -215,6 +216,8 @@ class Supervisor:
             self._launch(self.lease.view())
         for role in self.roles if self.premade is None else ():
             self._note_sandbox(role)
+        for link in self.links:
+            link.window, link.is_beside = self.lease.window, self.lease.is_beside
         self.ahead.grant_turn()
         self.held.close()
         self.folder.update_notes(identities(self.roles))
@@ -244,37 +247,32 @@ class Supervisor:
         while self.status is None and not leader.ended:
             now = time.monotonic()
             if now >= deadline:
-                self._end("timeout", "wall limit of %g s" % self.spec.limits.wall_s)
-                break
+                return self._end("timeout", "wall limit of %g s" % self.spec.limits.wall_s)
             if now >= quota.next_at:
                 quota.poll(workdirs, self.roles)
                 self.notes += quota.notes
             if self.caller.orphaned:
                 self._heed_caller()
-            self._pump(max(0.0, min(deadline, quota.next_at) - time.monotonic()))
+            deadline += self._pump(max(0.0, min(deadline, quota.next_at) - time.monotonic()))
             self._reap()
 
-    def _pump(self, timeout: float) -> None:
-        """Wait for whatever happens first and handle it."""
-        poll = select.poll()
+    def _pump(self, timeout: float) -> float:
+        """Wait for whatever happens first and handle it; return the time in which a role waited for its GPU."""
+        poll, begin = select.poll(), time.monotonic()
+        waiting = [link for link in self.links if link.is_waiting()]
         owners: Dict[int, Any] = {}
         for role in self.roles:
-            for fd in role.pipes():
-                poll.register(fd, select.POLLIN)
-                owners[fd] = role
-            if role.life() >= 0:
-                poll.register(role.life(), select.POLLIN)
-                owners[role.life()] = role
-            if role.info_read >= 0:
-                poll.register(role.info_read, select.POLLIN)
-                owners[role.info_read] = role
+            for fd in (*role.pipes(), role.life(), role.info_read):
+                if fd >= 0:
+                    poll.register(fd, select.POLLIN)
+                    owners[fd] = role
         for link in self.links:
             if link.open:
                 poll.register(link.fileno(), select.POLLIN)
                 owners[link.fileno()] = link
         for fd in self._wakers():
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(timeout * 1000):
+        for fd, _ in poll.poll(1000 * (min(timeout, POLL_S) if waiting else timeout)):
             owner = owners.get(fd)
             if isinstance(owner, RoleProcess) and fd == owner.info_read:
                 self._note_sandbox(owner)
@@ -289,6 +287,9 @@ class Supervisor:
                 descriptors.drain(fd)
             else:
                 self._heed_caller()
+        for link in waiting:
+            link.try_window()
+        return time.monotonic() - begin if waiting else 0.0
 
     def _heed_caller(self) -> bool:
         """Hear the caller, whose end may end the job; True when the job must end."""

@@ -252,7 +252,7 @@ class PrewarmPool:
 
 def needs_quiet(spec: JobSpec) -> bool:
     """Say whether a job times something that the making of a sandbox would disturb, as the processor always is."""
-    alone = spec.gpus.mode == "exclusive" and spec.purpose != "reserve"
+    alone = spec.gpus.mode in ("exclusive", "windowed") and spec.purpose != "reserve"
     return alone and (not spec.gpus.count or not has_spare_cores())
 
 

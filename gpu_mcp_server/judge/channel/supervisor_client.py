@@ -63,6 +63,25 @@ class Supervisor:
         self._await_answer("turn", "", "turn", time.monotonic() + TURN_S)
         self.waited_s = 0.0  # of the job's own time only
 
+    def enter_window(self, part: str) -> bool:
+        """Return when the job has its GPU `alone`, or shares it with others that are not alone either (`shared`).
+
+        Where no other job can be on the GPU that is at once. The players must be frozen, and nothing of theirs at work.
+
+        Returns:
+            Whether other jobs have been on the GPU so far.
+        """
+        try:
+            self.link.send({"do": "window", "role": part})
+        except LinkClosed as error:
+            raise JudgeFailed("the supervisor is gone: %s" % error) from None
+        said = self._await_answer("window", part, "window", time.monotonic() + TURN_S)
+        return said.get("beside") is True
+
+    def are_others_beside(self) -> bool:
+        """Say whether other jobs have been on the job's GPU until now."""
+        return self._request("beside", "", "answered").get("beside") is True
+
     def freeze(self, role: str) -> None:
         """Return when no thread of `role` can run."""
         self.how = str(self._request("freeze", role, "frozen").get("how", ""))[:40]

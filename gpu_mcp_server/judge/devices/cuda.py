@@ -73,6 +73,12 @@ class CudaDevice(Device):
         """Learn how long a few empty fences take while nobody else is at work."""
         self.idleness.alone()
 
+    def forget_looks(self, *, beside: bool) -> None:
+        """Forget what was seen while other jobs may have been at work, and count their contexts, which are idle now."""
+        self.idleness.forget()
+        if beside:
+            self.contexts = max(self.contexts, self.nvml.processes() or 0)
+
     def remarks(self) -> List[str]:
         """Say so if the GPU was not idle between the rounds."""
         return self.idleness.remarks()

@@ -280,6 +280,9 @@ class Device:
     def alone(self) -> None:
         """Learn what the device is like while nobody else is at work, as it may not have been at first."""
 
+    def forget_looks(self, *, beside: bool) -> None:
+        """Begin anew with looks at the device, which is the job's own from now on; others may idle `beside` it."""
+
     def remarks(self) -> List[str]:
         """Return what was seen on the device that makes its times doubtful."""
         return []

@@ -42,7 +42,11 @@ class Idleness:
         """Learn it anew."""
         # The first probe only warms up.
         self.alone_us = median([self._probe() for _ in range(ALONE_PROBES)][1:])
-        self.between_us = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget looks since the last question."""
+        self.between_us, self.ahead_us = [], []
 
     def _probe(self) -> float:
         begin = time.perf_counter()

@@ -122,6 +122,7 @@ class Owner:
         with self.ledger.part("start"):
             reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
         self.players.wait_turn(self.ledger, reference, candidate)
+        self.players.enter_window(self.ledger, "shared")
         with self.ledger.part("start"):
             self.players.start_concurrently(reference, candidate)
             with self.players.step("device"):
@@ -131,7 +132,7 @@ class Owner:
                 player.link.spins = device.spins
         try:
             with self.ledger.part("start"):
-                self.players.start(device, candidate, reference)
+                self.players.start(self.ledger, device, candidate, reference)
             self.overhead_s += self.ledger.besides_s()
             setup = self._setup(device, candidate, reference)
             trials = Trials(setup, self.robustness, self.hidden)
@@ -144,15 +145,21 @@ class Owner:
         except Judged as judged:
             failed = judged
         except JudgeFailed as error:
+            if self.players.were_beside():  # which may have had the memory, or the GPU
+                return {"mode": "judge", "beside": str(error)[:300]}
             failed = incorrect(self.at + kept_from(error, device, candidate))
         if trials and "incorrect" in (failed and failed.verdict, *(shape["verdict"] for shape in self.shapes)):
             with self.ledger.undivided("trials"):
                 self.declared = survey(trials, self.shapes)
         answered = device.aftermath() if candidate.lost else ""
-        after = device.snapshot()
+        after, beside = device.snapshot(), self.players.were_beside()
         for player in (reference, candidate):
             self.players.supervisor.dismiss(player.role)  # their contexts take their time to end
-        return self._result(device, trials, failed, answered, self._evidence(device, before, after))
+        result = self._result(device, trials, failed, answered, self._evidence(device, before, after))
+        doubtful = candidate.lost or "memory" in result["reason"] or any(shape.saw_busy() for shape in self.judged)
+        if doubtful and beside:
+            return {"mode": "judge", "beside": result["reason"] or "the GPU was busy"}
+        return result
 
     def find_writes(self) -> Dict[str, Any]:
         """See which inputs a candidate writes to that failed before; this is no verdict."""
@@ -161,7 +168,7 @@ class Owner:
         reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
         device = device_of(self.task, self.well)
         try:
-            self.players.start(device, candidate, reference)
+            self.players.start(self.ledger, device, candidate, reference)
             found = search_writes(self._setup(device, candidate, reference), self.hidden)
         except (Judged, JudgeFailed) as error:
             return {"mode": "writes", "writes": [], "ended": str(error)[:300]}
@@ -233,6 +240,8 @@ class Owner:
             failed = trials.run(say)
             if failed or self.tier != "performance":
                 return [failed] if failed else trials.untimed()
+        self.players.enter_window(self.ledger, "alone")
+        setup.device.forget_looks(beside=self.players.beside)
         self.task["infinite"] = trials.infinite
         for number, dims in enumerate(self.task["shapes"]):
             self.at = self._name(dims) + ": "
@@ -333,6 +342,7 @@ class Owner:
             floors[device.label]["spec"] if device.label in floors else "none: no peak figures of %s" % device.label
         )
         evidence["start_seconds"] = self.players.steps
+        evidence["other_jobs_beside"] = self.players.beside
         if CATCHES.goes_on:
             evidence["caught"] = CATCHES.caught
         waited_s = self.players.supervisor.waited_s  # within the other parts: to stop processes and let them go on

@@ -66,6 +66,8 @@ class Players:
         self.steps: Dict[str, float] = {}
         self.begun: Set[str] = set()
         """Roles that make a context on the GPU, or have one."""
+        self.beside = False
+        """Whether other jobs had been on the GPU when the last window was entered."""
 
     def invite(self, role: str) -> Player:
         """Let a player start; it imports what it needs while the owner goes on."""
@@ -85,6 +87,16 @@ class Players:
             # The wait in line is no work of the judge's, so the ledger starts anew behind it.
             if time.monotonic() - begin > TURN_IS_THERE_S:
                 ledger.restart()
+
+    def enter_window(self, ledger: Ledger, part: str) -> None:
+        """Have the GPU `alone` from now on, or `shared` with jobs of the kind; what is timed is timed alone."""
+        if self.task["device"] == "cuda":
+            with ledger.left_out():
+                self.beside = self.supervisor.enter_window(part)
+
+    def were_beside(self) -> bool:
+        """Say whether other jobs have been on the GPU until now."""
+        return self.task["device"] == "cuda" and self.supervisor.are_others_beside()
 
     def welcome(self, player: Player) -> None:
         """Wait until a player has started."""
@@ -112,7 +124,7 @@ class Players:
             player.tell("start")
         self.begun.add(player.role)
 
-    def start(self, device: Device, candidate: Player, reference: Player) -> None:
+    def start(self, ledger: Ledger, device: Device, candidate: Player, reference: Player) -> None:
         """Wait for both, calibrate, load the candidate.
 
         Nothing is calibrated before both have started: they would share the cores, and a context that is being made is
@@ -121,6 +133,7 @@ class Players:
         load side by side: a candidate could take the memory that the reference needs.
 
         Args:
+            ledger: Time that others have the GPU is left out of it.
             device: The task's.
             candidate: Invited.
             reference: Invited.
@@ -138,15 +151,17 @@ class Players:
                 reply = candidate.hear(OPEN_S)
             if reply.get("error"):
                 raise JudgeFailed("the candidate's process got no context on the GPU: %s" % str(reply["error"])[:500])
-        with self.step("device alone"):
-            device.alone()
         if device.stops_calls or not self._is_timed():
             self.costs = {player.role: NO_COST for player in (candidate, reference)}
             candidate.freeze()
             reference.freeze()
         else:
+            self.enter_window(ledger, "alone")
+            with self.step("device alone"):
+                device.alone()
             with self.step("calibrate"):
                 self._calibrate(candidate, reference, device)
+            self.enter_window(ledger, "shared")
         # Before the candidate is loaded, which must not decide how many calls make a round by what it allocates.
         device.room_bytes = device.free_bytes()
         candidate.thaw()

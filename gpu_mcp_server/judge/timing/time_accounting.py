@@ -48,6 +48,15 @@ class Ledger:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.began = self.mark = time.perf_counter()
 
+    @contextlib.contextmanager
+    def left_out(self) -> Generator[None, None, None]:
+        """Leave the time of a block out, in which others have the GPU."""
+        self._settle()
+        begin = self.mark
+        yield
+        self.mark = time.perf_counter()
+        self.began += self.mark - begin
+
     def _settle(self) -> None:
         now = time.perf_counter()
         if self.open:

@@ -62,6 +62,9 @@ PYTHON_WALL_S = 660.0
 PYTHON_TMP_BYTES = 1 << 30
 """For nvcc and g++, which a Python candidate may start."""
 INTERPRETER_ROUND_S = 120.0
+WINDOWED_BYTES = 256 << 20
+"""Tensors of the largest shape, up to which evaluations share a GPU outside their windows: reference, candidate and
+owner hold some four times as much each, for four jobs."""
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
 
@@ -85,6 +88,7 @@ def judge_spec(
     accept_degenerate: bool = False,
     mode: Literal["judge", "writes"] = "judge",
     max_bytes: int | None = None,
+    alone: bool = False,
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
 
@@ -98,6 +102,7 @@ def judge_spec(
         timing: How it is timed.
         accept_degenerate: Whether a problem may be registered of which an answer without work is right.
         max_bytes: Of a suite's problem that is registered: what a case may take to be kept.
+        alone: Whether it is to have a GPU to itself all the time.
         mode: `writes` to see which inputs a candidate writes to, instead of judging it.
 
     Returns:
@@ -115,6 +120,7 @@ def judge_spec(
     compiling = compiling_environment(probe) if compiles else {}
     blobs: dict[str, bytes] = {}
     files = {role: tuple(_ref(name, data, blobs) for name, data in more.items()) for role, more in own.items()}
+    windowed = task["brief"] and mode == "judge" and not alone and _is_small(problem)
     spec = JobSpec(
         id=new_job_id(),
         purpose="judge" if candidate is not None else "register",
@@ -135,7 +141,7 @@ def judge_spec(
         trees=judge_tree(python.version, blobs, candidate.code if candidate is not None else {}),
         outputs=("verdict.json",),
         roots=(*roots_of(probe, settings.hosts[host].roots), *filter(None, [python.bytecode])),
-        gpus=_turn(device, timing.tier, registers=candidate is None, ahead=mode == "judge"),
+        gpus=_turn(device, timing.tier, registers=candidate is None, ahead=mode == "judge", windowed=windowed),
         limits=_limits(timing.first_call_s if compiles else None),
         min_level=min_level(settings),
     )
@@ -243,10 +249,15 @@ def _own(problem: Problem, candidate: BuiltCandidate | None, task: Mapping[str, 
     return own
 
 
-def _turn(device: str, tier: str, *, registers: bool, ahead: bool) -> GpuRequest:
+def _is_small(problem: Problem) -> bool:
+    """Say whether a problem leaves room on a GPU for others beside it."""
+    return bool(problem.outputs) and shape_bytes(problem, largest(problem)) <= WINDOWED_BYTES
+
+
+def _turn(device: str, tier: str, *, registers: bool, ahead: bool, windowed: bool) -> GpuRequest:
     """Return what must be held: the GPU, before which processes may start, or the processor where a verdict is due."""
     if device == "cuda":
-        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S, ahead=ahead)
+        return GpuRequest(count=1, mode="windowed" if windowed else "exclusive", wait_s=TURN_S, ahead=ahead)
     return GpuRequest() if registers or not ahead else processor_turn(tier)
 
 

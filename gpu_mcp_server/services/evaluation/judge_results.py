@@ -101,6 +101,9 @@ class Verdicts:
                 f"The judge failed on {row.host!r}: {why}.",
                 hint="The judge failed, not the candidate, which was not judged.",
             )
+        if verdict.get("beside"):  # nobody waited for it, who would have had it judged again
+            text = "other jobs were on its GPU when it failed (%s), so that is no verdict; have it judged again"
+            verdict = {"refused": text % str(verdict["beside"])[:300]}
         if verdict.get("refused"):
             why = str(verdict["refused"])
             await self._experience.finish(row.attempt_id, status="refused", reason=why)

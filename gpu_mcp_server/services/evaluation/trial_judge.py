@@ -67,10 +67,11 @@ class TrialJudge:
 
     async def _judged(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         context, until, cut = _context(trial, ready, advice), time.monotonic() + wait_s, ""
+        alone = False
         if trial.device == "cpu" or len(trial.probe.all_gpus()) <= 1:
             self._baselines.give_way(trial.host)
         for chance in (1, 2):
-            spec, blobs = await self._spec(trial, ready)
+            spec, blobs = await self._spec(trial, ready, alone=alone)
             if trial.background:
                 spec = replace(spec, gpus=replace(spec.gpus, priority="background"))
             await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
@@ -78,9 +79,12 @@ class TrialJudge:
             if done is None:
                 note = "still being judged; job_status with wait_s has the verdict later"
                 return trial.evaluation("running", job_id=spec.id, note=f"{cut}{note}")
-            if chance == 2 or not self._jobs.runner.was_preempted(done):
+            beside = str((await self._verdicts.read(done) or {}).get("beside") or "")
+            if chance == 2 or not (beside or self._jobs.runner.was_preempted(done)):
                 break
-            cut = f"judged again from the beginning, as its allocation ended before the verdict ({done.record.note}); "
+            alone, why = bool(beside), f"its allocation ended before the verdict ({done.record.note})"
+            why = f"other jobs were on its GPU when it failed ({beside})" if beside else why
+            cut = f"judged again from the beginning, as {why}; "
             await trial.tell(f"attempt {trial.attempt_id}: {cut}")
             await self._jobs.table.detach_attempt(spec.id)
             trial = replace(trial, probe=await self._jobs.runner.probe(trial.host))
@@ -91,7 +95,7 @@ class TrialJudge:
         evaluation = await self._beside(trial, ready, evaluation, wait_s)
         return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
 
-    async def _spec(self, trial: JudgeRequest, ready: BuildState) -> tuple[JobSpec, dict[str, bytes]]:
+    async def _spec(self, trial: JudgeRequest, ready: BuildState, *, alone: bool) -> tuple[JobSpec, dict[str, bytes]]:
         if trial.program is not None and ready.built is not None:
             return await self._programs.judge_job(
                 trial.problem, trial.program, ready.built,
@@ -105,6 +109,7 @@ class TrialJudge:
             device=trial.device,
             candidate=ready.candidate,
             timing=trial.timing,
+            alone=alone,
         )
 
     async def _run(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.gpu_window import GpuWindow
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from gpu_mcp_server.hostd.sandbox import processes
@@ -43,6 +44,66 @@ def take(locks, uuids=(ONE,), count=1, mode="exclusive", wait_s=0.0, stop=never)
 def let_go(held) -> None:
     for _, fd in held:
         os.close(fd)
+
+
+def test_jobs_with_windows_share_a_lock_with_their_like_alone(locks):
+    first = take(locks, mode="windowed")
+    assert take(locks, mode="shared") == [] and take(locks) == []
+    assert not locks.is_free(ONE, "shared") and locks.is_free(ONE, "windowed")
+    assert not locks.is_beside(first[0][1], "j-1234")
+    second = locks.acquire((ONE,), 1, "windowed", dict(OWNER, job="j-5678"), 0.0, never)
+    assert locks.is_beside(first[0][1], "j-1234") and locks.is_beside(second[0][1], "j-5678")
+    let_go(first)
+    assert locks.is_beside(second[0][1], "j-5678")  # it was there
+    let_go(second)
+    sharer = take(locks, mode="shared")
+    assert sharer and not locks.is_free(ONE, "windowed") and take(locks, mode="windowed") == []
+    let_go(sharer)
+    again = take(locks, mode="windowed")
+    assert not locks.is_beside(again[0][1], "j-1234")
+    let_go(again)
+
+
+def test_a_window_has_no_other_beside_it_and_who_waits_for_one_is_not_overtaken(locks):
+    one, two, late = (GpuWindow(locks, ONE) for _ in range(3))
+    for each in (one, two):
+        each.want("shared")
+        assert each.try_enter() and not each.wanted
+    one.want("alone")
+    assert not one.try_enter()
+    late.want("shared")
+    assert not late.try_enter()  # it would keep the window from the one that waits, and others behind it likewise
+    two.want("alone")
+    assert one.try_enter()
+    assert not two.try_enter() and not late.try_enter()
+    one.close()
+    entered = [each for _ in range(2) for each in (two, late) if each.wanted and each.try_enter()]
+    assert entered in ([two], [late])
+    for each in (two, late):
+        each.close()
+    one.want("alone")
+    assert one.try_enter()
+    one.close()
+
+
+def test_who_is_killed_in_its_window_frees_it(locks):
+    def sit(said):
+        window = GpuWindow(locks, ONE)
+        window.want("alone")
+        said.send(window.try_enter())
+        time.sleep(60)
+
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=sit, args=(theirs,))
+    process.start()
+    assert ours.recv() is True
+    window = GpuWindow(locks, ONE)
+    window.want("shared")
+    assert not window.try_enter()
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert window.try_enter()
+    window.close()
 
 
 def test_who_is_alone_keeps_everybody_out_and_sharers_only_who_wants_to_be_alone(locks):

@@ -64,6 +64,40 @@ def test_who_is_not_ready_is_passed_over_and_keeps_its_place():
     assert bench.pump(3.0) == [last]
 
 
+def test_jobs_with_windows_share_a_gpu_with_their_like_alone_and_not_too_many():
+    bench = Bench(A)
+    bench.queue.most_windowed = 2
+    two = [bench.want(mode="windowed") for _ in range(2)]
+    shared, third, alone = bench.want(0.1, mode="shared"), bench.want(0.2, mode="windowed"), bench.want(0.3)
+    assert bench.pump(1.0) == two
+    bench.leave(two[0], 2.0)
+    assert bench.pump(2.0) == [third]  # who shares without windows would run in the others'
+    for number in (two[1], third):
+        bench.leave(number, 3.0)
+    assert bench.pump(3.0) == [shared]
+    late = bench.want(3.5, mode="windowed")
+    bench.leave(shared, 4.0)
+    assert bench.pump(4.0) == [alone]
+    bench.leave(alone, 5.0)
+    assert bench.pump(5.0) == [late]
+
+
+def test_jobs_with_windows_spread_over_gpus_and_sharers_fill_one():
+    for mode, used in (("windowed", {A, B}), ("shared", {A})):
+        bench = Bench(A, B)
+        bench.queue.most_windowed = 2
+        numbers = [bench.want(mode=mode) for _ in range(2)]
+        assert bench.pump(1.0) == numbers
+        assert {name for number in numbers for name in bench.held(number)} == used
+
+
+def test_a_stranger_on_a_gpu_matters_to_windows_too():
+    bench = Bench(A)
+    bench.looks[A] = GpuState("", (77,))
+    bench.want(mode="windowed", foreign="wait")
+    assert bench.pump(1.0) == []
+
+
 def test_who_used_less_comes_before_who_came_first():
     bench = Bench(A)
     greedy = [bench.want(0.0, uid=1) for _ in range(3)]

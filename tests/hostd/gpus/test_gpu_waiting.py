@@ -313,6 +313,78 @@ async def test_sharers_of_a_gpu_run_together_and_wait_for_who_is_alone(pool):
     assert done[0].started_at < done[1].started_at
 
 
+WINDOWED = GpuRequest(1, "windowed", wait_s=20.0)
+IN_WINDOWS = """
+import json, os, socket, sys, time
+link = socket.socket(fileno=int(os.environ["LINK_SUPERVISOR"]))
+def ask(do, part=""):
+    link.send(json.dumps({"do": do, "role": part}).encode())
+    return json.loads(link.recv(4096))
+for turn in range(3):
+    for part in ("shared", "alone"):
+        said = ask("window", part)
+        assert said["window"] is True, said
+        begin = time.monotonic()
+        time.sleep(0.05)
+        print(part, begin, time.monotonic(), flush=True)
+print("beside", ask("beside")["beside"])
+"""
+
+
+def in_windows(script: str = IN_WINDOWS) -> tuple[ProcessSpec, ...]:
+    return (ProcessSpec(argv=("{python}", "-I", "-c", script), role="owner", trusted=True),)
+
+
+async def begin_windowed(pool: Pool, script: str = IN_WINDOWS, **more) -> str:
+    spec = pool.lab.spec(processes=in_windows(script), gpus=WINDOWED, **more)
+    await pool.lab.submit(spec)
+    return spec.id
+
+
+async def test_jobs_share_a_gpu_and_have_it_alone_in_their_windows(open_lab, state: Path):
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SHARERS="2")
+    done = [await pool.lab.wait(job) for job in [await begin_windowed(pool) for _ in range(2)]]
+    kept = await pool.lab.wait(await begin_windowed(pool))
+    end_broker(pool)
+
+    spans: list[list[tuple[str, float, float]]] = []
+    for each in done:
+        assert each.record.status == "ok", each
+        *lines, beside = (line.split() for line in each.text.splitlines())
+        spans.append([(part, float(begin), float(end)) for part, begin, end in lines])
+        assert [part for part, *_ in spans[-1]] == ["shared", "alone"] * 3
+        assert beside == ["beside", "True"]
+    for part, begin, end in spans[0]:
+        for other, since, until in spans[1]:
+            if "alone" in (part, other):
+                assert end <= since or until <= begin, (part, begin, end, other, since, until)
+    assert kept.text.endswith("beside False\n")
+
+
+async def test_the_wait_for_a_window_is_none_of_a_job_s_own_time(open_lab, state: Path):
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SHARERS="2")
+    long = IN_WINDOWS.replace("range(3)", "range(1)").replace("sleep(0.05)", "sleep(2.0)")
+    first = await begin_windowed(pool, long)
+    second = await begin_windowed(pool, IN_WINDOWS.replace("range(3)", "range(1)"), limits={"wall_s": 1.0})
+    done = [await pool.lab.wait(job) for job in (first, second)]
+    end_broker(pool)
+    assert [each.record.status for each in done] == ["ok", "ok"], done
+    assert done[1].record.wall_s > 1.0  # of which it waited most, for the first one's part
+
+
+async def test_few_cores_or_a_sharer_without_windows_keep_a_job_with_windows_waiting(open_lab, state: Path):
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SHARERS="1")
+    first = await pool.start(WINDOWED)
+    second = await pool.queue(WINDOWED)
+    third = await pool.queue(GpuRequest(1, "shared", wait_s=20.0))
+    assert "shared by 1 already" in (await pool.lab.record(second)).note
+    await pool.lab.link.call("cancel", job=first)
+    done = [(await pool.lab.wait(job)).record for job in (second, third)]
+    end_broker(pool)
+    assert [each.status for each in done] == ["ok", "ok"]
+    assert done[0].ended_at <= done[1].started_at
+
+
 async def test_what_the_job_asks_of_a_gpu_is_heeded(open_lab, state):
     pool = await opened(
         open_lab,
