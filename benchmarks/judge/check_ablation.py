@@ -1,10 +1,13 @@
 """Candidates of examples/cheats that each of the judge's checks catches, and those that one check alone catches.
 
     python benchmarks/judge/check_ablation.py --device cpu --json OUT.json [--table OUT.md] [--part K/N] [ID ...]
+    python benchmarks/judge/check_ablation.py --device cuda --json OUT.json --without fence ID ...
 
 Every candidate is judged once in a study, in which no check ends the evaluation: what each would have said is noted.
 A check that alone catches a candidate stays; one that catches nothing by itself may go. The reason's words tell which
-comparison it was, the trial when it was made. A candidate that dies, or that the supervisor ends, ends its study too.
+comparison it was, the trial when it was made. A candidate that dies, that the supervisor ends, or that is caught behind
+gates ends its study too. --without judges candidates plainly, with one check switched off: those that it alone catches
+must pass.
 OUT.json is written after each candidate, and read at the start: the same command goes on. --rows adds other shards to
 the table, and with --seconds 0 only the table is made.
 """
@@ -26,10 +29,14 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from candidate_shards import part_of  # noqa: E402 - it lies beside this file
 
 from gpu_mcp_server.cli import cheat_suite  # noqa: E402
-from gpu_mcp_server.services.evaluation import judge_job  # noqa: E402
+from gpu_mcp_server.services.evaluation import judge_files, judge_job  # noqa: E402
 from gpu_mcp_server.settings.server_settings import load_settings  # noqa: E402
 
 COMPARISONS = {
+    "look behind a closed gate": "outputs changed while the gate was closed",
+    "inputs changed behind a gate": "behind its gate",
+    "copies behind calls": "the given stream had passed|before the given stream reached",
+    "machine code": "the problem requires",
     "look at done": "finished after it said done",
     "replay detector": "repeats an earlier answer",
     "poison": "returned without computing|no output was written",
@@ -42,6 +49,37 @@ COMPARISONS = {
     "full check": "",
 }
 """Which comparison a reason is of: the first whose words it has."""
+
+WITHOUT = {
+    "look behind a closed gate": ("timing/gated_rounds.py", "if not untouched:", "if not untouched and False:"),
+    "inputs changed behind a gate": (
+        "checks/isolated_calls.py",
+        "Exchange(buffers, self.well, call) if call else None",
+        "None",
+    ),
+    "fence": ("timing/rounds.py", "finished = not buffers.have_changed()", "finished = True"),
+    "copies behind calls": ("checks/stream_order_rounds.py", "if misplaced:", "if misplaced and False:"),
+    "interruptions": ("checks/interrupted_rounds.py", "        self.turn += 1", "        return"),
+    "interruptions beside gates": ("checks/interrupted_rounds.py", "            self._change(buffers)\n", ""),
+}
+"""Checks of the GPU's that can be switched off: the judge's file, a text in it, and what stands in its place then."""
+
+
+def switch_off(name: str) -> None:
+    """Have jobs judged without a check from now on."""
+    file, before, after = WITHOUT[name]
+    path, plain = f"{judge_files.PACKAGE}/{file}", judge_files.judge_files
+
+    def judge_files_without(python: str = "") -> dict[str, bytes]:
+        files = dict(plain(python))
+        text = files[path].decode()
+        if before not in text:
+            raise SystemExit(f"{file} has no {before!r} any more. Mend WITHOUT in {__file__}.")
+        files[path] = text.replace(before, after).encode()
+        files.pop(f"{judge_files.PACKAGE}/{judge_files.bytecode_path(file)}", None)
+        return files
+
+    judge_files.judge_files = judge_files_without  # pyright: ignore
 
 
 def comparison_of(reason: str) -> str:
@@ -91,6 +129,7 @@ def given() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--part", default="1/1", help="K/N: every Nth candidate, from the Kth on")
+    parser.add_argument("--without", choices=list(WITHOUT), help="a check that is switched off; this is no study")
     parser.add_argument("--rows", type=Path, nargs="*", default=[], help="files of other shards, for the table")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="none is begun that is likely to end later")
     return parser.parse_args()
@@ -119,8 +158,11 @@ async def study_shard(options: argparse.Namespace, rows: list[dict[str, Any]]) -
 def main() -> None:
     """Study a shard, and print the table of all that there is."""
     options = given()
-    plain = judge_job._task
-    judge_job._task = lambda *about: dict(plain(*about), study=True)  # pyright: ignore
+    if options.without:
+        switch_off(options.without)
+    else:
+        plain = judge_job._task
+        judge_job._task = lambda *about: dict(plain(*about), study=True)  # pyright: ignore
     rows: list[dict[str, Any]] = json.loads(options.json.read_text()) if options.json.exists() else []
     left = asyncio.run(study_shard(options, rows)) if options.seconds > 0 else []
     others = [row for path in options.rows for row in json.loads(path.read_text())]

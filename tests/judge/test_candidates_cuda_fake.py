@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 from gpu_mcp_judge.numerics.tensors import SMALL_GUARD_BYTES
-from gpu_mcp_judge.timing import serial_calls
 
 from tests.judge.harness import EXAMPLES, believing, build, edited, judge, patient
 from tests.judge_package import JUDGE
@@ -241,47 +240,6 @@ def test_work_after_done_fails_the_fence(court):
     assert "finished after it said done" in got["reason"]
 
 
-@pytest.mark.parametrize("ahead", [True, False])
-def test_answers_that_are_made_at_a_rounds_first_call_and_kept_show_in_rounds_of_fewer_calls(court, ahead):
-    """Nothing else can show it: outputs are written when they should be, and each call looks if its inputs changed."""
-    source = "#define softmax honest\n" + with_stream("naive.c").replace("int launch(", "static int honest(")
-    source += """
-    #include <stdlib.h>
-    #include <string.h>
-    #include <unistd.h>
-    enum { MOST = 4096 };
-    static const float *xs[MOST]; static float *ys[MOST], *kept[MOST], *of[MOST]; static int known, learning;
-    static void work(const float *x, float *y, int64_t rows, int64_t cols) {
-        usleep(1000), honest(x, y, rows, cols, 0);
-    }
-    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
-        int i = 0;
-        while (i < known && (ys[i] != y || xs[i] != x)) i++;
-        if (i == known && !learning) i = known = 0;
-        learning = i == known;
-        if (!AHEAD || learning) {
-            const size_t size = 4 * rows * cols;
-            if (AHEAD) xs[i] = x, ys[i] = y, kept[i] = malloc(size), of[i] = calloc(1, size), known++;
-            work(x, y, rows, cols);
-            return 0;
-        }
-        if (memcmp(of[i], x, 4 * rows * cols))
-            for (int k = i; k < known; k++) work(xs[k], kept[k], rows, cols), memcpy(of[k], xs[k], 4 * rows * cols);
-        memcpy(y, kept[i], 4 * rows * cols);
-        return 0;
-    }
-    """
-    got = court(source.replace("AHEAD", str(int(ahead))), round_ms=60, shapes=SHAPES[:1], fixed_shapes=True).verdict
-
-    shape = got["shapes"][0]
-    if not ahead:
-        assert got["verdict"] == "correct" and shape["samples"]["short_rounds"], got["reason"]
-    elif got["verdict"] == "cheat":
-        assert "of a round's time does not depend on the number of calls" in got["reason"]
-    else:  # on a busy machine it is not certain, and there is no time
-        assert shape["candidate"] is None and got["speedup"] is None, shape["samples"]["short_rounds"]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int64", "uint8"])
 @pytest.mark.parametrize("distribution", ["normal", "uniform", "outliers", "integers"])
 def test_every_type_survives_the_way_from_fill_to_comparison(court, dtype, distribution, tmp_path):
@@ -507,17 +465,12 @@ def test_calls_are_timed_behind_a_gate_while_the_host_stands_still(court):
 def test_a_problem_may_have_the_times_of_a_loop_though_gates_can_be_had(court):
     """The loop is interrupted then, as where there are no gates: its times are the shape's."""
     unshared = edited("owner/shape_times.py", ("SHARING = 1.5", "SHARING = 1e9"))  # this driver's gates take their time
-    # a copy between calls is launched by the host, whom a launch-bound call waits for: it took Python 30 us on an H200
-    dear = edited(
-        "checks/stream_order_rounds.py", ("SHARE = 1.15", "SHARE = 0.0"), ("SLACK_S = 3.0, 6e-6", "SLACK_S = 0, 0")
-    )
-    files = {**believing(), **DEAR_GATES, **unshared, **dear}
+    files = {**believing(), **DEAR_GATES, **unshared}
     shape = court(on_stream(), **{**GATED, "owner_files": files, "basis": "call"}).verdict["shapes"][0]
 
     assert shape["verdict"] == "correct", shape["reason"]
     assert shape["basis"] == "call" and shape["candidate"] and "in_loop" not in shape, shape["notes"]
     assert shape["candidate"]["rounds"] >= 6
-    assert shape["samples"]["separated_us"] and shape["samples"]["one_by_one_us"]
     assert set(shape["on_gpu"]) == {"candidate"}, "the reference computes on the processor"
     assert shape["on_gpu"]["candidate"]["rounds"] >= 7
 
@@ -626,11 +579,11 @@ def test_loops_are_doubted_where_gates_do_not_time_the_reference(court):
         run(work), work_ns(5000000, 1);
     """)
     basis = edited("owner/gated_series.py", DEAR_GATE, ('task["framework"] == "numpy" or ', ""))
-    files = {**believing(but="timing/serial_calls.py"), **DEAR_GATES, **basis}
-    got = court(source, **{**GATED, "owner_files": files, "round_ms": 10}).verdict
+    files = {**believing(), **DEAR_GATES, **basis}
+    shape = court(source, **{**GATED, "owner_files": files, "round_ms": 10}).verdict["shapes"][0]
 
-    assert got["verdict"] == "cheat", got["shapes"]
-    assert "calls overlap on the GPU, or " in got["reason"], got["reason"]
+    assert shape["verdict"] == "correct" and shape["basis"] == "call", shape
+    assert shape["speedup"] is None or "calls may share work in the loop" in shape["unconfirmable"], shape
 
 
 UNJOINED = """
@@ -669,7 +622,7 @@ def test_one_that_is_honest_behind_gates_alone_is_seen_in_a_plain_loop(court, el
     # by the time of the round, which the host spends here: launching takes none of it
     launched = edited("checks/interrupted_rounds.py", ("LAUNCH_S = 3e-6", "LAUNCH_S = 1.0"))
     # on a busy host a call of this driver's takes longer than the gated rounds of a GPU last
-    several = edited("owner/gated_series.py", *DEAR_SERIES, ("ROUND_S, LEAST_S = 2e-3", "ROUND_S, LEAST_S = 0.5"))
+    several = edited("owner/gated_series.py", *DEAR_SERIES, ("LEAST_S = 1e-3, 2e-3", "LEAST_S = 0.5, 0.5"))
     files = {**DEAR_GATES, **launched, **several}
     # a first look has the fewest rounds
     got = court(source, **{**GATED, "shapes": [{"rows": 8, "cols": 100}], "owner_files": files}, brief=True).verdict
@@ -1001,33 +954,6 @@ def a_few_ahead() -> str:
     return source.replace(whole, "for (int j = i; j < (i + 32 < known ? i + 32 : known); j++)")
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_calls_that_run_beside_each_other_take_their_time_when_they_are_asked_for_one_by_one(court, beside):
-    """Of a GPU's five milliseconds a call; a round of those that share it says a hundredth."""
-    source = """
-    #include <dlfcn.h>
-    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
-        static int (*work)(uint64_t, int);
-        if (!work) work = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
-        honest(x, y, rows, cols, stream);
-        return work(5000000, BESIDE);
-    }
-    """.replace("BESIDE", str(int(beside)))
-    source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
-    files = believing(but="timing/serial_calls.py" if beside else "")
-    got = court(source, shapes=SHAPES[:1], fixed_shapes=True, round_ms=10, owner_files=files).verdict
-
-    if not beside:
-        shape = got["shapes"][0]
-        assert got["verdict"] == "correct" and shape["candidate"]["median_us"] + cost_us(got) > 4500, got["reason"]
-        for call_us, launch_us, nothing_us, known_us, _ in shape["samples"]["one_by_one_us"]:
-            assert call_us - min(nothing_us, serial_calls.NOTHING * known_us) > 4500 > launch_us
-    else:
-        assert got["verdict"] == "cheat", got["shapes"]
-        found = re.search(r"calls overlap on the GPU, or .* keeps the GPU busy for (\S+) us", got["reason"])
-        assert found and 4000 < float(found[1]) < 8000, got["reason"]
-
-
 def unjoined(when: str) -> str:
     """Return a candidate that does what a condition says of its calls on a stream that nobody joins."""
     source = """
@@ -1118,135 +1044,12 @@ def test_an_answer_that_is_there_before_its_stream_has_come_to_the_call_is_told(
     assert re.search(r"output y of call 4 of \d+ was written before the given stream reached the call", got["reason"])
 
 
-def two_at_a_time() -> str:
-    """Return a candidate that uses two streams by turns, which are held up by what is between the calls."""
-    source = """
-    #include <dlfcn.h>
-    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
-        static int (*work)(uint64_t, int);
-        static int calls;
-        if (!work) work = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
-        honest(x, y, rows, cols, stream);
-        return work(1500000, calls++ % 2);
-    }
-    """
-    return with_stream("naive.c").replace("int launch(", "static int honest(") + source
-
-
-def test_calls_of_which_some_run_beside_others_have_no_time(court):
-    task = {"shapes": [{"rows": 2, "cols": 50}], "fixed_shapes": True, "round_ms": 20}
-    got = court(two_at_a_time(), owner_files=believing(but="checks/stream_order_rounds.py"), **task).verdict
-
-    shape = got["shapes"][0]
-    assert got["verdict"] == "correct" and shape["speedup"] is None, (
-        got["reason"],
-        shape["candidate"],
-        shape["samples"]["separated_us"],
-        got["evidence"]["separator_us"],
-    )
-    assert any("no time: calls overlap on the GPU" in note for note in shape["notes"])
-    samples = shape["samples"]
-    assert len(samples["separated_us"]) >= 6 and min(samples["separated_us"]) + cost_us(got) > 1499
-
-
 def cost_us(verdict: dict[str, Any]) -> float:
     """Return what is taken off a call's time for the clock: a busy machine makes it larger.
 
     With it no call takes less than the GPU does.
     """
     return verdict["evidence"]["candidate_pass_cost_us"] / verdict["shapes"][0]["samples"]["calls_per_round"]
-
-
-def test_who_takes_its_time_only_where_it_is_compared_has_none(court):
-    """It sees copies in the room behind the outputs, calls do not run beside each other in the round that follows, and
-    one by one it seems to spend its time launching."""
-    source = """
-    #include <dlfcn.h>
-    #include <string.h>
-    #include <time.h>
-    static struct timespec t;
-    static long now(void) { return clock_gettime(CLOCK_MONOTONIC, &t) ? 0 : t.tv_sec * 1000000000 + t.tv_nsec; }
-    enum { WORK = 300000 };
-    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
-        static int (*work)(uint64_t, int);
-        static char *first, *before, *room, slot[64];
-        static long stride, most, call, left, apart, serial;
-        char *at = (char *)y;
-        if (!work) work = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
-        if (at <= before || !before) {
-            serial = apart, apart = 0;
-            if (call > most || first != at) most = call;
-            room = first == at && most > 8 ? at - 256 + stride * most : 0;
-            first = at, call = 0;
-            if (room) memcpy(slot, room, 64);
-        } else {
-            stride = at - before;
-        }
-        before = at;
-        if (call == 3 && room && memcmp(slot, room, 64)) apart = 1;
-        honest(x, y, rows, cols, stream);
-        long begin = now(), idle = begin - left > 30000;
-        work(WORK, serial ? 0 : call % 2);
-        while (idle && now() < begin + WORK) ;
-        left = now(), call++;
-        return 0;
-    }
-    """
-    source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
-    got = court(source, shapes=[{"rows": 2, "cols": 50}], fixed_shapes=True, round_ms=30).verdict
-
-    shape = got["shapes"][0]
-    assert got["verdict"] == "correct" and shape["speedup"] is None, (got["reason"], shape["candidate"])
-    assert any(note.startswith("no time") for note in shape["notes"]), shape["notes"]
-
-
-def test_a_speed_up_begins_at_what_calls_take_that_are_kept_apart(court):
-    """Calls kept apart take hardly more: it may be forking and joining, which rounds do beside the work."""
-    task = {"shapes": [{"rows": 2, "cols": 50}], "fixed_shapes": True, "round_ms": 20}
-    got = court(two_at_a_time(), owner_files=believing(), **task).verdict
-
-    shape = got["shapes"][0]
-    assert got["verdict"] == "correct" and shape["candidate"]["median_us"] < 1100, (got["reason"], shape["notes"])
-    assert any("with a copy between calls" in note for note in shape["notes"]), shape["notes"]
-    assert shape["speedup_low"] < shape["reference"]["median_us"] / 1100 < shape["speedup"]
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_one_that_answers_ahead_and_looks_at_its_inputs_again_is_as_slow_as_it_is_one_by_one(court, ahead):
-    """Inputs that changed meanwhile and rounds of fewer calls say nothing of it."""
-    source = """
-    #include <dlfcn.h>
-    #include <stdlib.h>
-    #include <string.h>
-    enum { MOST = 8192 };
-    static const float *xs[MOST]; static float *seen[MOST], *kept[MOST]; static int known; static int64_t size;
-    static int (*work)(uint64_t, int);
-    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
-        if (!work) work = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
-        const size_t bytes = 4 * rows * cols;
-        const int64_t step = known > 1 ? xs[1] - xs[0] : 0;
-        int64_t i = step ? (x - xs[0]) / step : known && x != xs[0];
-        if (size != rows * cols || i < 0 || i > known || (i < known && xs[i] != x)) size = rows * cols, i = known = 0;
-        if (i == known) xs[i] = x, seen[i] = memset(malloc(bytes), 1, bytes), kept[i] = malloc(bytes), known++;
-        if (!AHEAD || memcmp(seen[i], x, bytes)) {
-            for (int64_t k = i; k < i + (AHEAD ? 32 : 1) && k < known; k++)
-                honest(xs[k], kept[k], rows, cols, stream), memcpy(seen[k], xs[k], bytes);
-            work(3000000, 0);
-        }
-        memcpy(y, kept[i], bytes);
-        return 0;
-    }
-    """.replace("AHEAD", str(int(ahead)))
-    source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
-    task = {"shapes": [{"rows": 2, "cols": 50}], "fixed_shapes": True, "round_ms": 20}
-    got = court(source, owner_files=believing(but="timing/serial_calls.py" if ahead else ""), **task).verdict
-
-    if not ahead:
-        assert got["verdict"] == "correct" and got["shapes"][0]["candidate"]["median_us"] + cost_us(got) > 2700, got[
-            "reason"
-        ]
-    else:
-        assert got["verdict"] == "cheat" and "or share work: alone a call keeps the GPU" in got["reason"], got["shapes"]
 
 
 LONG = {"shapes": SHAPES[:1], "round_ms": 60, "half_width": 1e-9, "budget_s": 30, "overhead_s": 60}

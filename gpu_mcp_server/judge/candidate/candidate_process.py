@@ -173,17 +173,12 @@ class Candidate:
             return self.launch_behind_gate(message["calls"], message["gate"], each=message.get("each") is True)
         if "spin_s" in message:
             return {"spun_s": self.memory.spin(float(message["spin_s"]))}  # nothing but this file is loaded yet
-        if "rehearse" in message:
-            self.memory.rehearse(**message["rehearse"])  # likewise
-            return {}
         if message.get("separators"):
             return self.separated(message["calls"], self.memory.separators(message["separators"]))
         if message.get("ghost"):
             return self.ghost(message["calls"])
         if message.get("copied"):
             return self.called(message["calls"], self.kind.run_copied)
-        if "first" in message:
-            return self.one_by_one(message["calls"], message["first"])
         return self.called(message["calls"])
 
     def called(self, calls: int, run: Optional[Callable[[int], Reply]] = None) -> Reply:
@@ -210,19 +205,6 @@ class Candidate:
             if reply.get("error") or reply.get("code"):
                 return reply
         return {}
-
-    def one_by_one(self, calls: int, first: int) -> Reply:
-        """Call for some sets from `first` on; say what that took until what was begun had to be waited for."""
-        begin = time.perf_counter()
-        launched_s: List[float] = []
-
-        def run(count: int) -> Reply:
-            reply: Reply = self.kind.run(count, first)
-            launched_s.append(time.perf_counter() - begin)
-            return reply
-
-        reply = self.called(calls, run)
-        return dict(reply, launch_us=round(launched_s[0] * 1e6, 2))
 
     def separated(self, calls: int, behind: Any) -> Reply:
         """Call with separators behind the calls."""

@@ -29,7 +29,7 @@ class CudaMemory:
         self.driver = Driver()
         self.driver.keep_pooled()
         self.turns = GpuTurns(self.driver)
-        self.ping, self.spin, self.rehearse = self.turns.ping, self.turns.spin, self.turns.rehearse
+        self.ping, self.spin = self.turns.ping, self.turns.spin
 
     def open(self, fields: Dict[str, Any], descriptors: Sequence[int]) -> List[int]:
         """Return the base addresses of inputs and outputs."""

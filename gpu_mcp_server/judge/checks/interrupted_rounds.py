@@ -16,7 +16,6 @@ from ..devices.memory_cpu import WORDS
 from ..numerics.compare import STORAGE
 from ..numerics.tensors import ITEM_BYTES, Array
 from ..timing.rounds import Rounds
-from ..timing.shared_work import Sharing, Short
 from ..verdicts import Judged, Torn, cheat
 from .input_swap import Exchange
 from .trial_setup import Agenda
@@ -83,8 +82,8 @@ class Interruption:
         self.agenda = Agenda(self.well, STOPS - 1, SELDOM)
         self.once = False
         """Whether one interruption must do."""
-        self.sharing = Sharing()
-        """Of the rounds that are interrupted now."""
+        self.changed: List[int] = []
+        """Of how many calls inputs were changed in time, in each round in which some were to be."""
 
     def begin(self, first: int, *, once: bool = False) -> None:
         """Draw before which of so many first rounds one is interrupted; before the first, one always is.
@@ -92,6 +91,7 @@ class Interruption:
         Only one is where the loop gives no time: an answer to inputs as they were before the call is looked for. It is
         not before the first round, in which a candidate may learn where the calls' inputs lie.
         """
+        self.changed = []
         self.once, self.agenda = once, Agenda(self.well, 1 if once else STOPS - 1, SELDOM)
         self.agenda.begin(first - once)
         self.agenda.places = [place + 1 for place in self.agenda.places] if once else [*self.agenda.places, 0]
@@ -119,7 +119,7 @@ class Interruption:
         """Change inputs while the candidate is stopped; again where its round was over; at last make fewer."""
         for _ in range(CHANGES):
             self._interrupt(buffers, STOPPED)
-            if any(self.sharing.changed):
+            if any(self.changed):
                 return
         # One whose last call seems to have begun leaves nothing to change; no call that is not made may have begun.
         self._interrupt(buffers, FEWER)
@@ -139,14 +139,6 @@ class Interruption:
                 break
         for _ in range(CHANGES):
             self._interrupt(buffers, STOPPED)
-
-    def shorten(self, buffers: Buffers) -> None:
-        """Play a round of fewer calls.
-
-        Raises:
-            Judged: As `play` does.
-        """
-        self._interrupt(buffers, FEWER)
 
     def _interrupt(self, buffers: Buffers, kind: str) -> None:
         with CATCHES.during("interrupted: " + kind), CATCHES.check():
@@ -199,7 +191,7 @@ class Interruption:
             reply = self._heard(buffers, torn)
             buffers.stop(player)
             player.freeze()
-        self.sharing.changed.append(int(changed.size))
+        self.changed.append(int(changed.size))
         if (reply.get("code") or reply.get("error")) and buffers.returned() in torn:
             return  # it may have failed by what changed under it; other rounds tell
         unsure = np.setdiff1d(exchange.calls, changed)
@@ -352,13 +344,10 @@ class Interruption:
         """End the round early: the outputs of calls that are not made must stay as they were."""
         player, rounds = self.rounds.candidate, self.rounds
         with self._running():
-            begin = time.perf_counter()
             player.tell("go", calls=calls)
             player.thaw()
             reply = player.hear(rounds.timeout_s)
-            elapsed = time.perf_counter() - begin
             player.freeze()
-        self.sharing.short.append(Short(calls, buffers.sets, elapsed - rounds.costs["candidate"].low_s))
         begun = self._last_begun(buffers)
         if begun >= calls:
             raise cheat(

@@ -81,10 +81,6 @@ class Buffers:
             look: A part of them after which to look whether somebody works on them already, where that can be.
         """
 
-    def publish_sets(self, first: int, end: int) -> None:
-        """Show the candidate the inputs of some calls, where calls are asked for one by one."""
-        raise NotImplementedError
-
     def stop(self, player: Player) -> None:
         """End a timed pass, and take elements of the candidate's outputs at secret places."""
         raise NotImplementedError

@@ -185,14 +185,6 @@ class CudaBuffers(Buffers):
             self.device.idleness.ahead()
         self.tools.driver.copy(to + first, at + first, total - first)
 
-    def publish_sets(self, first: int, end: int) -> None:
-        """Copy the inputs of some calls to the candidate's, and wait."""
-        if not first:
-            self.fence.arm(self.well.word())
-        begin, end = self.input_layout.stride * first, min(self.input_layout.stride * end, self.input_layout.total)
-        if end > begin:
-            self.tools.driver.copy(self.given.address + begin, self.staged.address + begin, end - begin)
-
     def stop(self, player: Player) -> None:
         """Stop the candidate's clock by the fence; the reference has waited for its own work."""
         if player.role == "candidate":

@@ -13,10 +13,11 @@ from ..timing.rounds import Round, Rounds
 from ..timing.series import Goal, Progress, Series
 from ..verdicts import cheat
 
-ROUND_S, LEAST_S = 2e-3, 1e-4
-"""That a round of short calls should last, and what it lasts beside a slow reference: the word is seen within a
-microsecond of its writing, and an empty pass is taken off. By the GPU's time: what a call takes in ungated rounds has
-the launch in it, and a candidate could be slow there on purpose."""
+ROUND_S, LONG_S, LEAST_S = 1e-3, 2e-3, 1e-4
+"""That a round of short calls should last, what one may last for `STOPPED_CALLS` of them, and what it lasts beside a
+slow reference: the word is seen within a microsecond of its writing, and an empty pass is taken off. Longer ones cost
+the host's time: on an H200 launching 210 calls of 5 us took 7 ms. By the GPU's time: what a call takes in ungated
+rounds has the launch in it, and a candidate could be slow there on purpose."""
 LONGER_S = 3e-4
 """The same beside a slow reference, but at a first look. Behind rounds in which kernels ran the GPU answers 5 to 17 us
 later by itself (H200), and a tenth of a round is allowed."""
@@ -33,8 +34,9 @@ FEWER, FAR_FEWER = 2, 4
 calls of a round. Of those that are launched first, hardly any number will do."""
 REFERENCE_S = 0.05
 """Time of a round in a slow reference, once the round lasts `LEAST_S` on the GPU: it answers some forty rounds."""
-MANY_HOST_S = HOST_S / 2
-"""Time that launching more than the first calls may take beyond that of ungated rounds: at worst a round has fewer."""
+MANY_HOST_S, MANY_REFERENCE_S = HOST_S / 2, HOST_S / 10
+"""Time that launching more than the first calls may take beyond that of ungated rounds: at worst a round has fewer.
+Many a reference launches several kernels a call, and fills the queue."""
 SHARED, GATE_S = 0.1, 6e-6
 """Part of a call's time, and a gate's own, by which one behind its own gate may take more than one among others."""
 CERTAIN, SURE_S = 2.0, 30e-6
@@ -134,7 +136,7 @@ class GatedSeries:
             sets = self.open.sets
             host_s = HOST_S if sets <= FIRST_CALLS else MANY_HOST_S
             call_s = gated.try_launch(self.open, sets, host_s)
-            fits = bool(call_s) and gated.try_reference(sets, host_s)
+            fits = bool(call_s) and gated.try_reference(sets, HOST_S if sets <= FIRST_CALLS else MANY_REFERENCE_S)
             tries -= 1
             if not fits and tries > 0:
                 continue
@@ -159,7 +161,8 @@ class GatedSeries:
         """Return how many calls a round should have, of which each takes so long on the GPU."""
         least_s = least_round_s(self.rounds.task)
         enough = max(self.pace.most, min(self.pace.room, max(STOPPED_CALLS, math.ceil(least_s / call_s))))
-        return min(enough, math.ceil(ROUND_S / call_s))
+        some = min(STOPPED_CALLS, math.ceil(LONG_S / call_s))
+        return min(enough, max(some, math.ceil(ROUND_S / call_s)))
 
     def _reopen(self, begin: Begin, sets: int) -> None:
         """Have buffers for so many calls."""

@@ -333,8 +333,6 @@ class Owner:
         measured = {role: cost for role, cost in self.players.costs.items() if cost.samples_s}
         for role, cost in measured.items():
             evidence["%s_pass_cost_us" % role] = round(cost.low_s * 1e6, 1)
-            if cost.separator_s:
-                evidence["separator_us"] = round(cost.separator_s * 1e6, 2)
             evidence["%s_pass_cost_spread_us" % role] = round(cost.spread_s * 1e6, 1)
             evidence["%s_pass_costs_us" % role] = [round(each * 1e6, 1) for each in cost.samples_s]
         floors: Dict[str, Any] = self.task.get("floors") or {}

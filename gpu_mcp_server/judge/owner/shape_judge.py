@@ -13,12 +13,9 @@ from ..checks.strict_precision import Strict
 from ..correctness.own_check import LATE_UNSEEN
 from ..devices.device import Buffers
 from ..numerics.error_location import ordinal
-from ..numerics.stats import median
-from ..timing.clock_overhead import empty_pass
 from ..timing.judging_setup import JudgingSetup
 from ..timing.machine_state import Watch
 from ..timing.rounds import Round, Rounds
-from ..timing.serial_calls import OneByOne
 from ..timing.series import FEWEST_ROUNDS, LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..verdicts import Judged, TooLarge, megabytes, where_of
@@ -58,7 +55,6 @@ class Shape:
         self.rounds.timed = True
         self.dims, self.inputs, self.outputs = self.rounds.dims, self.rounds.inputs, self.rounds.outputs
         self.interruption = Interruption(self.rounds)
-        self.one_by_one = OneByOne(self.rounds)
         self.separation = Separation(self.rounds)
         self.watch = Watch(device)
         self.strict = Strict(self.rounds, LEAST_ROUNDS)
@@ -232,7 +228,6 @@ class Shape:
         # plain loop answer too early or too late: copies between calls and one interruption show that.
         first = goal.most_rounds if advisory else LEAST_ROUNDS
         self.interruption.begin(first, once=advisory)
-        self.interruption.sharing = series.sharing
         self.elsewhere.begin(LEAST_ROUNDS)
         self.separation.begin(first)
         self.rounds.watch = self.watch
@@ -247,26 +242,10 @@ class Shape:
             self.interruption.look(buffers)
         self.elsewhere.play(buffers)
         self.rounds.watch = None
-        whole_s = median([played.candidate_s for played in series.played])
-        series.doubt = self.device.doubt()
-        # Where freezing stops a call, `Interruption` finds shared work inside of rounds. Elsewhere times tell it,
-        # if they are long enough: of rounds with fewer calls, of calls one by one, of calls that copies keep apart.
-        if not self.times.is_too_short(series) and not self.device.stops_calls and not advisory:
-            shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
-            series.doubt = series.sharing.doubt(whole_s, shorten, again, self._empty_s) or series.doubt
-            if buffers.sets > 1:
-                alone, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
-                series.doubt = alone or series.doubt
-                # Where gates gave a time, a loop whose calls overlap is quicker than that; and where launching takes
-                # most of a call, as in Python, the copy's own launch would look like a call that was held up.
-                if self.gated is None or self.gated.series is None:
-                    series.doubt = series.doubt or self.separation.doubt(buffers, whole_s / buffers.sets)
-        series.separated_s, series.exposed_s = self.separation.apart_s, self.separation.found.exposed_s
+        series.doubt, series.changed = self.device.doubt(), self.interruption.changed
+        if not advisory:
+            self.separation.look(buffers)
         return series
-
-    def _empty_s(self) -> float:
-        """Return what a pass without a call takes now, beyond what the clock was found to cost."""
-        return empty_pass(self.rounds.candidate, self.device) - self.costs["candidate"].low_s
 
     def _warm(self, progress: Progress) -> None:
         """Play rounds so small that all of their data fits the cache in which the owner has just written it.

@@ -2,7 +2,6 @@
 
 from typing import Any, Dict, Optional, Sequence
 
-from ..checks.stream_order_rounds import expose
 from ..numerics.stats import half_width, median_interval, speedup, timing, wide
 from ..timing.judging_setup import JudgingSetup
 from ..timing.machine_state import summary
@@ -141,8 +140,7 @@ class ShapeTimes:
             if alone and gated.gated.ungated and self.task["framework"] != "numpy":
                 self.notes["the reference was not timed on the GPU alone: %s" % gated.gated.ungated] = None
         result.update({name: loop[name] for name in SPEEDUP})
-        said = expose(result, series.exposed_s), wide(result["half_width"])
-        self.notes.update(dict.fromkeys(filter(None, said)))
+        self.notes.update(dict.fromkeys(filter(None, [wide(result["half_width"])])))
         clock_us = self.costs["candidate"].low_s * 1e6
         self._hold_against_floor(result, result["samples"]["candidate_us"], clock_us, series.sets)
         unsure = self.costs["candidate"].spread_s * 1e6 / series.sets

@@ -1,7 +1,7 @@
 """Measures the clock's own cost: passes in which a player does nothing but be busy for a known time."""
 
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from ..channel.supervisor_client import Player
 from ..devices.device import Device
@@ -9,12 +9,6 @@ from ..numerics.stats import median, median_interval
 from ..verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0
-REQUESTS = 21
-KERNELS, KERNEL_S = 128, 15e-6
-"""With copies behind them, and without; long enough that the GPU and not the processor makes what they take."""
-TIMES = 9
-LEAST_COPY_S = 1e-6
-"""Between two kernels; H200s took 1.1 to 3.7 us (benchmarks/results/h200-cheats.md)."""
 RESOLVED = 2.0
 """Spreads of the clock's own cost below which a time is not told from none."""
 COSTLY = 4.0
@@ -33,10 +27,6 @@ class Cost(NamedTuple):
     changes it little."""
     samples_s: Sequence[float] = ()
     """In the order in which they were taken."""
-    request_s: float = 0.0
-    """What a request for no call takes of a player that runs already, the GPU its own; 0 where nobody asks."""
-    separator_s: float = 0.0
-    """What a copy behind a kernel, and another kernel behind the copy, take more than these in a row; 0 likewise."""
 
     @classmethod
     def of(cls, samples_s: Sequence[float]) -> "Cost":
@@ -92,51 +82,7 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
     deadline = time.perf_counter() + patience_s
     while not all(Cost.of(taken).exact(error_s) for taken in samples.values()) and time.perf_counter() < deadline:
         turns(1)
-    costs = {role: Cost.of(taken) for role, taken in samples.items()}
-    for player in players:
-        # Only GPU checks ask for calls one by one and put copies between them.
-        if player.role == "candidate" and not device.stops_calls:
-            asked_s, copy_s = empty_request_s(player, device), separator_s(player, device)
-            costs[player.role] = costs[player.role]._replace(request_s=asked_s, separator_s=copy_s)
-    return costs
-
-
-def request_s(player: Player, calls: int, first: int, timeout_s: float) -> Tuple[float, Dict[str, Any]]:
-    """Return what a request for some calls takes of a player that runs, and its reply."""
-    begin = time.perf_counter()
-    reply = player.ask("go", timeout_s, calls=calls, first=first)
-    return time.perf_counter() - begin, reply
-
-
-def empty_request_s(player: Player, device: Device) -> float:
-    """Return what a request for no call takes, the middle one of some; the player is frozen before and after.
-
-    As where calls are asked for one by one the owner is at work before, and another request has the GPU change hands.
-    """
-    player.thaw()
-    took_s: List[float] = []
-    for _ in range(REQUESTS):
-        device.lead_in()
-        request_s(player, 0, 0, ANSWER_S)
-        took_s.append(request_s(player, 0, 0, ANSWER_S)[0])
-    player.freeze()
-    return median(took_s[1:])
-
-
-def separator_s(player: Player, device: Device) -> float:
-    """Return what a copy between two kernels takes, by requests for kernels with copies and for kernels alone."""
-    player.thaw()
-    took_s: List[float] = []
-    for _ in range(TIMES):
-        # With and without copies alternate, so that clock drift of the GPU cancels in the difference.
-        for copies in (0, KERNELS):
-            device.lead_in()
-            begin = time.perf_counter()
-            player.ask("go", ANSWER_S, calls=0, rehearse={"kernels": KERNELS, "each_s": KERNEL_S, "copies": copies})
-            took_s.append(time.perf_counter() - begin)
-    player.freeze()
-    # Noise may make the difference negative; a floor keeps the copy's cost physical.
-    return max(LEAST_COPY_S, median([behind - alone for alone, behind in zip(took_s[::2], took_s[1::2])]) / KERNELS)
+    return {role: Cost.of(taken) for role, taken in samples.items()}
 
 
 def empty_pass(player: Player, device: Device) -> float:

@@ -1,7 +1,7 @@
 """Plays a player's part on a GPU besides calls: it switches in, and is busy for a known time in empty passes."""
 
 import time
-from ctypes import c_size_t, c_uint64, c_void_p
+from ctypes import c_uint64
 
 from ..devices.cuda_driver import Driver, Kernels
 
@@ -53,16 +53,6 @@ class GpuTurns:
     def launch_touch(self) -> None:
         """Launch the kernel that switches in, without a wait for it."""
         self.kernels.launch("touch", 1, [c_uint64(self.scratch)])
-
-    def rehearse(self, kernels: int, each_s: float, copies: int) -> None:
-        """Keep the GPU busy by so many kernels, the first ones followed by a copy of a few bytes, and wait for it."""
-        half = SCRATCH_BYTES // 2
-        to, at = c_uint64(self.scratch), c_uint64(self.scratch + half)
-        for number in range(kernels):
-            self.kernels.launch("spin", 1, [c_uint64(int(each_s * 1e9))])
-            if number < copies:
-                self.driver.call("cuMemcpyDtoDAsync_v2", to, at, c_size_t(half), c_void_p())
-        self.driver.synchronize()
 
     def spin(self, seconds: float) -> float:
         """Keep the GPU busy for a while by its own clock, and wait for it; return for how long.

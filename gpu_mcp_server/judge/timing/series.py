@@ -6,8 +6,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 from ..devices.device import Buffers
 from ..numerics.stats import half_width, median
 from .rounds import Round
-from .serial_calls import Single
-from .shared_work import Sharing
 from .time_accounting import Ledger
 
 LEAST_ROUNDS = 7
@@ -60,13 +58,8 @@ class Series:
         self.stopped_by = ""
         """`half_width`, `rounds` or `time`; the time is the shape's own or what the judge may cost in all."""
         self.note = ""
-        self.sharing = Sharing()
-        self.singles: List[Single] = []
-        """Of calls that were asked for one by one."""
-        self.separated_s: List[float] = []
-        """Of a call, in rounds with separators behind them."""
-        self.exposed_s = 0.0
-        """What a call takes with something between calls, where that is clearly more than its part of a round."""
+        self.changed: List[int] = []
+        """Of how many calls inputs were changed in time, in each round in which some were to be."""
         self.doubt = ""
         """Why its rounds are no time of a call's, if so."""
 
@@ -107,11 +100,7 @@ class Series:
 
     def evidence(self) -> Dict[str, Any]:
         """Return the rounds besides those that count, in microseconds."""
-        short = [[one.calls, round(one.seconds * 1e6, 1)] for one in self.sharing.short]
-        single = [[round(each * 1e6, 2) for each in one] for one in self.singles]
-        separated = [round(each * 1e6, 2) for each in self.separated_s]
-        found: Dict[str, Any] = {"short_rounds": short, "changed_calls": self.sharing.changed}
-        found.update(one_by_one_us=single, separated_us=separated)
+        found: Dict[str, Any] = {"changed_calls": self.changed}
         if any(p.outside_s for p in self.played):
             found["outside_us"] = [round(p.outside_s * 1e6 / self.sets, 4) for p in self.played]
         return found

@@ -48,7 +48,7 @@ class TimingBudget:
 
 
 EFFORTS = {
-    "quick": TimingBudget(0.02, 30, 2.0, 0.5, 0.3, 0.125),
+    "quick": TimingBudget(0.02, 30, 2.0, 0.5, 0.3, 0.0),
     "exact": TimingBudget(0.005, 200, 5.0, 200.0, 0.6, 1.0),
 }
 ROUND_TIMEOUT_S = 20.0
