@@ -571,8 +571,8 @@ def on_gates_alone(elsewhere: str) -> str:
     return on_stream().replace("push(stream, run, work);", source)
 
 
-def test_loops_are_doubted_where_gates_do_not_time_the_reference(court):
-    """As its calls wait for the GPU, say: then the loop's times count, of calls that run beside each other in it."""
+def test_no_time_of_a_loop_is_confirmed_that_gates_do_not_bear_out(court):
+    """As where the reference waits for the GPU: then the loop's times count, of calls that run beside each other in it."""
     source = on_gates_alone("""
         static int (*work_ns)(uint64_t, int);
         if (!work_ns) work_ns = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
@@ -583,7 +583,7 @@ def test_loops_are_doubted_where_gates_do_not_time_the_reference(court):
     shape = court(source, **{**GATED, "owner_files": files, "round_ms": 10}).verdict["shapes"][0]
 
     assert shape["verdict"] == "correct" and shape["basis"] == "call", shape
-    assert shape["speedup"] is None or "calls may share work in the loop" in shape["unconfirmable"], shape
+    assert shape["speedup"] is None or shape["unconfirmable"], shape
 
 
 UNJOINED = """
