@@ -14,12 +14,14 @@ candidate's answer in double precision, to the inputs as they are or to inputs m
 - where all inputs are whole numbers, by less than a quarter. An index may be that of any element equal to the expected
   one (named_equals.py), if the answer depends on the order alone and moves change it there; nothing else is forgiven.
 
+Floats may follow from a few such elements, as means from clusters. They are right if the reference gives both to the
+same moved inputs (whole_answers.py).
+
 How inputs are moved follows from the owner's secret seed. Where the answer depends on more than the order, no more
 elements are forgiven than chance explains. What each element could be is not yet what all of them can: an answer
 must keep what stays as it is of all answers to moved inputs, as the reference's own must (line_invariants.py).
 """
 
-import math
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
@@ -32,9 +34,10 @@ from ..numerics.compare import compare
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import Array, Tensor
 from ..verdicts import JudgeFailed
-from .fp64_reference import EPSILON
-from .line_invariants import Lines
-from .named_equals import INDICES, WHOLES, distinct, name_equals
+from .fp64_reference import EPSILON, moved_by
+from .line_invariants import Lines, repeats_places
+from .named_equals import WHOLES, all_name_equals
+from .whole_answers import follow
 
 TRIES = 48
 """Of moved inputs, in a row and in vain. Each decides a tie of two either way, of two that rounding has parted with a
@@ -48,6 +51,8 @@ try decides for one, so 48 tries miss one of four with a chance of 1e-6, one of 
 HALFWAY, MOST_OPEN = TRIES // 2, 0.25
 """Tries after which a larger share of computed answers that nothing explained will not be explained: were all off by
 up to what inputs are moved, evenly, 2 / 25 would be open still."""
+MOSTLY = 0.75
+"""Of moved inputs, those that change an answer: of a tie of two about half."""
 ONE_WAY = ("rising", "falling")
 LEAST = 3
 SHARE = 0.01
@@ -55,36 +60,22 @@ SHARE = 0.01
 some differ.
 Uniform float32 have 2^24 values, so one of n numbers has an equal with a chance of n 2^-24, which is 1 % at
 n = 168,000; the largest of n normal ones has one with a chance of about ulp(m) m, m = sqrt(2 ln n), or 1e-6 at 1000."""
-BY_CHANCE = 1e-6
-"""The probability below which something is no chance."""
 MOST_ELEMENTS = 1 << 26
 AT_ONCE = 1 << 20
-"""Discrete elements of a round's calls that are looked at, and of those that are asked for together."""
+"""Elements of a call that are looked at, and of calls that are asked for together."""
 MOST_S = 40.0
 """At a shape. Beyond it nobody knows whether an answer is wrong, so there is no verdict. Some 25 rounds are looked at
 there: 20 s were too few on an H100 for 16.6 million indices of float16 in each."""
-MOST_TERMS = 1 << 14
-"""Beyond which no sum is expected to be taken in order."""
 OFTEN = (
     "%d of a round's %d calls differ where values may tie, and %.0f s were too short to check them; let inputs tie "
     "less often (a distribution of floats), or let the problem return the values instead of their indices"
 )
-
-
-def moved_by(inputs: Sequence[Tensor]) -> float:
-    """Return how far, relatively, an input of a computed answer may be moved for rounding of float32 in n terms."""
-    longest = max((max(item.shape, default=1) for item in inputs), default=1)
-    return float(min(longest, MOST_TERMS) ** 0.5 * EPSILON["float32"] / 2)
-
-
-def by_rule(rows: Array) -> bool:
-    """Say whether rows of [rows, length] have no two equal elements, and not by chance (the birthday problem)."""
-    if not rows.size or not distinct(rows[:1]) or not distinct(rows):
-        return False
-    values = float(rows.max()) - float(rows.min()) + 1
-    pairs = rows.shape[0] * rows.shape[1] * (rows.shape[1] - 1) / 2
-    # Rows of random values would have no equal pair with a probability of about exp(-pairs / values).
-    return pairs / values > -math.log(BY_CHANCE)
+CHAOTIC = (
+    "; rounding decides such elements: the reference's own answer changes there with the last places of its inputs. "
+    "Let it return what jumps less, or compile without contraction, such as -ffp-contract=off"
+)
+MANY = "; the judge did not look whether floats follow from ties: more indices or codes differ than rounding explains"
+LARGE = "; the judge did not look whether values tie: it looks at %d elements of a call, and these are %d"
 
 
 class Suspects(NamedTuple):
@@ -116,8 +107,12 @@ class Ties:
         self.wholes = False
         """Whether all inputs are whole numbers."""
         self.lines = Lines()
+        self.advice = ""
+        """On what the last round left wrong: why nothing forgave it, where that is not the candidate's fault alone."""
         self.amount = 0.0
         """How far an input may be moved where the answer depends on more."""
+        self.seed, self.opposite = 0, True
+        """Of the last move, and whether it went against the one before: of both, one decides a tie of two otherwise."""
         self.left_s, self.until = MOST_S, 0.0
         """For looking at this shape, and until when in this round."""
         self.open: Dict[int, Dict[int, Array]] = {}
@@ -134,16 +129,23 @@ class Ties:
             return check
         count = sum(buffers.outputs[number].count for number in which)
         self.compared += len(check.wrong) * count
-        floats = [number for number in range(len(buffers.outputs)) if number not in which]
         calls = [int(call) for call in np.flatnonzero(check.wrong.any(axis=1))]
         open_inputs = any(item.dtype in EPSILON and item.dtype != "float64" for item in buffers.inputs)
         self.wholes = bool(buffers.inputs) and all(item.dtype in WHOLES for item in buffers.inputs)
-        most = max([count, *(item.count for item in buffers.inputs if self.wholes)]) * len(calls)
-        # A wrong float output fails the round anyway, and double precision adds nothing to inputs of float64.
-        if check.wrong[:, floats].any() or not (open_inputs or self.wholes) or most > MOST_ELEMENTS:
+        follows: Array = np.asarray(np.delete(check.wrong, which, axis=1).any(axis=1))
+        self.advice, self.open = "", {}
+        # Double precision adds nothing to inputs of float64.
+        if not (open_inputs or self.wholes) or not self._may_follow(check.wrong[:, which], follows):
             return check
-        self.amount, self.open = moved_by(buffers.inputs), {}
-        left, step = check.wrong.copy(), max(1, AT_ONCE // count)
+        largest = self._elements_of(buffers, count, follows)
+        if largest > MOST_ELEMENTS:
+            self.advice = LARGE % (MOST_ELEMENTS, largest)
+            # Few wrong elements may all tie, and then nobody knows whether they are wrong.
+            if self._few(check.wrong[:, which]):
+                raise JudgeFailed(self.advice[2:])
+            return check
+        self.amount = moved_by(buffers.inputs)
+        left, step = check.wrong.copy(), max(1, AT_ONCE // largest)
         begin = time.monotonic()
         self.until = begin + self.left_s
         self.reference.thaw()
@@ -152,11 +154,7 @@ class Ties:
                 suspects = self._suspects(buffers, check, calls[start : start + step], which)
                 if suspects is None:
                     break
-                if not self.wholes:
-                    self._clear(suspects)
-                elif self._name_equals(buffers, suspects, [suspects.got]):
-                    self._clear_wholes(buffers, suspects)
-                open_calls = np.asarray(suspects.wrong.any(axis=1))
+                open_calls = self._look(buffers, suspects, check, follows)
                 if self._late() and (open_calls.any() or start + step < len(calls)):
                     raise JudgeFailed(OFTEN % (len(calls), len(check.wrong), MOST_S))
                 left[np.array(suspects.calls)[~open_calls]] = 0
@@ -167,6 +165,41 @@ class Ties:
             self.reference.freeze()
             self.left_s -= time.monotonic() - begin
         return check._replace(wrong=left)
+
+    def _look(self, buffers: Buffers, suspects: Suspects, check: RoundCheck, follows: Array) -> Array:
+        """Strike out what is as right as the reference's, and return which calls nothing explains."""
+        before = self.forgiven
+        if not self.wholes:
+            self._clear(suspects)
+        elif all_name_equals(buffers, suspects.calls, suspects.items, suspects.expected, [suspects.got]):
+            self._clear_wholes(buffers, suspects)
+        open_calls: Array = np.asarray(suspects.wrong.any(axis=1))
+        for row in np.flatnonzero(~open_calls & follows[suspects.calls]):
+            open_calls[row] = not self._follow(buffers, suspects, int(row), check)
+            # The same elements count once more where double precision forgives the floats by themselves.
+            self.forgiven = before if open_calls[row] else self.forgiven
+        return open_calls
+
+    def _elements_of(self, buffers: Buffers, discrete: int, follows: Array) -> int:
+        """Return how many elements of a call are read at once: an input's, or those of all outputs."""
+        read = [item.count for item in (buffers.inputs if self.wholes else buffers.outputs)]
+        return max(discrete, *read) if self.wholes else sum(read) if follows.any() else discrete
+
+    def _may_follow(self, discrete: Array, follows: Array) -> bool:
+        """Say whether wrong floats may follow from wrong discrete elements: from few, in the same calls."""
+        beside = not self.wholes and bool(discrete[follows].any(axis=1).all())
+        self.advice = MANY if follows.any() and beside and not self._few(discrete) else ""
+        return not follows.any() or (beside and not self.advice)
+
+    def _few(self, wrong: Array) -> bool:
+        return int(wrong.sum()) <= LEAST + SHARE * self.compared
+
+    def _follow(self, buffers: Buffers, suspects: Suspects, row: int, check: RoundCheck) -> bool:
+        """Say whether a call's floats are right with its discrete answers."""
+        call, amount, row_ = suspects.calls[row], 0.0 if self.ordinal else self.amount, np.array([row])
+        ways = ("exact", *ONE_WAY, *["moved"] * TRIES)
+        answers = (None if self._late() else self._moved(suspects, row_, way, amount, buffers) for way in ways)
+        return follow(buffers, call, check.wrong[call], answers, (self.rtol, self.atol))
 
     def _late(self) -> bool:
         return time.monotonic() > self.until
@@ -225,21 +258,10 @@ class Ties:
                 return
             closed &= moved == suspects.expected
             found += [moved] * (len(found) <= len(ONE_WAY))
-        if not closed.any() and self._name_equals(buffers, suspects, found):
+        if closed.any():
+            return
+        if all_name_equals(buffers, suspects.calls, suspects.items, suspects.expected, found):
             suspects.wrong[:] = False
-
-    def _name_equals(self, buffers: Buffers, suspects: Suspects, found: Sequence[Array]) -> bool:
-        """Say whether answers, where the candidate's differ, are indices of elements that equal the expected ones."""
-        calls, end = np.array(suspects.calls), 0
-        inputs = [(buffers.pieces(number, calls, 0, x.count), x.shape) for number, x in enumerate(buffers.inputs)]
-        for item in suspects.items:
-            part, end = slice(end, end + item.count), end + item.count
-            for row in np.flatnonzero((suspects.expected[:, part] != suspects.got[:, part]).any(axis=1)).tolist():
-                sides = [side[row, part] for side in (suspects.expected, *found)]
-                named = any(name_equals(x[row].reshape(shape), item, *sides) for x, shape in inputs)
-                if item.dtype not in INDICES or not named:
-                    return False
-        return True
 
     def _keep(self, suspects: Suspects, which: Sequence[int]) -> None:
         ends = np.cumsum([item.count for item in suspects.items])[:-1]
@@ -283,10 +305,12 @@ class Ties:
         wrong = suspects.wrong
         left = int(np.count_nonzero(wrong))
         self.forgiven += 0 if self.ordinal else left
-        if self.forgiven > LEAST + SHARE * self.compared or not self._plausible(suspects):
+        many = self.forgiven > LEAST + SHARE * self.compared
+        if many or repeats_places(suspects.items, suspects.expected, suspects.got):
             return
         ways, in_vain, since, tries, most = iter(ONE_WAY if self.ordinal else ()), 0, time.monotonic(), 0, left
         as_it_was, all_calls, last = wrong.copy(), np.flatnonzero(wrong.any(axis=1)), None
+        others = np.zeros(wrong.shape, dtype=np.int32)
         while left and self._hopes(in_vain, since) and not self._late():
             calls = np.flatnonzero(wrong.any(axis=1))
             way = next(ways, "moved")
@@ -294,6 +318,7 @@ class Ties:
             if found is None:
                 return
             wrong[calls] &= found != suspects.got[calls]
+            others[calls] += found != suspects.expected[calls]
             before, left = left, int(np.count_nonzero(wrong))
             in_vain, tries = in_vain + 1, tries + 1
             if tries == HALFWAY and not self.ordinal and left > LEAST + MOST_OPEN * most:
@@ -303,6 +328,9 @@ class Ties:
             if last is not None and way == "moved" and last.shape == found.shape:
                 self.lines.see(suspects.items, last, found)
             last = found if way == "moved" else None
+        # Equals decide an order whatever is rounded, so they are no chaos.
+        if left and not self.ordinal and tries >= TRIES and (others[wrong] >= MOSTLY * tries).all():
+            self.advice = CHAOTIC
         if not left and not self._keeps_lines(suspects, all_calls, amount):
             wrong |= as_it_was
 
@@ -311,8 +339,13 @@ class Ties:
         more = self.ordinal and self.tied and time.monotonic() - since < MORE_S
         return in_vain < (MORE_TRIES if more else TRIES)
 
-    def _moved(self, suspects: Suspects, calls: Array, how: str, amount: float) -> Optional[Array]:
-        return self._ask(suspects, calls, how=how, amount=amount, seed=self.well.word() >> 1, zeros=self.zeros)
+    def _moved(
+        self, suspects: Suspects, calls: Array, how: str, amount: float, every: Optional[Buffers] = None
+    ) -> Optional[Array]:
+        self.opposite = how == "moved" and not self.opposite
+        self.seed = self.seed if self.opposite else self.well.word() >> 1
+        more = {"amount": amount, "seed": self.seed, "opposite": self.opposite, "zeros": self.zeros}
+        return self._ask(suspects, calls, every, how=how, **more)
 
     def _keeps_lines(self, suspects: Suspects, calls: Array, amount: float) -> bool:
         """Say whether answers keep what stays as it is of all answers to inputs moved by chance.
@@ -332,25 +365,17 @@ class Ties:
             self.lines.see(suspects.items, first, other)
         return False
 
-    def _plausible(self, suspects: Suspects) -> bool:
-        """Say whether answers of which no row has one twice, as sorted orders, still are like that."""
-        start = 0
-        for item in suspects.items:
-            part = slice(start, start + item.count)
-            start += item.count
-            length = item.shape[-1] if item.shape else 1
-            want, have = (side[:, part].reshape(-1, length) for side in (suspects.expected, suspects.got))
-            if by_rule(want) and not distinct(have):
-                return False
-        return True
+    def _ask(self, suspects: Suspects, which: Array, every: Optional[Buffers] = None, **how: Any) -> Optional[Array]:
+        """Return the reference's discrete answers to some of the calls in double precision, `None` if it has none.
 
-    def _ask(self, suspects: Suspects, which: Array, **how: Any) -> Optional[Array]:
-        """Return the reference's discrete answers to some of the calls in double precision, `None` if it has none."""
+        Of `every` output where buffers are given, floats as their bits.
+        """
         calls = [suspects.calls[int(row)] for row in which.tolist()]
-        memory = Region(8 * len(calls) * suspects.got.shape[1], writable_by_others=True)
+        items = every.outputs if every else suspects.items
+        memory = Region(8 * len(calls) * sum(item.count for item in items), writable_by_others=True)
         try:
             reply: Dict[str, Any] = self.reference.ask(
-                "decide", 6 * self.timeout_s, [memory.fd], calls=calls, wholes=self.wholes, **how
+                "decide", 6 * self.timeout_s, [memory.fd], calls=calls, wholes=self.wholes, every=bool(every), **how
             )
             if reply.get("error"):
                 return None
@@ -363,6 +388,10 @@ class Ties:
         names: List[str] = [item.name for item in buffers.outputs if item.discrete]
         text = "some elements of %s differ from the reference's and are as right: they tie within rounding"
         return text % ", ".join(names)
+
+    def hint(self) -> str:
+        """Return why nobody could forgive what is wrong, where that is not the candidate's fault alone."""
+        return self.advice
 
     def reason(self) -> str:
         """Return nothing: elements say why an answer is wrong."""

@@ -11,6 +11,8 @@ from ..numerics.small_floats import SHORT
 from ..numerics.tensors import Array, Tensor, brings_check
 from .named_equals import WHOLES
 
+MOST_TERMS = 1 << 14
+"""Summands beyond which no sum is expected to be taken in order, and nobody is forgiven what that would lose."""
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 EPSILON.update({"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2})
 
@@ -51,15 +53,22 @@ def widened(item: Tensor, given: Any, nudge: bool, *, rest: bool = False) -> Any
     return wide + EPSILON[item.dtype] * chance if rest else wide * (1 + EPSILON[item.dtype] * chance)
 
 
+def moved_by(inputs: Sequence[Tensor]) -> float:
+    """Return how far, relatively, an input of a computed answer may be moved for rounding of float32 in n terms."""
+    longest = max((max(item.shape, default=1) for item in inputs), default=1)
+    return float(min(longest, MOST_TERMS) ** 0.5 * EPSILON["float32"] / 2)
+
+
 def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any:
     """Return an input of a discrete answer in double precision, as `message` says.
 
     `exact`: as it is. `squares`: x |x|, which keeps the order of all inputs and nothing else. `moved`: each element by
-    up to `amount` times itself or half a last place, whichever is more; with an amount of 0 by less than a quarter of
-    a last place, so that it would still be stored as the same number. `rising`, `falling`: by so little too, the more
-    the further behind or in front an element is, so that among equals the last or the first is the largest. A zero is
-    moved only with `zeros`, as that may give it a sign. `places`: which number of float32 it is, all of them positive;
-    that keeps the order and not the sign. `signs`: the sign alone, times one number or another from 1 to 3.
+    up to `amount` times itself or half a last place, whichever is more; with an amount of 0 by less than a quarter of a
+    last place, so that it would still be stored as the same number; with `opposite` the other way. `rising`, `falling`:
+    by so little too, the more the further behind or in front an element is, so that among equals the last or the first
+    is the largest. A zero is moved only with `zeros`, as that may give it a sign. `places`: which number of float32 it
+    is, all of them positive; that keeps the order and not the sign. `signs`: the sign alone, times one number or
+    another from 1 to 3.
 
     Whole numbers stay as they are, or with `wholes` move likewise, by less than a quarter. Their places begin at 1.
 
@@ -81,11 +90,14 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
     if message["how"] == "signs":
         size = 2 + _chances(wide, int(message["seed"]) + number)
         return size * (wide > 0) - size * (wide < 0)
-    amount = float(message["amount"])
     by_chance = message["how"] == "moved"
     chance = _chances(wide, int(message["seed"]) + number) if by_chance else _rising(wide)
-    if message["how"] == "falling":
+    if message["how"] == "falling" or message.get("opposite"):
         chance = -chance
+    amount = float(message["amount"])
+    # A last place is at most an epsilon of the number, so half of one is no more than such an amount.
+    if not whole and amount >= EPSILON[item.dtype] / 2:
+        return wide + chance * amount * abs(wide)
     chance = chance if message.get("zeros") else chance * (wide != 0)
     if whole:
         return SPREAD * (wide + chance * WITHIN)

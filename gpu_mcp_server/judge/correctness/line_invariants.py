@@ -5,14 +5,41 @@ that of all. An answer among ties keeps that. One that breaks it counts equals, 
 could be, though never all of them.
 """
 
+import math
 from typing import List, Sequence, Set, Tuple
 
 import numpy as np
 
 from ..numerics.tensors import Array, Tensor
+from .named_equals import distinct
 
 Axis = Tuple[int, int]
 """An output's number, and one of its axes, counted from 1."""
+BY_CHANCE = 1e-6
+"""The probability below which something is no chance."""
+
+
+def by_rule(rows: Array) -> bool:
+    """Say whether rows of [rows, length] have no two equal elements, and not by chance (the birthday problem)."""
+    if not rows.size or not distinct(rows[:1]) or not distinct(rows):
+        return False
+    values = float(rows.max()) - float(rows.min()) + 1
+    pairs = rows.shape[0] * rows.shape[1] * (rows.shape[1] - 1) / 2
+    # Rows of random values would have no equal pair with a probability of about exp(-pairs / values).
+    return pairs / values > -math.log(BY_CHANCE)
+
+
+def repeats_places(items: Sequence[Tensor], expected: Array, got: Array) -> bool:
+    """Say whether answers have an element twice in a row where by a rule, as in sorted orders, no row has one twice."""
+    start = 0
+    for item in items:
+        part = slice(start, start + item.count)
+        start += item.count
+        length = item.shape[-1] if item.shape else 1
+        want, have = (side[:, part].reshape(-1, length) for side in (expected, got))
+        if by_rule(want) and not distinct(have):
+            return True
+    return False
 
 
 class Lines:

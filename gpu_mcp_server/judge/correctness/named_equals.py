@@ -33,8 +33,32 @@ def name_equals(given: Array, item: Tensor, expected: Array, *found: Array) -> b
     )
 
 
+def all_name_equals(
+    buffers: Buffers, calls: Sequence[int], items: Sequence[Tensor], expected: Array, found: Sequence[Array]
+) -> bool:
+    """Say whether answers, [calls, elements], are where the candidate's differ indices of what equals the expected.
+
+    Args:
+        buffers: Of the round.
+        calls: Which ones of it.
+        items: Discrete outputs, one behind the other in each answer.
+        expected: The reference's answers.
+        found: The candidate's, and others that must name equals with it.
+    """
+    which, end = np.array(calls), 0
+    inputs = [(buffers.pieces(number, which, 0, x.count), x.shape) for number, x in enumerate(buffers.inputs)]
+    for item in items:
+        part, end = slice(end, end + item.count), end + item.count
+        for row in np.flatnonzero((expected[:, part] != found[0][:, part]).any(axis=1)).tolist():
+            sides = [side[row, part] for side in (expected, *found)]
+            named = any(name_equals(x[row].reshape(shape), item, *sides) for x, shape in inputs)
+            if item.dtype not in INDICES or not named:
+                return False
+    return True
+
+
 def may_tie(buffers: Buffers, at: Tuple[int, int], wrong: Array, expected: Array, got: Array) -> str:
-    """Return what to do if equals explain a wrong discrete output; empty where nothing speaks for that.
+    """Return what to do if equals explain a wrong output; empty where nothing speaks for that.
 
     Args:
         buffers: Of the round.
@@ -48,14 +72,15 @@ def may_tie(buffers: Buffers, at: Tuple[int, int], wrong: Array, expected: Array
     if item.dtype == "bool" and got.view(np.uint8).max(initial=0) > 1:
         return "; a bool is 0 or 1, and some are other bytes"
     floats = [number for number, each in enumerate(outputs) if not each.discrete]
-    beside = floats or [number for number in range(len(outputs)) if number != output]
+    others = [number for number in range(len(outputs)) if number != output]
+    beside = floats or others
     said = ""
     if item.dtype in INDICES and beside and not wrong[:, beside].any():
         # Equals are few, or the indices show them: most indices are otherwise wrong because they count otherwise.
         few = 2 * np.count_nonzero(expected != got) <= got.size
         if few or any(_most_alike(each, item, sides) for each in _inputs_of(buffers, call)):
             said = ", ".join(outputs[number].name + " is right" for number in beside)
-    elif output not in floats and item.shape:
+    elif item.shape and (output not in floats or (others and not wrong[:, others].any())):
         rows = [each.reshape(-1, item.shape[-1]) for each in sides]
         # Each row names places once, as sorting does: a transposed answer or a mask does not.
         if distinct(rows[0]) and (np.sort(rows[0], axis=1) == np.sort(rows[1], axis=1)).all():

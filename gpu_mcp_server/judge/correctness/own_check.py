@@ -107,6 +107,10 @@ class OwnCheck:
         """Return the note on a round in which the check took something."""
         return "right by the problem's own check; if it is slow, it checks some calls of each round, chosen in secret"
 
+    def hint(self) -> str:
+        """Return nothing: the check says why."""
+        return ""
+
     def reason(self) -> str:
         """Return why the answer that it refused is wrong."""
         return "the problem's own check refuses the answer: %s" % self.said

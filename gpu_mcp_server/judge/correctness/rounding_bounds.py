@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional, Sequence
 import numpy as np
 
 from ..numerics.tensors import Array, Tensor
-from .fp64_reference import EPSILON
+from .fp64_reference import EPSILON, MOST_TERMS
 
 NOISE = 8.0
 """How many times its sensitivity to half a last place of the inputs an answer may be off."""
@@ -17,8 +17,6 @@ PLACES = 2.0
 """Last places of the declared type that an answer may be off whatever it is computed from."""
 COARSEST = EPSILON["bfloat16"]
 """Nobody computes with less, whatever the inputs are stored as."""
-MOST_TERMS = 1 << 14
-"""Summands beyond which nobody may add one after the other in float32 and be forgiven what that loses."""
 NEAR = 8
 """Elements of next smaller and next larger size, by which a sensitivity that is small by chance is made up for."""
 REACH = 8.0

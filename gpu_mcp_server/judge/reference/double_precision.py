@@ -65,7 +65,7 @@ class DoublePrecision:
         return {"ran_s": ran_s}
 
     def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
+        """Answer inputs of some calls, as they are or moved, in double precision; write discrete outputs or `every`."""
         specs, outputs = self.reference.memories, tensors(self.reference.task["outputs"], self.reference.dims)
         with fp64_reference.ResultFile(descriptors[0]) as file:
             short = any(item.dtype in fp64_reference.SHORT for item in specs)
@@ -81,7 +81,11 @@ class DoublePrecision:
                 # Of whole numbers the values come back as floats, moved: they are no places, so nothing excuses them.
                 told = self.reference.arrays.answers(call) if message["wholes"] else [None] * len(outputs)
                 found = zip(outputs, self._in_double(wide), told)
-                whole += [fp64_reference.whole(result, own) for item, result, own in found if item.discrete]
+                for item, result, own in found:
+                    if item.discrete:
+                        whole.append(fp64_reference.whole(result, own))
+                    elif message.get("every"):
+                        whole.append(fp64_reference.doubles(result).view(np.int64))
             file.write(whole)
         return {}
 

@@ -338,11 +338,12 @@ class Rounds:
         which += "; wrong: %d of %s" % (bad, calls_text(buffers.sets)) if buffers.sets > 1 else ""
         difference, poison = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask), buffers.words[output]
         whole, first, again = bool(mask.all()), not self.calls_checked, play if twice else None
+        hint = self.ties.hint()  # of this round: another look is at other inputs
         others, more = look_again(
             buffers, check, (call, output), (rtol, atol), self.ties, again, whole=whole, first=first
         )
         words = describe(expected, got, difference, buffers.outputs[output], poison, others)
-        words += may_tie(buffers, (call, output), check.wrong, expected, got)
+        words += may_tie(buffers, (call, output), check.wrong, expected, got) + hint
         words += coarse_difference(expected, got, buffers.outputs[output].dtype, buffers.outputs[output].name)
         words += self.suite_rule.words(expected, got, buffers.outputs[output]) if self.suite_rule else ""
         judged = incorrect("%s (%s)" % (words, which + more))

@@ -1,14 +1,8 @@
 """Discrete answers where rounding or chance decides: right ones pass in timed rounds too, wrong ones find no cover."""
 
-import os
 from typing import Any
 
-import numpy as np
 import pytest
-from gpu_mcp_judge.correctness import discrete_ties
-from gpu_mcp_judge.devices.device import RoundCheck
-from gpu_mcp_judge.numerics.random_inputs import Well
-from gpu_mcp_judge.numerics.tensors import Tensor
 
 from tests.judge.harness import judge, torch_python
 
@@ -326,51 +320,6 @@ def test_a_float_of_eight_bits_is_a_code_that_rounding_decides_about(tmp_path, q
     assert outcome.verdict["verdict"] == expected, outcome.verdict["reason"]
     noted = "some elements of code differ from the reference's and are as right" in str(outcome.verdict)
     assert noted or expected == "incorrect"
-
-
-class Two:
-    """A call with two elements that differ from the reference's."""
-
-    inputs = (Tensor("x", "float16", (8,), ("n",), "normal"),)
-    outputs = (Tensor("at", "int32", (2,), ("rows",), ""),)
-
-    def pair(self, call: int, output: int) -> tuple[Any, Any]:
-        return np.zeros(2, dtype=np.int32), np.ones(2, dtype=np.int32)
-
-
-class Reference:
-    """Gives the candidate's answers to inputs that were moved often enough."""
-
-    def __init__(self, *after: float) -> None:
-        self.after, self.moved = np.array(after), 0
-
-    def thaw(self) -> None:
-        pass
-
-    freeze = thaw
-
-    def ask(self, do: str, timeout_s: float, descriptors: list[int], how: str, **more: Any) -> dict[str, Any]:
-        self.moved += how == "moved"
-        os.pwrite(descriptors[0], (self.moved >= self.after).astype(np.int64).tobytes(), 0)
-        return {}
-
-
-@pytest.mark.parametrize(
-    ("after", "passed", "most"),
-    [
-        ((1, 150), True, 150),
-        ((1, np.inf), False, 1 + discrete_ties.MORE_TRIES),
-        ((np.inf, np.inf), False, discrete_ties.TRIES),
-    ],
-)
-def test_tries_go_on_for_long_only_where_some_ties_were_found(monkeypatch, after, passed, most):
-    """Of many that tie each try decides for one, and a parallel reduction may name any of them."""
-    monkeypatch.setattr(discrete_ties, "MORE_S", 60.0)
-    reference = Reference(*after)
-    one = discrete_ties.Ties(reference, Well("ab" * 32), 0.0, 0.0, 1.0)
-
-    assert one.excuse(Two(), RoundCheck(np.array([[2]]), 1.0, 1.0)).passed is passed
-    assert reference.moved == most - (0 if after[0] == 1 else len(discrete_ties.ONE_WAY))
 
 
 def test_a_wrong_index_that_is_another_calls_by_chance_is_no_cheat(court):

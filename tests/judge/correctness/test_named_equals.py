@@ -174,6 +174,22 @@ def test_a_mask_in_another_order_is_told_of_no_ties():
 
 
 @pytest.mark.parametrize(
+    ("wrong", "got", "told"),
+    [
+        ([[0, 2]], [0.5, 3.5, 2.5], "; it has the same numbers in another order: where values are equal"),
+        ([[1, 2]], [0.5, 3.5, 2.5], ""),
+        ([[0, 2]], [0.5, 3.5, 9.5], ""),
+    ],
+    ids=["beside right keys", "beside wrong ones", "other numbers"],
+)
+def test_values_beside_sorted_keys_are_told_of_equal_keys(wrong, got, told):
+    outputs = [Tensor("keys", "int32", (3,), ("n",), ""), Tensor("values", "float32", (3,), ("n",), "")]
+    said = told_of(outputs, 1, wrong, [0.5, 2.5, 3.5], got)
+
+    assert said.startswith(told) and bool(said) == bool(told)
+
+
+@pytest.mark.parametrize(
     ("got", "told"),
     [([1, 7, 1, 7], True), ([1, 3, 1, 3], False), ([2, 3, 2, 7], False), ([2, 99, 1, -1], False)],
     ids=["other equals", "within a window", "few of them", "outside"],
