@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -116,20 +116,8 @@ class Owner:
         CATCHES.goes_on = bool(self.task.get("study"))
         failed: Optional[Judged] = None
         trials: Optional[Trials] = None
-        lack = lacked_module(self.task.get("needs") or ())
-        if lack:
-            raise Unequipped("candidate", lack, early=True)
-        with self.ledger.part("start"):
-            reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
-        self.players.wait_turn(self.ledger, reference, candidate)
-        self.players.enter_window(self.ledger, "shared")
-        with self.ledger.part("start"):
-            self.players.start_concurrently(reference, candidate)
-            with self.players.step("device"):
-                device = device_of(self.task, self.well)
-            before = device.snapshot()
-            for player in (reference, candidate):
-                player.link.spins = device.spins
+        device, candidate, reference = self._open_device()
+        before = device.snapshot()
         try:
             with self.ledger.part("start"):
                 self.players.start(self.ledger, device, candidate, reference)
@@ -157,9 +145,26 @@ class Owner:
             self.players.supervisor.dismiss(player.role)  # their contexts take their time to end
         result = self._result(device, trials, failed, answered, self._evidence(device, before, after))
         doubtful = candidate.lost or "memory" in result["reason"] or any(shape.saw_busy() for shape in self.judged)
-        if doubtful and beside:
+        if beside and doubtful and result["verdict"] != "cheat":  # for which no other job can be the cause
             return {"mode": "judge", "beside": result["reason"] or "the GPU was busy"}
         return result
+
+    def _open_device(self) -> Tuple[Device, Player, Player]:
+        """Wait for the job's turn on its device; return that, candidate and reference, which are starting."""
+        lack = lacked_module(self.task.get("needs") or ())
+        if lack:
+            raise Unequipped("candidate", lack, early=True)
+        with self.ledger.part("start"):
+            reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
+        self.players.wait_turn(self.ledger, reference, candidate)
+        self.players.enter_window(self.ledger, "shared")
+        with self.ledger.part("start"):
+            self.players.start_concurrently(reference, candidate)
+            with self.players.step("device"):
+                device = device_of(self.task, self.well)
+            for player in (reference, candidate):
+                player.link.spins = device.spins
+        return device, candidate, reference
 
     def find_writes(self) -> Dict[str, Any]:
         """See which inputs a candidate writes to that failed before; this is no verdict."""

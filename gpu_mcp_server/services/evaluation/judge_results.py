@@ -101,9 +101,6 @@ class Verdicts:
                 f"The judge failed on {row.host!r}: {why}.",
                 hint="The judge failed, not the candidate, which was not judged.",
             )
-        if verdict.get("beside"):  # nobody waited for it, who would have had it judged again
-            text = "other jobs were on its GPU when it failed (%s), so that is no verdict; have it judged again"
-            verdict = {"refused": text % str(verdict["beside"])[:300]}
         if verdict.get("refused"):
             why = str(verdict["refused"])
             await self._experience.finish(row.attempt_id, status="refused", reason=why)
@@ -274,7 +271,11 @@ class Verdicts:
         leader = done.record.leader
         if found is None or leader is None or leader.exit_code != 0:
             return None
-        return parse_verdict(await self._jobs.fetch(done.host, found.sha256))
+        verdict = parse_verdict(await self._jobs.fetch(done.host, found.sha256))
+        if verdict.get("beside"):  # who waits for it has it judged again
+            text = "other jobs were on its GPU when it failed (%s), so that is no verdict; have it judged again"
+            verdict["refused"] = text % str(verdict["beside"])[:300]
+        return verdict
 
 
 def _queue(record: JobRecord) -> dict[str, float]:

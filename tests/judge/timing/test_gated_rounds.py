@@ -84,14 +84,14 @@ def fit_beside(returns: Callable[[list[int]], bool]) -> tuple[int, list[int], li
 
 
 @pytest.mark.parametrize(
-    ("kernels", "sets", "left"), [(1, 191, False), (8, 95, False), (25, 23, False), (2000, 191, True)]
+    ("kernels", "sets", "left"), [(1, 96, False), (12, 48, False), (25, 24, False), (2000, 96, True)]
 )
 def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_reference(kernels, sets, left):
-    """Of calls of 10.5 us, by whose number alone a round would have 191, as where the reference has no gate at all."""
+    """Of calls of 10.5 us, by whose number alone a round would have 96, as where the reference has no gate at all."""
     found, tried, why = fit_beside(lambda tried: kernels * tried[-1] < 1000)
 
     assert found == sets
-    assert bool(why) == left and tried[:3] == ([1, 1, 16] if left else [1, 16, 191])
+    assert bool(why) == left and tried[:3] == ([1, 1, 16] if left else [1, 16, 96])
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -253,8 +253,8 @@ def test_a_reference_that_waits_at_times_costs_the_candidate_no_time_behind_gate
     """One call of it was launched behind a gate before."""
     found, tried, why = fit_beside(lambda tried: len(tried) == 1)
 
-    assert found == 191
-    assert tried == [1, 16, 16, 4, 1, 191] and len(why) == 1
+    assert found == 96
+    assert tried == [1, 16, 16, 4, 1, 96] and len(why) == 1
 
 
 def test_a_trial_launches_as_many_calls_as_it_is_asked_for_and_tells_the_time_of_one():
