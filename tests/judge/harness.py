@@ -63,6 +63,8 @@ class Outcome:
     progress: list[dict[str, Any]] = field(default_factory=list)
     contexts_before_turn: int | None = None
     """On the fake GPU, where `CUDA_FAKE_CONTEXTS` names a file."""
+    parts: list[str] = field(default_factory=list)
+    """Of the GPU's time, as the owner asked for them."""
 
 
 class Supervisor(threading.Thread):
@@ -73,6 +75,8 @@ class Supervisor(threading.Thread):
         self.link, self.processes = link, processes
         self.over = socket.socketpair()
         self.contexts_before_turn: int | None = None
+        self.parts: list[str] = []
+        """Of the GPU's time, as the owner asked for them."""
 
     def run(self) -> None:
         waiting = {os.pidfd_open(p.pid): role for role, p in self.processes.items()}
@@ -107,7 +111,8 @@ class Supervisor(threading.Thread):
             self.answer_turn(request["do"])
             return
         if request["do"] in ("window", "beside"):
-            self.say({"window": True, "answered": True, "beside": False})
+            self.parts.append(request["role"])
+            self.say({"window": True, "answered": True, "beside": bool(os.environ.get("JOBS_BESIDE"))})
             return
         pid = self.processes[request["role"]].pid
         number = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}[request["do"]]
@@ -224,7 +229,9 @@ def judge(
     written = folder / "owner" / "verdict.json"
     verdict = json.loads(written.read_text()) if written.exists() else {}
     lines = [json.loads(line) for line in out.decode().splitlines()]
-    return Outcome(verdict, out.decode(), err.decode(), owner.returncode, lines, supervisor.contexts_before_turn)
+    return Outcome(
+        verdict, out.decode(), err.decode(), owner.returncode, lines, supervisor.contexts_before_turn, supervisor.parts
+    )
 
 
 def edited(name: str, *changes: tuple[str, str]) -> dict[str, str]:

@@ -1088,6 +1088,31 @@ def test_a_problem_that_does_not_fit_the_gpu_is_refused_with_both_sizes(court):
     assert got["refused"].endswith("1.07 GB are free")
 
 
+@pytest.mark.parametrize(("tier", "windows"), [("performance", ["alone", "shared", "alone"]), ("correctness", [])])
+def test_what_is_timed_is_timed_while_no_other_job_is_at_work(court, tier, windows):
+    """The clock is calibrated before the candidate is loaded, and calls are timed at the end."""
+    assert court(with_stream("naive.c"), tier=tier).parts == ["shared", *windows, ""]
+
+
+@pytest.mark.parametrize(
+    ("body", "again"),
+    [
+        ("*(volatile float *)x = 2;", "crashed with SIGSEGV"),
+        ("return 2;", "out of memory"),
+        ("return 4;", ""),
+        ("y[0] = 7;", ""),
+        ("memset(y, 0, 4 * rows * cols);", ""),
+    ],
+)
+def test_what_another_job_may_have_caused_is_no_verdict(court, monkeypatch, body, again):
+    monkeypatch.setenv("JOBS_BESIDE", "1")
+    source = with_stream("naive.c").replace("    return 0;\n}", f"    {body}\n    return 0;\n}}")
+    got = court("#include <string.h>\n" + source).verdict
+
+    assert set(got) == {"mode", "beside"} if again else got["verdict"] == "incorrect"
+    assert again in got.get("beside", "")
+
+
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipe")

@@ -1,0 +1,78 @@
+"""Evaluations that share a GPU: which do, and what becomes of one that failed beside others."""
+
+import shutil
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation import judge_job, judge_results, trial_judge
+from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
+from gpu_mcp_server.services.lab import Lab
+from tests.services.evaluation.test_confirmation_runs import RIGHT, register
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+
+@pytest.mark.parametrize(
+    ("timing", "elements", "alone", "mode"),
+    [
+        (TimingOptions(), 1 << 20, False, "windowed"),
+        (TimingOptions(), 1 << 20, True, "exclusive"),
+        (TimingOptions(), 1 << 26, False, "exclusive"),
+        (TimingOptions(precision="exact"), 1 << 20, False, "exclusive"),
+        (TimingOptions(tier="correctness"), 1 << 20, False, "exclusive"),
+    ],
+    ids=["a first look", "judged again", "large", "exact", "not timed"],
+)
+async def test_first_looks_at_small_problems_share_a_gpu(lab: Lab, timing, elements, alone, mode):
+    problem = await lab.store.problems.get(await register(lab))
+    problem = problem.model_copy(update={"shapes": [{"n": elements}]})
+    spec, _ = judge_job.judge_spec(
+        problem, await lab.jobs.runner.probe("local"), lab.settings, host="local", device="cuda",
+        candidate=BuiltCandidate("library", b""), timing=timing, alone=alone,
+    )  # fmt: skip
+
+    assert spec.gpus.mode == mode
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Have the first verdict be one that other jobs may have caused; return what jobs were asked for."""
+    asked: list[dict[str, Any]] = []
+    spec_of, read = trial_judge.judge_spec, judge_results.parse_verdict
+
+    def judge_spec(*about: Any, **more: Any) -> Any:
+        asked.append(more)
+        return spec_of(*about, **more)
+
+    def parse_verdict(data: bytes) -> dict[str, Any]:
+        return read(data) if len(asked) != 1 else {"mode": "judge", "beside": "crashed with SIGSEGV"}
+
+    monkeypatch.setattr(trial_judge, "judge_spec", judge_spec)
+    monkeypatch.setattr(judge_results, "parse_verdict", parse_verdict)
+    return asked
+
+
+async def test_what_failed_beside_others_is_judged_again_alone(own_lab: Lab, beside: list[dict[str, Any]]):
+    problem = await register(own_lab)
+    found = await own_lab.evaluation.evaluator.evaluate(problem, CandidateSource(RIGHT, "c", "k.c"))
+
+    assert found.verdict == "correct"
+    assert [each["alone"] for each in beside] == [False, True]
+    assert (found.note or "").startswith(
+        "judged again from the beginning, as other jobs were on its GPU when it failed (crashed with SIGSEGV)"
+    )
+    assert len((await own_lab.store.experience.list("recent", problem_id=problem)).attempts) == 1
+
+
+async def test_what_others_may_have_caused_is_no_verdict_where_nobody_waits(own_lab: Lab, beside: list[dict[str, Any]]):
+    source = CandidateSource(RIGHT, "c", "k.c")
+    started = await own_lab.evaluation.evaluator.evaluate(await register(own_lab), source, wait_s=0.0)
+    result = await own_lab.commands.status(started.job_id or "", wait_s=60)
+    attempt = await own_lab.store.experience.get(started.attempt_id)
+
+    assert (attempt.status, attempt.verdict) == ("refused", None)
+    assert (attempt.reason or "").startswith("other jobs were on its GPU when it failed (crashed with SIGSEGV)")
+    assert result.note
