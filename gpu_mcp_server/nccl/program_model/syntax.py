@@ -191,7 +191,8 @@ def walk(node: Node) -> Iterator[Node]:
     while pending:
         top = pending.pop()
         yield top
-        pending.extend(reversed(top.children))
+        if children := top.children:  # most nodes have none
+            pending += children[::-1]
 
 
 def field(node: Node, name: str) -> Node | None:
