@@ -22,12 +22,12 @@ from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.syntax import (
     CALL,
     PREPROCESSOR,
+    ParsedSource,
     arguments,
     field,
     is_inactive,
     name_of,
     receiver_of,
-    walk,
 )
 
 DEPTH = 4
@@ -88,12 +88,10 @@ class KernelPaths:
         self, function: Function, names: Names, sessions: dict[str, str], gins: frozenset[str], depth: int
     ) -> PathFrame:
         source, body = function.source, function.body
-        own = {name: s.coop for name, s in sessions_of(source, body).items()}
+        own = {name: s.coop for name, s in source.read_once(sessions_of, body).items()}
         depends = taint.names_of(source, body, names)
-        every = {**sessions, **own}
-        return PathFrame(
-            function, every, gins | gins_of(source, body), depends, taint.assigned_names(source, body), depth
-        )
+        every, assigned = {**sessions, **own}, source.read_once(taint.assigned_names, body)
+        return PathFrame(function, every, gins | source.read_once(gins_of, body), depends, assigned, depth)
 
     def _say(self, frame: PathFrame, node: Node, rule: Rule, text: str, severity: Severity = "error") -> None:
         source = frame.function.source
@@ -153,10 +151,7 @@ class KernelPaths:
         return yes | no
 
     def _changes(self, frame: PathFrame, condition: Node) -> bool:
-        source = frame.function.source
-        return any(
-            n.type == CALL or (n.type == "identifier" and source.text(n) in frame.assigned) for n in walk(condition)
-        )
+        return any(not name or name in frame.assigned for _, name in frame.function.source.read_once(_uses, condition))
 
     def _loop(self, frame: PathFrame, node: Node, points: Points) -> Points:
         source, body = frame.function.source, field(node, "body")
@@ -204,13 +199,11 @@ class KernelPaths:
 
     def _events(self, frame: PathFrame, node: Node, points: Points) -> Points:
         """Follow what an expression does, inner parts first."""
-        for child in node.named_children:
-            points = self._events(frame, child, points)
-        if node.type == CALL:
-            return self._call(frame, node, points)
-        source = frame.function.source
-        if node.type == "identifier" and source.text(node) in frame.peers and not _is_bound(node):
-            return self._pointer(frame, node, points)
+        for inner, name in frame.function.source.read_once(_uses, node):
+            if not name:
+                points = self._call(frame, inner, points)
+            elif name in frame.peers and not _is_bound(inner):
+                points = self._pointer(frame, inner, points)
         return points
 
     def _call(self, frame: PathFrame, call: Node, points: Points) -> Points:
@@ -316,6 +309,16 @@ class KernelPaths:
 
     def _bounded(self, points: Points) -> Points:
         return points if len(points) <= MOST_POINTS else frozenset(replace(p, assumed=frozenset()) for p in points)
+
+
+def _uses(source: ParsedSource, node: Node) -> list[tuple[Node, str]]:
+    """Return the calls, and the identifiers with their names, within an expression, inner ones first."""
+    found = [each for child in node.named_children for each in _uses(source, child)]
+    if node.type == CALL:
+        found.append((node, ""))
+    elif node.type == "identifier":
+        found.append((node, source.text(node)))
+    return found
 
 
 def _split(points: Points, text: str) -> tuple[Points, Points]:

@@ -17,31 +17,36 @@ Assumed = frozenset[tuple[str, bool]]
 
 def findings(program: ProgramModel) -> list[Finding]:
     """Return what is wrong in the kernels of a program."""
-    pointers = pointer_functions(program.functions)
-    device = {f.name: f for f in program.functions if f.is_device and not f.is_kernel}
     found: set[Finding] = set()
-    for kernel in program.functions:
-        if not kernel.is_kernel:
-            continue
+    pointers, device = _surroundings(program)
+    for kernel, walked in _walked_kernels(program):
         own: set[Finding] = set()
         for assumed in _instances(program, kernel):
-            own |= set(KernelPaths(kernel, device, pointers).run(assumed))
+            own |= set(KernelPaths(kernel, device, pointers).run(assumed)) if assumed else walked.findings
         found |= demote_unsure_findings(kernel, own, device, program.macros) if own else own
         found |= set(_by_value(program, kernel))
     return sorted(found)
 
 
-@lru_cache(maxsize=8)
 def communicating(program: ProgramModel) -> dict[str, Function]:
     """Return the kernels that pass a barrier or touch peers' memory, by name."""
-    pointers = pointer_functions(program.functions)
+    walked = [(k, w) for k, w in _walked_kernels(program) if program.kernels[k.name] is k]
+    return {kernel.name: kernel for kernel, paths in walked if paths.accesses or paths.barriers}
+
+
+def _surroundings(program: ProgramModel) -> tuple[frozenset[str], dict[str, Function]]:
+    """Return the calls that yield pointers to peers' memory, and device functions by name."""
     device = {f.name: f for f in program.functions if f.is_device and not f.is_kernel}
-    found: dict[str, Function] = {}
-    for name, kernel in program.kernels.items():
-        flow = KernelPaths(kernel, device, pointers)
-        flow.run()
-        if flow.accesses or flow.barriers:
-            found[name] = kernel
+    return pointer_functions(program.functions), device
+
+
+@lru_cache(maxsize=8)
+def _walked_kernels(program: ProgramModel) -> list[tuple[Function, KernelPaths]]:
+    """Return each kernel with its paths, walked with nothing assumed."""
+    pointers, device = _surroundings(program)
+    found = [(kernel, KernelPaths(kernel, device, pointers)) for kernel in program.functions if kernel.is_kernel]
+    for _, paths in found:
+        paths.run()
     return found
 
 

@@ -115,12 +115,14 @@ def pointer_functions(functions: Iterable[Function]) -> frozenset[str]:
     listed = list(functions)
     for _ in range(3):
         for function in listed:
-            for node in walk(function.body):
-                if node.type == "return_statement" and any(
-                    inner.type == CALL and name_of(function.source, inner) in known for inner in walk(node)
-                ):
-                    known.add(function.name)
+            if not known.isdisjoint(function.source.read_once(_returned_calls, function.body)):
+                known.add(function.name)
     return frozenset(known)
+
+
+def _returned_calls(source: ParsedSource, body: Node) -> frozenset[str]:
+    returns = (node for node in walk(body) if node.type == "return_statement")
+    return frozenset(name_of(source, inner) for node in returns for inner in walk(node) if inner.type == CALL)
 
 
 def is_collective_call(source: ParsedSource, call: Node) -> bool:
@@ -140,14 +142,19 @@ def is_signalled(source: ParsedSource, call: Node) -> bool:
 
 def is_array_of_pointers(source: ParsedSource, body: Node, name: str) -> bool:
     """Say whether a local name is declared as an array of pointers."""
+    return source.read_once(_arrays, body).get(name, False)
+
+
+def _arrays(source: ParsedSource, body: Node) -> dict[str, bool]:
+    """Return the arrays that a function declares, and whether they are of pointers; the first of each name."""
+    found: dict[str, bool] = {}
     for node in walk(body):
-        if node.type == "array_declarator":
-            inner = declared_identifier(node)
-            if inner is not None and source.text(inner) == name:
-                made = enclosing(node, "declaration")
-                text = source.text(made) if made is not None else ""
-                return "*" in text.partition("[")[0]
-    return False
+        inner = declared_identifier(node) if node.type == "array_declarator" else None
+        if inner is not None:
+            made = enclosing(node, "declaration")
+            text = source.text(made) if made is not None else ""
+            found.setdefault(source.text(inner), "*" in text.partition("[")[0])
+    return found
 
 
 def _listed(arguments: Node) -> list[Node]:

@@ -7,7 +7,7 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.program_model.api_names import POINTER_GETTERS
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
-from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, name_of, walk
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, name_of, parse, walk
 
 _WORD = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 
@@ -19,7 +19,7 @@ def inline_pointer_helpers(program: ProgramModel) -> ProgramModel:
     for path, source in program.sources.items():
         data = _replaced(program, source, helpers) if helpers else source.data
         if data != source.data:
-            changed[path] = ParsedSource(path, data)
+            changed[path] = parse(path, data.decode("utf-8", "surrogateescape"))
     return ProgramModel(program.sources | changed, program.main, program.missing_includes) if changed else program
 
 

@@ -25,13 +25,23 @@ _WARP = re.compile(r"threadIdx\.x\s*(?:/\s*(?:32|warpSize|WARP_SIZE)|>>\s*5)")
 
 def dependences(source: ParsedSource, node: Node, names: Names) -> frozenset[Dependence]:
     """Return what an expression depends on."""
-    if node.type == CALL and name_of(source, node) in VOTES:
-        return NOTHING
+    found, variables = source.read_once(_parts_of, node)
+    return found.union(*(names.get(name, NOTHING) for name in variables))
+
+
+def _parts_of(source: ParsedSource, node: Node) -> tuple[frozenset[Dependence], frozenset[str]]:
+    """Return what an expression depends on whatever its variables do, and those variables."""
     found: set[Dependence] = set()
+    variables: set[str] = set()
+    if node.type == CALL and name_of(source, node) in VOTES:
+        return NOTHING, frozenset()
     for inner in walk(node):
         if inner.type == "identifier":
             text = source.text(inner)
-            found |= {"thread"} if text in {"threadIdx", "laneid"} else names.get(text, NOTHING)
+            if text in {"threadIdx", "laneid"}:
+                found.add("thread")
+            else:
+                variables.add(text)
         elif inner.type == "field_identifier" and source.text(inner) in RANK_FIELDS:
             found.add("rank")
         elif inner.type == CALL and name_of(source, inner) in THREAD_CALLS:
@@ -40,13 +50,13 @@ def dependences(source: ParsedSource, node: Node, names: Names) -> frozenset[Dep
             inner.type == "pointer_expression" and inner.children[0].type == "*"
         ):
             found.add("memory")
-    return frozenset(found)
+    return frozenset(found), frozenset(variables)
 
 
 def names_of(source: ParsedSource, body: Node, given: Names) -> Names:
     """Return what each variable of a function depends on, `given` for its parameters."""
     known: dict[str, frozenset[Dependence]] = dict(given)
-    pairs = list(_assignments(source, body))
+    pairs = source.read_once(_assignments, body)
     for _ in range(ROUNDS):
         before = dict(known)
         for name, value in pairs:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.program_model.api_names import INTERESTING
 from gpu_mcp_server.nccl.program_model.library_calls import LIBRARIES, letters_of, qualified_name
-from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, field, is_inactive, name_of, parse, walk
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, field, is_inactive, name_of, walk
 
 NESTING = 6
 """Macros within macros that are followed."""
@@ -64,7 +64,7 @@ def _hides(macro: Macro, known: set[str]) -> bool:
         or LIBRARIES.search(macro.body)
     ):
         return False
-    inside = parse(macro.name, f"void _(){{{macro.body};}}")
+    inside = ParsedSource(macro.name, f"void _(){{{macro.body};}}".encode("utf-8", "surrogateescape"))
     for node in walk(inside.root):
         if node.type == "kernel_call_syntax":
             return True

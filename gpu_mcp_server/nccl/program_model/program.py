@@ -147,8 +147,8 @@ class ProgramModel:
 
     def calls_in(self, source: ParsedSource, node: Node) -> Iterator[FunctionCall]:
         """Calls below a node of a file."""
-        for inner in walk(node):
-            if inner.type in {CALL, "identifier"} and not is_inactive(source, inner):
+        for inner in source.read_once(_calls_and_names, node):
+            if not is_inactive(source, inner):
                 yield from self.calls_at(source, inner)
 
     def calls_at(self, source: ParsedSource, node: Node) -> list[FunctionCall]:
@@ -229,6 +229,10 @@ class ProgramModel:
             if inner.type == CALL and inside.text_without_space(inner) not in argument_texts:
                 yield self._call(inside, inner, place, path, function, macro.name)
                 yield from self._hidden(inside, inner, place, path, function, depth - 1)
+
+
+def _calls_and_names(_: ParsedSource, node: Node) -> list[Node]:
+    return [inner for inner in walk(node) if inner.type in {CALL, "identifier"}]
 
 
 def includes_of(source: ParsedSource) -> list[str]:

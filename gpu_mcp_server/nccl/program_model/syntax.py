@@ -8,7 +8,8 @@ libclang without the includes found 38.)
 import re
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
+from typing import Any, TypeVar
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Tree
@@ -26,11 +27,15 @@ LANDMARKS = STRUCTURES | {
     *("preproc_function_def", "if_statement"),
 }
 """Nodes that several readers look for in a whole file."""
+KEPT_CHARACTERS = 40_000
+"""A file of up to so many stays as it was read, as generated ones do: 150 bytes a character, 192 MB in all."""
+MOST_KEPT = 32
 CHUNK = 1 << 16
 MOST_S = 10.0
 """Processor time for a file. 1 MiB of code takes half a second; a text that is no code could take hours."""
 
 _FIXED = re.compile(rb"#\s*(?:el)?if[\s(]+(?:\d|true|false)")
+Read = TypeVar("Read")
 Names = dict[str, list[tuple[int, Node, Node]]]
 """Names of a scope: where each is declared, its declaration, its declarator."""
 
@@ -88,7 +93,7 @@ class ParsedSource:
         self.declarations: dict[int, tuple[Node, Node, Node] | None] = {}
         """What each name stands for: declaration, declarator, scope; kept by `scopes`."""
         self._members: dict[str, frozenset[str]] = {}
-        self._effects: dict[int, list[Node]] = {}
+        self._read: dict[tuple[Callable[..., Any], int], Any] = {}
 
     def text(self, node: Node) -> str:
         """Return the text of a node."""
@@ -102,11 +107,16 @@ class ParsedSource:
         """Return the line on which a node starts."""
         return node.start_point[0] + 1
 
+    def read_once(self, read: Callable[["ParsedSource", Node], Read], node: Node) -> Read:
+        """Return what a reader finds in a node. It reads each node once: rules come to the same one again and again."""
+        key = read, node.id
+        if key not in self._read:
+            self._read[key] = read(self, node)
+        return self._read[key]
+
     def effects_in(self, function: Node) -> list[Node]:
-        """Return the calls and assignments of a function, in the text's order: collected once a function."""
-        if function.id not in self._effects:
-            self._effects[function.id] = [n for n in walk(function) if n.type in {CALL, "assignment_expression"}]
-        return self._effects[function.id]
+        """Return the calls and assignments of a function, in the text's order."""
+        return self.read_once(_effects_of, function)
 
     @cached_property
     def landmarks(self) -> list[Node]:
@@ -160,8 +170,19 @@ Parse = Callable[[str, str, int], ParsedSource]
 
 
 def parse(path: str, text: str, branch: int = 0) -> ParsedSource:
-    """Parse a file."""
+    """Parse a file; a small one, such as those that are generated for each program, once."""
+    return _parsed_once(path, text, branch) if len(text) <= KEPT_CHARACTERS else _parsed(path, text, branch)
+
+
+def _parsed(path: str, text: str, branch: int) -> ParsedSource:
     return ParsedSource(path, text.encode("utf-8", "surrogateescape"), branch)
+
+
+_parsed_once = lru_cache(MOST_KEPT)(_parsed)
+
+
+def _effects_of(_: ParsedSource, function: Node) -> list[Node]:
+    return [n for n in walk(function) if n.type in {CALL, "assignment_expression"}]
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -170,7 +191,8 @@ def walk(node: Node) -> Iterator[Node]:
     while pending:
         top = pending.pop()
         yield top
-        pending.extend(reversed(top.children))
+        if children := top.children:  # most nodes have none
+            pending += children[::-1]
 
 
 def field(node: Node, name: str) -> Node | None:

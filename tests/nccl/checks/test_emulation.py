@@ -16,20 +16,19 @@ import pytest
 from gpu_mcp_server.nccl.checks import buffer_dumps, instrument, kernels, run_output
 from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.stages.transformation import transform
+from tests.compiled import compiled
 
 HERE = Path(__file__).parents[1]
 TIMER = re.compile(r"asm volatile\(\"mov\.u64 %0, %%globaltimer;\" : \"=l\"\((\w+)\)\);")
 LAUNCH = re.compile(r"(\w+)<<<[^>]*>>>\(")
 
 
-def built(folder: Path, files: Mapping[str, str], main: str, *defines: str) -> Path:
+def built(files: Mapping[str, str], main: str, *defines: str) -> Path:
     """Compile for the processor: launches become calls of one thread, PTX becomes a function."""
-    for name, text in files.items():
-        (folder / name).write_text(LAUNCH.sub(r"\1(", TIMER.sub(r"globaltimer(\1);", text)), encoding="utf-8")
-    include = [f"-I{folder}", f"-I{HERE / 'emulation'}"]
-    command = ["g++", "-std=c++17", "-O1", "-w", "-x", "c++", *include, *(f"-D{d}" for d in defines)]
-    subprocess.run([*command, str(folder / main), "-o", str(folder / "program")], check=True)
-    return folder / "program"
+    ours = {path.name: path.read_text(encoding="utf-8") for path in (HERE / "emulation").glob("*.*h")}
+    given = {name: LAUNCH.sub(r"\1(", TIMER.sub(r"globaltimer(\1);", text)) for name, text in files.items()}
+    command = ["g++", "-std=c++17", "-O3", "-w", "-x", "c++", "-I.", *(f"-D{d}" for d in defines), main]
+    return compiled("program", {**ours, **given}, *command, "-o", "program")
 
 
 @dataclass
@@ -48,9 +47,8 @@ def run(program: Path, arguments: list[str], folder: Path, **env: str) -> Ran:
 
 
 @pytest.fixture(scope="module")
-def gathering(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    files = {"d.cu": instrument.differential()}
-    return built(tmp_path_factory.mktemp("differential"), files, "d.cu", "CHECK_ALLGATHER", "CHECK_REDUCESCATTER")
+def gathering() -> Path:
+    return built({"d.cu": instrument.differential()}, "d.cu", "CHECK_ALLGATHER", "CHECK_REDUCESCATTER")
 
 
 def test_every_case_of_right_collectives_is_equal_to_the_hosts(gathering: Path, tmp_path: Path):
@@ -96,9 +94,8 @@ ROOTED = ("BROADCAST", "REDUCE", "GATHER", "SCATTER")
 
 
 @pytest.fixture(scope="module")
-def rooted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    files = {"d.cu": instrument.differential()}
-    return built(tmp_path_factory.mktemp("rooted"), files, "d.cu", *(f"CHECK_{name}" for name in ROOTED))
+def rooted() -> Path:
+    return built({"d.cu": instrument.differential()}, "d.cu", *(f"CHECK_{name}" for name in ROOTED))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +111,7 @@ def test_collectives_with_a_root_are_compared_where_they_write(
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def programs() -> tuple[Path, Path]:
     """The stress builds of an all-to-all: with host collectives, and as the transformation makes it."""
     text = (HERE / "programs" / "alltoall.cu").read_text(encoding="utf-8")
     result, made = transform({"alltoall.cu": text}, "alltoall.cu", nccl_version=(2, 28, 9))
@@ -124,7 +121,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         program = ProgramModel.read(files, main)
         stressed = instrument.instrument_program(program, kernels.communicating(program)).files
         own = {p: t for p, t in stressed.items() if not p.startswith("ncclx")}
-        found.append(built(tmp_path_factory.mktemp("program"), own, main))
+        found.append(built(own, main))
     return found[0], found[1]
 
 

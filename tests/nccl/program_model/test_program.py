@@ -1,13 +1,14 @@
 """The parser sees what a reader sees in a program, and nothing else."""
 
 import pytest
+from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.api_names import ROLES
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.nccl.program_model.program import ProgramModel, units_of
 from gpu_mcp_server.nccl.program_model.split_conditions import join_arguments
-from gpu_mcp_server.nccl.program_model.syntax import parse
+from gpu_mcp_server.nccl.program_model.syntax import KEPT_CHARACTERS, ParsedSource, parse
 
 
 def collectives(text: str, **files: str) -> list[tuple[str, int]]:
@@ -185,3 +186,24 @@ def test_markers_say_what_is_frozen():
 def test_statements_given_to_a_macro_are_found_beside_a_line_of_a_megabyte(line: bytes):
     text = line + b"\nGROUP (send(a); recv(b))\nfor (int i = 0; i < n; i++) { f(i); }"
     assert join_arguments(text) == line + b"\nGROUP (send(a), recv(b))\nfor (int i = 0; i < n; i++) { f(i); }"
+
+
+def test_a_small_file_is_parsed_once_and_a_large_one_is_not_kept():
+    small, large = "void f() {}\n", "void f() {}\n" + "\n" * KEPT_CHARACTERS
+
+    assert parse("a.cu", small) is parse("a.cu", small)
+    assert parse("a.cu", small) is not parse("b.cu", small), "findings name the file"
+    assert parse("a.cu", small) is not parse("a.cu", small, -1)
+    assert parse("a.cu", large) is not parse("a.cu", large)
+
+
+def test_a_reader_reads_a_node_once():
+    source, read = parse("once.cu", "void f() { g(); }"), list[str]()
+
+    def reader(of: ParsedSource, node: Node) -> str:
+        read.append(of.text(node))
+        return read[-1]
+
+    for node in (source.root, source.root.children[0], source.root):
+        assert source.read_once(reader, node) == "void f() { g(); }"
+    assert len(read) == 2
