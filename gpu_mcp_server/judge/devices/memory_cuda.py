@@ -7,14 +7,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..channel.supervisor_client import Player
-from ..numerics.compare import LARGE, STORAGE, Kept, relative_to
+from ..numerics.compare import STORAGE, relative_to
 from ..numerics.random_inputs import LONG
 from ..numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 from .cuda_driver import Shared
 from .device import Buffers, RoundCheck
 from .memory_cpu import Region, poison_word
 from .memory_cpu import share as share_file
-from .owner_kernels import TYPES, Fence, KeptOnGpu
+from .owner_kernels import TYPES, Fence
 
 DISTRIBUTIONS = {
     name: number
@@ -355,11 +355,6 @@ class CudaBuffers(Buffers):
         flat = np.ravel(calls[:, None] * self.output_layout.stride + places)
         of_one = self.output_layout._replace(sets=1)
         return self.tools.gather(self._have(output), of_one, "uint8", flat).reshape(places.shape)
-
-    def keep(self, number: int) -> Kept:
-        """Keep the first call's answer beside it, of a large output samples."""
-        item = self.outputs[number]
-        return Kept(self, number) if item.count > LARGE else KeptOnGpu(self.tools, self._have(number), item)
 
     def close(self) -> None:
         """Free everything."""
