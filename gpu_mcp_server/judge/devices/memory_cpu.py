@@ -3,7 +3,7 @@
 import fcntl
 import mmap
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -25,11 +25,6 @@ MFD_ALLOW_SEALING = 0x2
 Source: Linux, include/uapi/linux/fcntl.h and memfd.h.
 """
 
-SPARE_BYTES = 36 << 20
-"""Of each file that is made ahead: inputs, outputs and expected outputs of a round seldom need more."""
-SPARE_LENGTH = 150 << 20
-"""How long such a file is, if there must be more after all."""
-PAGE_BYTES = 4096
 FENCE_SAMPLES = 4096
 """Elements of a round's outputs, of each call's outputs at least one, that are taken when a candidate says done."""
 COUNT_BYTES = 8
@@ -96,37 +91,6 @@ class Region:
 def share(where: Layout) -> Dict[str, Any]:
     """Return a layout as a message."""
     return {"offsets": list(where.offsets), "stride": where.stride, "sets": where.sets}
-
-
-class Files(NamedTuple):
-    """Inputs (sealed against every other writer), outputs, expected outputs; of all shapes, one after the other.
-
-    Files are as long as the longest of them needs and have pages only where somebody wrote: on a virtual machine a
-    page that is new costs more than all that is done with it in ten rounds.
-    """
-
-    inputs: Region
-    outputs: Region
-    expected: Region
-
-    @classmethod
-    def of(cls, lengths: Sequence[int]) -> "Files":
-        """Return files of at least these lengths: those that were made ahead, if they do."""
-        if _spare and max(lengths) <= SPARE_LENGTH:
-            return _spare.pop()
-        return cls(*(Region(length, writable_by_others=number > 0) for number, length in enumerate(lengths)))
-
-
-_spare: List[Files] = []
-
-
-def prepare() -> None:
-    """Make files ahead of the task, with all their pages there, in a process that has nothing else to do yet."""
-    files = Files(*(Region(SPARE_LENGTH, writable_by_others=number > 0) for number in range(3)))
-    for region in files:
-        # One store per page makes the kernel provide it now, before the clock of any job runs.
-        region.bytes[:SPARE_BYTES:PAGE_BYTES] = 0
-    _spare.append(files)
 
 
 class SampleFence:
