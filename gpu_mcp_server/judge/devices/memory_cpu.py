@@ -11,7 +11,7 @@ from ..channel.supervisor_client import Player
 from ..numerics.compare import CHUNK, STORAGE, compare
 from ..numerics.parallel_map import spread
 from ..numerics.random_inputs import SLAB
-from ..numerics.tensors import MADE, Array, Layout, Tensor, layout
+from ..numerics.tensors import MADE, Array, Layout, Tensor
 from .device import Buffers, RoundCheck
 
 F_ADD_SEALS = 1033
@@ -125,16 +125,12 @@ class CpuBuffers(Buffers):
     """The layouts of one shape in the files."""
 
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
-        self.inputs, self.outputs, self.sets, self.well = inputs, outputs, sets, device.well
+        super().__init__(device, inputs, outputs, sets)
         self.rtol, self.atol = device.rtol, device.atol
-        self.input_layout = layout(inputs, sets, guarded=False)
-        self.output_layout = layout(outputs, sets, guarded=True)
-        self.expected_layout = layout(outputs, sets, guarded=False)
         self.input_region, self.output_region, self.expected_region = device.files
         self.told: Set[str] = device.told
         self.count_at = self.output_layout.total
         """Where in the file of the outputs, behind them, the candidate's loop counts the calls that have returned."""
-        self.words: List[int] = [0] * len(outputs)
         self.guard: Array = np.zeros(0, dtype=np.uint8)
 
     def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
@@ -179,7 +175,7 @@ class CpuBuffers(Buffers):
             word = WORDS[every.itemsize]
             drawn = poison_word(item.dtype, every.itemsize, self.well.word())
             self.words[number] = drawn if words is None else words[number]
-            self._set(every.view(word), word(self.words[number]))
+            every.view(word)[...] = self.words[number]
             for start, size in self._guards(number, item):
                 rows[:, start : start + size] = self.guard[:size]
 
@@ -190,14 +186,6 @@ class CpuBuffers(Buffers):
 
     def _count(self) -> Array:
         return self.output_region.bytes[self.count_at : self.count_at + COUNT_BYTES].view(np.int64)
-
-    def _set(self, every: Array, word: Any) -> None:
-        step = max(1, (1 << 20) // max(1, every.shape[1]))
-
-        def some(number: int) -> None:
-            every[number * step : (number + 1) * step] = word
-
-        spread((self.sets + step - 1) // step, some)
 
     def _guards(self, number: int, item: Tensor) -> List[Tuple[int, int]]:
         offset, size = self.output_layout.offsets[number], self.output_layout.guard_bytes[number]

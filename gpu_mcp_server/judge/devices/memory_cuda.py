@@ -9,7 +9,7 @@ import numpy as np
 from ..channel.supervisor_client import Player
 from ..numerics.compare import STORAGE, relative_to
 from ..numerics.random_inputs import LONG
-from ..numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
+from ..numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor
 from .cuda_driver import Shared
 from .device import Buffers, RoundCheck
 from .memory_cpu import Region, poison_word
@@ -51,12 +51,9 @@ class CudaBuffers(Buffers):
     """Inputs twice (the reference's, and the candidate's, filled at the last moment), outputs, expected outputs."""
 
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
-        self.device, self.tools, self.well = device, device.tools, device.well
-        self.inputs, self.outputs, self.sets = inputs, outputs, sets
+        super().__init__(device, inputs, outputs, sets)
+        self.device, self.tools = device, device.tools
         self.stores_later = device.framework == "torch"
-        self.input_layout = layout(inputs, sets, guarded=False)
-        self.output_layout = layout(outputs, sets, guarded=True)
-        self.expected_layout = layout(outputs, sets, guarded=False)
         driver = self.tools.driver
         self.staged = Shared.create(driver, self.input_layout.total)
         self.given = Shared.create(driver, self.input_layout.total)
@@ -76,7 +73,6 @@ class CudaBuffers(Buffers):
             for number, item in enumerate(self.outputs)
         ]
         self.fence = Fence(self.tools, rows, sets)
-        self.words: List[int] = [0] * len(outputs)
         self.guard_key = 0
 
     def _want(self, number: int) -> int:
