@@ -130,9 +130,7 @@ def _rising(wide: Any) -> Any:
 def whole(result: Any, instead: Any = None) -> Array:
     """Return a discrete result of either framework as flat 64-bit integers, of floats of eight bits their bytes.
 
-    Args:
-        result: Of the reference.
-        instead: Another where it is of floats.
+    Of floats `instead` is returned, if it is given.
 
     Raises:
         ValueError: If it is none.
