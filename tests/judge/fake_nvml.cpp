@@ -108,8 +108,9 @@ int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) { OF_GPU *milliw
 int nvmlDeviceGetP2PStatus(void *, void *, int, int *status) { *status = 0; return 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, void *) {
     OF_GPU
+    unsigned room = *count;
     *count = looks[at].processes;
     if (at + 1 < looks.size()) at++;
-    return 0;
+    return *count > room ? 7 : 0;  // NVML_ERROR_INSUFFICIENT_SIZE
 }
 }

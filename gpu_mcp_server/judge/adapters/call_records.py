@@ -7,7 +7,7 @@ recorded, and in an overlay that replaces them.
 import dataclasses
 import importlib
 import json
-from typing import Any, Dict, List, cast
+from typing import Any, Dict, List, Sequence, cast
 
 torch: Any = importlib.import_module("torch")
 
@@ -20,9 +20,11 @@ TYPES = {
 """Source: safetensors' format description, https://github.com/huggingface/safetensors, README, "Format"."""
 
 
-def fill(skeleton: Any, tensors: List[Any], leaves: List[Any]) -> Any:
-    """Return a skeleton's value with tensors and plain values put in."""
-    ((kind, inner),) = skeleton.items()
+def fill(skeleton: Any, tensors: Sequence[Any] = (), leaves: Sequence[Any] = ()) -> Any:
+    """Return a skeleton's value with tensors and plain values put in, or the one that `plain_value` wrote down."""
+    kind, inner = next(iter(skeleton.items()))
+    if kind == "value":
+        return inner
     if kind == "tensor":
         return tensors[inner]
     if kind == "leaf":
@@ -39,6 +41,8 @@ def fill(skeleton: Any, tensors: List[Any], leaves: List[Any]) -> Any:
         return import_name(inner)
     if kind == "made":
         return made_of(import_name(inner["class"]), fill(inner["parts"], tensors, leaves))
+    if kind == "object":
+        return made_of(import_name(inner), {key: fill(each) for key, each in skeleton["own"].items()})
     listed = [fill(each, tensors, leaves) for each in inner]
     return listed if kind == "list" else tuple(listed)
 
@@ -97,25 +101,6 @@ def read_samples(content: bytes) -> Dict[str, Any]:
         flat = torch.frombuffer(bytearray(content[first:last]), dtype=dtype) if last > first else None
         found[name] = torch.empty(about["shape"], dtype=dtype) if flat is None else flat.reshape(about["shape"])
     return found
-
-
-def value_of(plain: Any) -> Any:
-    """Return the value that `plain_value` wrote down."""
-    kind, inner = next(iter(plain.items()))
-    if kind == "object":
-        kind_of_it = import_name(inner)
-        made = kind_of_it.__new__(kind_of_it)
-        for key, each in plain["own"].items():
-            object.__setattr__(made, key, value_of(each))
-        return made
-    if kind == "name":
-        return import_name(inner)
-    if kind == "dict":
-        return {key: value_of(each) for key, each in inner.items()}
-    if kind in ("list", "tuple"):
-        listed = [value_of(each) for each in inner]
-        return listed if kind == "list" else tuple(listed)
-    return getattr(torch, inner) if kind == "torch" else float(inner) if kind == "float" else inner
 
 
 def import_name(text: str) -> Any:

@@ -9,7 +9,7 @@ import functools
 import json
 from typing import Any, Dict, List, Sequence, Tuple, cast
 
-from .call_records import fill, import_name, read_samples, tensors_in, torch, value_of
+from .call_records import fill, import_name, read_samples, tensors_in, torch
 from .case_module import CaseModule
 from .kernel_launches import returning_call
 
@@ -163,7 +163,7 @@ def build_module(described: Dict[str, Any], samples: Dict[str, Any]) -> Any:
     module = kind.__new__(kind)
     torch.nn.Module.__init__(module)
     for name, plain in described["own"].items():
-        object.__setattr__(module, name, value_of(plain))
+        object.__setattr__(module, name, fill(plain))
     for name, about in described["parameters"].items():
         made = None if about is None else torch.nn.Parameter(make_tensor(about, samples), requires_grad=False)
         module.register_parameter(name, made)

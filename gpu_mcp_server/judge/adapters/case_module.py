@@ -1,11 +1,11 @@
 """Defines the interface of adapters: a module of KernelBench's form whose inputs differ from case to case."""
 
+import importlib.abc
+import importlib.machinery
 import json
-import linecache
 import os
 import sys
-import types
-from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, List, Sequence, Tuple, cast
 
 from ..folders import WORK
 
@@ -98,29 +98,26 @@ def install_modules(files: Dict[str, str]) -> None:
         sys.meta_path.insert(0, _Finder(texts))
 
 
-class _Finder:
-    """Finds modules among texts."""
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
+    """Finds modules among texts; compilers of kernels get their source from it."""
 
     def __init__(self, texts: Dict[str, str]) -> None:
         self.texts = texts
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[Any]:
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         """Return how a module is loaded, None if it is not ours."""
-        import importlib.machinery
+        package = self.is_package(fullname)
+        ours = fullname in self.texts or package
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=package) if ours else None
 
-        package = any(each.startswith(name + ".") for each in self.texts)
-        if name not in self.texts and not package:
-            return None
-        return importlib.machinery.ModuleSpec(name, cast("Any", self), is_package=package)
+    def is_package(self, fullname: str) -> bool:
+        """Say whether there are modules in it."""
+        return any(each.startswith(fullname + ".") for each in self.texts)
 
-    def create_module(self, spec: Any) -> Any:
-        """Leave it to Python."""
-        return None
+    def get_filename(self, fullname: str) -> str:
+        """Return the name that errors give."""
+        return "%s.py" % fullname
 
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Run its text."""
-        name = module.__name__
-        text = self.texts.get(name, self.texts.get(name + ".__init__", ""))
-        file = "%s.py" % name
-        linecache.cache[file] = (len(text), None, text.splitlines(True), file)  # compilers of kernels read their source
-        exec(compile(text, file, "exec"), module.__dict__)
+    def get_source(self, fullname: str) -> str:
+        """Return a module's text, empty of a package without one."""
+        return self.texts.get(fullname, self.texts.get(fullname + ".__init__", ""))

@@ -4,12 +4,13 @@ Data are tensors in tuples, lists, dictionaries, dataclasses and modules, with p
 the inputs; what lies around them is made anew in each process, from the same case.
 """
 
+import contextlib
 import copy
 import dataclasses
 import importlib
 import inspect
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, Generator, List, Optional, Sequence, Tuple, cast
 
 from ..numerics.array_copies import has_same_bytes
 from .aiter_definitions import NOTE, is_stand_in
@@ -234,13 +235,9 @@ class GpuModeTask(CaseModule):
         check = getattr(self.module, "check_implementation", None)
         if check is None:
             return {}
-        read: List[Tuple[float, float]] = []
-        undo = _watched(self.module, read)
-        try:
+        with _noting_tolerances(self.module) as read:
             output = Parts(found).build([each.clone() for each in answers])
             verdict: Any = check(parts.build([_copy(each) for each in before]), output)
-        finally:
-            undo()
         said: Dict[str, Any] = {"note": ""}
         passed, why = verdict_of(verdict)
         if not passed:
@@ -267,9 +264,10 @@ def joined_functions(module: Any, several: Sequence[Dict[str, Any]]) -> Optional
     return lambda data: tuple([function(*[data[place] for place in takes]) for function, takes in found])
 
 
-def _watched(module: Any, read: List[Tuple[float, float]]) -> Callable[[], None]:
-    """Have comparisons note their tolerances; return what puts them back."""
-    changed: List[Tuple[Any, str, Any]] = []
+@contextlib.contextmanager
+def _noting_tolerances(module: Any) -> Generator[List[Tuple[float, float]], None, None]:
+    """Yield a list that gets the relative and absolute tolerance of each comparison in the body."""
+    read: List[Tuple[float, float]] = []
 
     def replace(owner: Any, name: str, exact: bool) -> None:
         old = getattr(owner, name, None)
@@ -285,19 +283,15 @@ def _watched(module: Any, read: List[Tuple[float, float]]) -> Callable[[], None]
                 read.append((float(values.get("rtol", 1e-5)), float(values.get("atol", 1e-8))))
             return old(*args, **kwargs)
 
-        changed.append((owner, name, old))
+        undo.callback(setattr, owner, name, old)
         setattr(owner, name, noting)
 
-    for owner in {id(each): each for each in (module, sys.modules.get("utils")) if each is not None}.values():
-        replace(owner, "verbose_allclose", exact=False)
-        replace(owner, "verbose_allequal", exact=True)
-    replace(torch, "allclose", exact=False)
-
-    def undo() -> None:
-        for owner, name, old in reversed(changed):
-            setattr(owner, name, old)
-
-    return undo
+    with contextlib.ExitStack() as undo:
+        for owner in {id(each): each for each in (module, sys.modules.get("utils")) if each is not None}.values():
+            replace(owner, "verbose_allclose", exact=False)
+            replace(owner, "verbose_allequal", exact=True)
+        replace(torch, "allclose", exact=False)
+        yield read
 
 
 def _like(tensor: Any, device: Any) -> Any:

@@ -41,13 +41,9 @@ class Calls:
     """The arguments of every call of a round, each an address or a 64-bit integer."""
 
     def __init__(self, loop: Any, launch: Any, rows: List[List[int]], returned: Optional[int] = None) -> None:
-        """Prepare them.
+        """Prepare a call of `launch` for each of some rows, by what `loop_or_why` returns.
 
-        Args:
-            loop: As `loop_or_why` says.
-            launch: What is called.
-            rows: The arguments of each.
-            returned: Address of the number of calls of a round that have returned, where somebody reads it.
+        How many calls of a round have returned is written to the address `returned`, where somebody reads it.
         """
         self.launch, self.width, self.returned = launch, len(rows[0]), returned
         # Without a compiled loop a candidate is still judged; Python's overhead only makes its time longer.

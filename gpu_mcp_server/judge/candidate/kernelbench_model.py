@@ -6,14 +6,13 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
 from ..adapters.adapter_choice import adapted_module, load_file
 from ..numerics.input_views import with_constants
-from .interpreted_file import InterpretedFile
 from .model_weights import compared_weights, unchanged_statistics
-from .python_file import PROBLEM, Reply, words
+from .python_file import PROBLEM, PythonFile, Reply, words
 from .reused_outputs import ReusedOutputs
 from .torch_mempool import HERE, Pool, layout_of
 
 
-class ModelFile(InterpretedFile):
+class ModelFile(PythonFile):
     """Constructs `ModelNew` as KernelBench does, and calls it."""
 
     def __init__(self, task: Dict[str, Any], memory: Any) -> None:
@@ -255,7 +254,13 @@ class ModelFile(InterpretedFile):
             return super().run(calls)
 
     def answer(self, inputs: Sequence[Any]) -> Any:
-        """Call the model; where the problem declares backward, have torch differentiate it as well."""
+        """Call the model; where the problem declares backward, have torch differentiate it as well.
+
+        Weights of the problem lie behind the inputs, for a comparison before the first call.
+        """
+        if not self.settled:
+            self.settle(inputs[self.given :])
+        inputs = inputs[: self.given]
         forward = int(self.task.get("backward") or 0)
         if not forward:
             return self.model(*with_constants(inputs, self.constants))
@@ -266,12 +271,7 @@ class ModelFile(InterpretedFile):
 
     def results(self, number: int) -> Sequence[Any]:
         """Return what the model answers to one set, if it is what the problem has."""
-        inputs, copies = self.lend(number) if self.interpreted else (self.inputs[number], ())
-        if not self.settled:
-            self.settle(inputs[self.given :])
-        found: Any = self.answer(inputs[: self.given])
-        if copies:
-            self.take_back(number, copies)
+        found: Any = self.with_inputs(number, self.answer)
         results = cast("Sequence[Any]", found if isinstance(found, (tuple, list)) else (found,))
         targets = self.outputs[number]
         if len(results) != len(targets):

@@ -7,9 +7,8 @@ and so does `custom_kernel(data)`, whose one argument is the inputs.
 import sys
 from typing import Any, Dict
 
-from .interpreted_file import InterpretedFile
 from .launcher_call import LauncherCall
-from .python_file import Reply
+from .python_file import PythonFile, Reply
 
 COPIED = "the outputs are copied into the judge's, within the clock: the function returns them"
 
@@ -22,7 +21,7 @@ def prepare() -> None:
         triton_warmup.prepare()
 
 
-class LauncherFile(InterpretedFile):
+class LauncherFile(PythonFile):
     """Call the launcher."""
 
     returned = ""
@@ -40,10 +39,8 @@ class LauncherFile(InterpretedFile):
 
     def call(self, number: int) -> None:
         """Launch."""
-        inputs, copies = self.lend(number) if self.interpreted else (self.inputs[number], ())
-        self.returned = self.by.launch(self.torch, inputs, self.outputs[number], self.dims)
-        if copies:
-            self.take_back(number, copies)
+        torch, outputs, dims = self.torch, self.outputs[number], self.dims
+        self.returned = self.with_inputs(number, lambda inputs: self.by.launch(torch, inputs, outputs, dims))
 
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on; tell of a value that a launcher returned instead of writing it."""

@@ -36,13 +36,9 @@ def words_of_names(names: Sequence[str]) -> str:
 
 
 def compared_weights(torch: Any, theirs: Dict[str, Any], own: Dict[str, Any], *, copied: bool) -> ComparedWeights:
-    """Compare a model's own weights with the problem's, and copy these where that is wished.
+    """Compare a model's own weights with the problem's, both by name.
 
-    Args:
-        torch: The module.
-        theirs: The problem's, by name.
-        own: The model's, by name.
-        copied: Whether the problem's are copied where names and shapes match and values do not.
+    If `copied`, the problem's replace them where names and shapes match and values do not.
     """
 
     def is_alike(name: str, value: Any) -> bool:
@@ -99,10 +95,8 @@ def _difference(others: Sequence[str], alone: Sequence[str], copied: bool) -> st
 def unchanged_statistics(theirs: Sequence[str], own: Dict[str, Any], problem: str) -> str:
     """Say so if no batch norm of a model that was called is in training mode, and the problem's are; empty if not.
 
-    Args:
-        theirs: Names in the problem's state.
-        own: The model's state behind a call.
-        problem: The problem's text: KernelBench calls a model in training mode, unless that says otherwise itself.
+    `theirs` names the problem's state, `own` is the model's behind a call. KernelBench calls a model in training mode,
+    unless the text of the problem says otherwise itself.
     """
     kept = [value for name, value in own.items() if name.endswith(STATISTICS)]
     trains = any(name.endswith(STATISTICS) for name in theirs) and not FIXED.search(problem)

@@ -1,16 +1,18 @@
 """Provides the base of Python candidates: torch over the owner's memory, private caches, errors in words."""
 
+import contextlib
 import importlib
 import os
 import re
 import sys
 import traceback
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from ..adapters.adapter_choice import load_file, prepare_files
 from ..compiled_shapes import CompiledShapes
 from ..folders import WORK
 from ..memory.torch_views import tensors_at
+from ..numerics.array_copies import has_same_bytes
 from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import tensors
 from ..package_misfits import place_of_misfit
@@ -18,6 +20,7 @@ from . import torch_extensions
 from .call_loop import saying
 from .graph_captures import GraphCaptures
 from .triton_cache_key import shorten_cache_keys
+from .triton_interpreter import TritonInterpreter
 
 Reply = Dict[str, Any]
 
@@ -40,6 +43,13 @@ CACHES = {
     "WARP_CACHE_PATH": "warp",
 }
 """Where compilers may write, below the workspace: private to this candidate, gone with it."""
+TRITON = "Triton's interpreter"
+INTERPRETERS = {
+    TRITON: ("TRITON_INTERPRET", "1"),
+    "Numba's simulator of CUDA": ("NUMBA_ENABLE_CUDASIM", "1"),
+    "Helion's interpreter": ("HELION_INTERPRET", "1"),
+}
+"""The variable that chooses each; Helion refuses to start where Triton's is set too."""
 COMPILED_GRAPHS = "torch._inductor.cudagraph_trees"
 """Module of torch that records them. Their memory is in a pool of their own, and what one returned is gone at its next
 run. Source: torch 2.11 and 2.13."""
@@ -84,7 +94,7 @@ def _hint_at_problem(text: str) -> str:
 
 
 class PythonFile:
-    """A Python file that works on torch tensors over the owner's memory."""
+    """A Python file that works on torch tensors over the owner's memory, by an interpreter where the task names one."""
 
     def __init__(self, task: Dict[str, Any], memory: Any) -> None:
         self.task, self.memory = task, memory
@@ -94,7 +104,10 @@ class PythonFile:
             os.makedirs(path, exist_ok=True)
             # A shared cache would let one candidate plant code or read results of another.
             os.environ[name] = path
-        self.before_torch()
+        self.interpreted = str(task.get("interpreted") or "")
+        self.interpreter: Any = None
+        """What stands for a GPU around Triton's interpreter."""
+        self._choose_interpreter()
         self.torch: Any = importlib.import_module("torch")
         if os.path.isdir(BUILT):
             torch_extensions.take_from(BUILT)
@@ -115,8 +128,14 @@ class PythonFile:
         self.dims: List[int] = []
         self.said: Dict[str, None] = {}
 
-    def before_torch(self) -> None:
-        """Set what must be set before anything is imported."""
+    def _choose_interpreter(self) -> None:
+        """Choose the interpreter, if any, before the kernels' language is imported."""
+        if self.interpreted in INTERPRETERS:
+            name, value = INTERPRETERS[self.interpreted]
+            os.environ[name] = value
+        if self.interpreted == TRITON:
+            with contextlib.suppress(ImportError):  # the file says itself that it wants Triton, or does without
+                self.interpreter = TritonInterpreter(SOURCE, words)
 
     def versions(self) -> Dict[str, str]:
         """Return what runs it besides this Python."""
@@ -132,16 +151,13 @@ class PythonFile:
             prepare_files(self.task)
             sys.argv = [SOURCE]  # a parser of arguments at the file's top would stumble over ours
             shorten_cache_keys()
-            self.module = self.load_source()
+            # Of a file that is interpreted all runs that can without a GPU.
+            self.module = self.interpreter.load() if self.interpreter else load_file(SOURCE, "candidate")
             shorten_cache_keys()  # where the file was the first to import Triton
             return self.take(self.module, message)
         # BaseException: a candidate that calls sys.exit at import must yield an error, not end the process silently.
         except BaseException as error:
             return {"error": "the file cannot be loaded: " + words(error)}
-
-    def load_source(self) -> Any:
-        """Run the candidate's file and return its module; raises what it raises."""
-        return load_file(SOURCE, "candidate")
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
         """Find in the module what will be called."""
@@ -167,8 +183,27 @@ class PythonFile:
         """Answer one set of inputs."""
         raise NotImplementedError
 
+    def with_inputs(self, number: int, answer: Callable[[Tuple[Any, ...]], Any]) -> Any:
+        """Return what `answer` makes of the inputs of a call.
+
+        An interpreter gets copies: it writes its arguments back, and the judge's inputs are read-only.
+
+        Raises:
+            ValueError: If it wrote to its inputs: on a GPU that faults, and copies would let it pass.
+        """
+        if not self.interpreted:
+            return answer(self.inputs[number])
+        copies = [each.clone() for each in self.memories[number]]
+        found = answer(lay_views(self.torch, copies, self.views))
+        for at, (given, used) in enumerate(zip(self.memories[number], copies)):
+            if not has_same_bytes(given, used):
+                name = next(view.item.name for view in self.views if view.memory == at)
+                raise ValueError("writes to input %s: inputs are read-only" % name)
+        return found
+
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
-        """Answer `calls` sets, from `first` on, with separators behind them."""
+        """Answer `calls` sets, from `first` on, with separators behind them; tell what was not as on a GPU."""
+        reply: Reply = {}
         number, say = first, saying(self.memory.returned)
         try:
             for number in range(first, first + calls):
@@ -178,8 +213,12 @@ class PythonFile:
                 # The count comes behind the call, as a stop between the two must not claim an unfinished call.
                 say(number + 1)
         except BaseException as error:
-            return {"error": "call %d raised %s" % (number + 1, words(error))}
-        return {}
+            reply = {"error": "call %d raised %s" % (number + 1, words(error))}
+        if self.interpreter:
+            if "NameError: " in str(reply.get("error")):
+                reply["error"] += self.interpreter.failures()
+            self.said.update(dict.fromkeys(self.interpreter.notes()))
+        return reply
 
     def first(self) -> Reply:
         """Call at a shape, untimed, until all that is made once is made."""

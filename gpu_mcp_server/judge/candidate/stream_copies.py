@@ -17,38 +17,18 @@ class Separators(Structure):
     _fields_ = [
         ("copy", Copy),
         ("to", c_uint64),
-        ("at", POINTER(c_int64)),
-        ("bytes", POINTER(c_int64)),
-        ("span", POINTER(c_int64)),
+        ("at", POINTER(c_int64)),  # where each output lies of the answer to the first call that is copied
+        ("bytes", POINTER(c_int64)),  # that are copied of each output
+        ("span", POINTER(c_int64)),  # places at which they may begin
         ("outputs", c_int64),
-        ("first", c_int64),
+        ("first", c_int64),  # of call i, numbered from 0, output (first + i) % outputs is copied
         ("stride", c_int64),
-        ("slot", c_int64),
+        ("slot", c_int64),  # bytes from what is copied behind one call to what is behind the next
         ("offset", c_int64),
-        ("step", c_int64),
-        ("count", c_int64),
+        ("step", c_int64),  # bytes are copied from (offset + i step) % span on
+        ("count", c_int64),  # calls that have one behind them
         ("code", c_int64),
     ]
-
-    copy: Any
-    to: int
-    at: Any
-    """Where each output lies of the answer to the first call that is copied."""
-    bytes: Any
-    """That are copied of each output."""
-    span: Any
-    """Places at which they may begin."""
-    outputs: int
-    first: int
-    """Of call i, numbered from 0, output (first + i) % outputs is copied."""
-    stride: int
-    slot: int
-    """Bytes from what is copied behind one call to what is behind the next."""
-    offset: int
-    step: int
-    """Bytes are copied from (offset + i step) % span on."""
-    count: int
-    """Calls that have one behind them."""
     code: int
     """What copying returned that went wrong."""
 
@@ -66,14 +46,7 @@ class Separators(Structure):
 
 
 def separators(driver: Driver, asked: Dict[str, Any], outputs: Dict[str, Any], base: int) -> Separators:
-    """Return what the owner asked for (`CudaBuffers.separators`).
-
-    Args:
-        driver: Of the device.
-        asked: By the owner.
-        outputs: Their layout, as it was told when they were mapped.
-        base: Where they are mapped.
-    """
+    """Return what the owner asked for (`CudaBuffers.separators`), of outputs mapped at `base` in the layout it told."""
     # The C loop gets the driver's function pointer and thus needs no CUDA header or library itself.
     copy, stride, count = Copy(("cuMemcpyDtoDAsync_v2", driver.library)), int(outputs["stride"]), len(asked["bytes"])
     at = [base + int(offset) + int(asked["ahead"]) * stride for offset in outputs["offsets"]]

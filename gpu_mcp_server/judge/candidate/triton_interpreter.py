@@ -8,13 +8,12 @@ import ast
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any, List
+from typing import Any, Callable, List
 
 import numpy as np
 
 from .gpu_stand_in import hook_torch, stand_in_driver
 from .libdevice_stand_in import add_libdevice
-from .python_file import words
 
 REGISTERS = 64
 """Of a thread, told to a launcher that sizes its grid by them: the interpreter compiles nothing."""
@@ -37,14 +36,14 @@ class InterpretedKernel:
 
 
 class TritonInterpreter:
-    """Environment of a file that Triton interprets.
+    """Environment of a file that Triton interprets; `words` tells its errors.
 
     Raises:
         ImportError: If there is no Triton.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, words: Callable[[BaseException], str]) -> None:
+        self.path, self.words = path, words
         self.failed: List[str] = []
         """What statements of the file's top raised."""
         self.loading = self.tuned = self.warmed = False
@@ -101,7 +100,7 @@ class TritonInterpreter:
             except (Exception, SystemExit) as error:
                 if isinstance(statement, DEFINITIONS):
                     raise
-                self.failed.append(words(error))
+                self.failed.append(self.words(error))
         self.loading = False
         return module
 

@@ -1,16 +1,11 @@
 """Triton's compiler, used once before there is a job: its first kernel takes a third of a second more than the next.
 
-Until Triton 3.6 a C compiler makes the module that launches a kernel, after the kernel is compiled and for as long
-again, though of the types of its parameters alone. From Triton 3.4 on it is made beside the kernel here: Triton finds
-it in its cache.
-
 Imported only in processes that wait for a job on a GPU, after Triton; touches no GPU, as the target is named.
 """
 # pyright: reportUnknownArgumentType=false
 
 import importlib
 import os
-import threading
 from typing import Any
 
 from ..folders import WORK
@@ -46,41 +41,5 @@ def prepare() -> None:
         triton.compile(compiler.ASTSource(scale, SIGNATURE, {}), target=backends.GPUTarget(*TARGET))
         driver: Any = importlib.import_module("triton.backends.nvidia.driver")
         driver.CudaUtils()
-        if hasattr(driver, "make_launcher") and hasattr(driver, "include_dirs"):
-            make_launchers_beside(compiler, driver)
     except Exception:
         return  # another version, no C compiler, no driver: the candidate's own first kernel says what is missing
-
-
-def make_launchers_beside(compiler: Any, driver: Any) -> None:
-    """Have the launcher's module of each kernel made while the kernel is compiled."""
-    compile_kernel = compiler.compile
-
-    def compile_both(source: Any, *arguments: Any, **named: Any) -> Any:
-        beside = threading.Thread(target=_make_launcher, args=(driver, source), daemon=True)
-        try:
-            beside.start()
-        except RuntimeError:  # as many threads as may be
-            return compile_kernel(source, *arguments, **named)
-        try:
-            return compile_kernel(source, *arguments, **named)
-        finally:
-            beside.join()
-
-    compiler.compile = compile_both
-
-
-def _make_launcher(driver: Any, source: Any) -> None:
-    """Make what Triton's `CudaLauncher` is about to make; what goes wrong here goes wrong there again, and is told."""
-    try:
-        names = source.fn.arg_names
-        constants = {(names.index(k),) if isinstance(k, str) else k: v for k, v in source.constants.items()}
-        driver.compile_module_from_src(
-            src=driver.make_launcher(constants, dict(source.signature), None),
-            name="__triton_launcher",
-            library_dirs=driver.library_dirs(),
-            include_dirs=driver.include_dirs,
-            libraries=driver.libraries,
-        )
-    except Exception:
-        return

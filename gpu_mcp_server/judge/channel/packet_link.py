@@ -60,15 +60,8 @@ class Link:
 
     @classmethod
     def from_environment(cls, other: str) -> "Link":
-        """Return the link to role `other` of this job.
-
-        Raises:
-            LinkClosed: If it has none.
-        """
-        variable = "LINK_" + other.upper()
-        if variable not in os.environ:
-            raise LinkClosed("no %s in the environment" % variable)
-        return cls(socket.socket(fileno=int(os.environ[variable])))
+        """Return the link to role `other` of this job."""
+        return cls(socket.socket(fileno=int(os.environ["LINK_" + other.upper()])))
 
     def send(self, message: Dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send one message.

@@ -1,9 +1,10 @@
 """The reference once more in double precision: how exact an answer in the declared type can be."""
 
 import importlib
+import math
 import mmap
 import os
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
@@ -43,12 +44,10 @@ def widened(item: Tensor, given: Any, nudge: bool, *, rest: bool = False) -> Any
     """
     if item.dtype not in EPSILON:
         return given
-    wide: Any = given.double() if hasattr(given, "double") else np.asarray(given).astype(np.float64)
+    wide = _in_double(given)
     if not nudge:
         return wide
-    rng: Any = np.random.default_rng()
-    many = wide.shape
-    chance = wide.new_empty(many).uniform_(-0.5, 0.5) if hasattr(wide, "new_empty") else rng.uniform(-0.5, 0.5, many)
+    chance = _chances(wide, int.from_bytes(os.urandom(8), "little")) / 2
     # A relative move leaves zeros where they are, so at rest the move is absolute.
     return wide + EPSILON[item.dtype] * chance if rest else wide * (1 + EPSILON[item.dtype] * chance)
 
@@ -78,7 +77,7 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
     whole = bool(message.get("wholes")) and item.dtype in WHOLES
     if item.dtype not in EPSILON and not whole:
         return given
-    wide: Any = given.double() if hasattr(given, "double") else np.asarray(given).astype(np.float64)
+    wide = _in_double(given)
     if message["how"] == "exact":
         return wide
     if whole and abs(wide).max() > LARGEST_WHOLE:
@@ -101,51 +100,49 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
     chance = chance if message.get("zeros") else chance * (wide != 0)
     if whole:
         return SPREAD * (wide + chance * WITHIN)
-    size, larger = _sizes(wide)
-    place = EPSILON[item.dtype] / 2 * size
-    return wide + chance * (larger(abs(wide) * amount, place / 2) if amount else place * WITHIN)
+    xp = _framework_of(wide)
+    exponents = xp.frexp(xp.clip(abs(wide), TINY, None))[1]  # of the next powers of two, a tiny one for zeros
+    place = EPSILON[item.dtype] / 2 * 2.0 ** xp.asarray(exponents, dtype=xp.float64)
+    return wide + chance * (xp.maximum(abs(wide) * amount, place / 2) if amount else place * WITHIN)
 
 
-def _sizes(wide: Any) -> Tuple[Any, Any]:
-    """Return next powers of two, a tiny one for zeros, and a function for the larger of two."""
-    if not hasattr(wide, "frexp"):
-        return np.ldexp(1.0, np.frexp(np.maximum(abs(wide), TINY))[1]), np.maximum
-    # Torch is imported late: a NumPy problem runs on hosts without it.
-    torch: Any = importlib.import_module("torch")
-    return 2.0 ** wide.abs().clamp(min=TINY).frexp().exponent.double(), torch.maximum
+def _in_double(given: Any) -> Any:
+    """Return an array of either framework in double precision."""
+    return given.double() if hasattr(given, "double") else np.asarray(given).astype(np.float64)
+
+
+def _framework_of(array: Any) -> Any:
+    """Return NumPy or torch, by whose array it is: torch is imported late, as a NumPy problem runs without it."""
+    return np if isinstance(array, np.ndarray) else importlib.import_module("torch")
 
 
 def _chances(wide: Any, seed: int) -> Any:
     """Return random numbers from -1 to 1."""
-    if not hasattr(wide, "frexp"):
+    xp = _framework_of(wide)
+    if xp is np:
         rng: Any = np.random.default_rng(seed)
         return rng.uniform(-1, 1, wide.shape)
-    torch: Any = importlib.import_module("torch")
-    generator = torch.Generator(device=wide.device).manual_seed(seed % (1 << 63))
+    generator = xp.Generator(device=wide.device).manual_seed(seed % (1 << 63))
     return wide.new_empty(wide.shape).uniform_(-1, 1, generator=generator)
 
 
 def _places(wide: Any) -> Any:
-    if hasattr(wide, "frexp"):
-        torch: Any = importlib.import_module("torch")
-        return wide.sign() * wide.abs().float().view(torch.int32).double() + 2.0**32
-    return np.sign(wide) * np.abs(wide).astype(np.float32).view(np.int32) + 2.0**32
+    """Return which number of float32 each element is, all of them positive."""
+    xp = _framework_of(wide)
+    return xp.sign(wide) * xp.asarray(abs(wide), dtype=xp.float32).view(xp.int32) + 2.0**32
 
 
 def _rising(wide: Any) -> Any:
     """Return numbers from -1 to 1 in the order of an array's elements."""
-    if hasattr(wide, "frexp"):
-        torch: Any = importlib.import_module("torch")
-        return torch.linspace(-1, 1, wide.numel(), dtype=wide.dtype, device=wide.device).reshape(wide.shape)
-    return np.linspace(-1, 1, wide.size).reshape(wide.shape)
+    xp = _framework_of(wide)
+    where = {} if xp is np else {"device": wide.device}
+    return xp.linspace(-1, 1, math.prod(wide.shape), dtype=wide.dtype, **where).reshape(wide.shape)
 
 
 def whole(result: Any, instead: Any = None) -> Array:
     """Return a discrete result of either framework as flat 64-bit integers, of floats of eight bits their bytes.
 
-    Args:
-        result: Of the reference.
-        instead: Another where it is of floats.
+    Of floats `instead` is returned, if it is given.
 
     Raises:
         ValueError: If it is none.

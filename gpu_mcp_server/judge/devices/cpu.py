@@ -7,7 +7,7 @@ from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import Tensor, brings_check, layout, tensors
 from .device import Buffers, Device
-from .memory_cpu import COUNT_BYTES, CpuBuffers, Files
+from .memory_cpu import COUNT_BYTES, CpuBuffers, Region
 
 MAX_BYTES = 100 << 20
 """Of a round: beyond it new pages, filling and checking take longer than timing."""
@@ -67,9 +67,13 @@ class CpuDevice(Device):
         self.own_check = brings_check(task)
         self.label = cpu_model()
         self.files = self._files()
+        """Of inputs (sealed against other writers), outputs and expected outputs, of all shapes one after the other.
+
+        They have pages only where somebody wrote: a page that is new costs more than all that is done with it.
+        """
         self.told: Set[str] = set()
 
-    def _files(self) -> Files:
+    def _files(self) -> List[Region]:
         longest = [0, 0, 0]
         for dims in [*self.task["shapes"], *self.task.get("hidden", [])]:
             inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
@@ -78,7 +82,7 @@ class CpuDevice(Device):
             plans = [(inputs, False), (outputs, True), (outputs, False)]
             sizes = [layout(items, sets, guarded=guarded).total + COUNT_BYTES for items, guarded in plans]
             longest = [max(pair) for pair in zip(longest, sizes)]
-        return Files.of(longest)
+        return [Region(length, writable_by_others=number > 0) for number, length in enumerate(longest)]
 
     def error_text(self, code: int, asked: Any) -> str:
         """Say what a launcher returns here; one whose end is missing returns what happens to be there."""

@@ -62,11 +62,8 @@ class AccessDescription(Structure):
     _fields_ = [("location", Location), ("flags", c_int)]
 
 
-class Uuid(Structure):
-    """CUuuid."""
-
-    _fields_ = [("bytes", c_ubyte * 16)]
-
+Uuid = c_ubyte * 16
+"""CUuuid."""
 
 RELEASE_THRESHOLD = 4
 """CU_MEMPOOL_ATTR_RELEASE_THRESHOLD."""
@@ -218,7 +215,7 @@ class Driver:
         """Return the device's UUID as NVML writes it."""
         value = Uuid()
         self.call("cuDeviceGetUuid_v2", byref(value), self.device)
-        digits = bytes(value.bytes).hex()
+        digits = bytes(value).hex()
         return "GPU-" + "-".join([digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]])
 
     def version(self) -> str:

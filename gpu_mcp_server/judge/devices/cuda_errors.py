@@ -30,13 +30,9 @@ STAGES: Dict[int, Tuple[str, str]] = {
 
 
 def meaning(code: int, free_bytes: int, all_bytes: int, asked: Any = None) -> str:
-    """Return a code's name and stage in brackets, empty for one that is no known error.
+    """Return the name and stage of what a launcher returned in brackets, empty for one that is no known error.
 
-    Args:
-        code: What the launcher returned.
-        free_bytes: Of the GPU's memory, afterwards.
-        all_bytes: Of the GPU's memory.
-        asked: What the candidate says of the allocation that failed: `by`, `bytes`. Told, not believed.
+    `asked` is what the candidate says of the allocation that failed: `by`, `bytes`. It is told, not believed.
     """
     if code not in STAGES:
         return ""

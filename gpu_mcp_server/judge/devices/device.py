@@ -6,8 +6,7 @@ import numpy as np
 
 from ..channel.supervisor_client import Player
 from ..numerics.compare import Kept, compare, numbers
-from ..numerics.random_inputs import Well
-from ..numerics.tensors import Array, Tensor
+from ..numerics.tensors import Array, Tensor, layout
 
 
 class RoundCheck(NamedTuple):
@@ -27,12 +26,8 @@ class RoundCheck(NamedTuple):
 class Buffers:
     """Inputs, outputs and expected outputs of B calls at one shape."""
 
-    sets: int
-    well: Well
     stores_later = False
     """Whether the reference keeps its results until it is asked, outside the clock, to store them."""
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
     weights_written = False
     """Whether the inputs that are a model's weights are there; they do not change."""
     made_s = 0.0
@@ -45,8 +40,14 @@ class Buffers:
     """Whether answers are seen as soon as they are there only where the candidate's loop copies each result at once."""
     fence: Any = None
     """What takes samples of the outputs when the clock stops, once there is one."""
-    words: List[int]
-    """This round's poison, as an integer of an element's size, for each output."""
+
+    def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
+        self.inputs, self.outputs, self.sets, self.well = inputs, outputs, sets, device.well
+        self.input_layout = layout(inputs, sets, guarded=False)
+        self.output_layout = layout(outputs, sets, guarded=True)
+        self.expected_layout = layout(outputs, sets, guarded=False)
+        self.words: List[int] = [0] * len(outputs)
+        """This round's poison, as an integer of an element's size, for each output."""
 
     def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
         """Return what `role` must know to map its share, and the descriptors that go with it."""
@@ -64,11 +65,7 @@ class Buffers:
         raise NotImplementedError
 
     def poison(self, words: Optional[Sequence[int]] = None) -> None:
-        """Overwrite the candidate's outputs and their guards with a pattern of this round.
-
-        Args:
-            words: What each output's elements hold instead.
-        """
+        """Overwrite the candidate's outputs and their guards with a pattern of this round, or outputs with `words`."""
         raise NotImplementedError
 
     def collect_expected(self) -> None:
@@ -77,8 +74,7 @@ class Buffers:
     def publish(self, look: float = 0.0) -> None:
         """Show the inputs to the candidate, where it does not share them with the reference.
 
-        Args:
-            look: A part of them after which to look whether somebody works on them already, where that can be.
+        After a part `look` of them it is seen whether somebody works on them already, where that can be.
         """
 
     def stop(self, player: Player) -> None:
@@ -125,17 +121,9 @@ class Buffers:
     def wrong_places(
         self, call: int, output: int, tolerances: Tuple[float, float], part: float, most: int
     ) -> Tuple[int, Array]:
-        """Count the elements of one output that are beyond a relative and an absolute tolerance.
+        """Return how many elements of one output are beyond a relative and an absolute tolerance, and `most` positions.
 
-        Args:
-            call: Which one of the round.
-            output: Its number.
-            tolerances: The relative and the absolute one.
-            part: The chance of each element to be counted.
-            most: Positions that are returned at most.
-
-        Returns:
-            How many they are, and the positions of as many of them as may be, in ascending order.
+        Each element is counted with the chance `part`. Positions are in ascending order.
         """
         mask = compare(*self.pair(call, output), self.outputs[output].dtype, *tolerances).mask
         places = np.flatnonzero(mask) if mask is not None else np.empty(0, dtype=np.int64)
@@ -177,8 +165,7 @@ class Buffers:
     def separators(self, *, ahead: bool) -> Dict[str, Any]:
         """Choose bytes of outputs that a candidate copies behind its calls, and return them as a message.
 
-        Args:
-            ahead: Of the answer to the next call, not of the call's own.
+        They are of the call's own answer, or `ahead` of the next one's.
         """
         raise NotImplementedError
 

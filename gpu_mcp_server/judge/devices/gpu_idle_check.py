@@ -21,11 +21,7 @@ class Idleness:
     """Times of empty fences, by which other work on the GPU is seen."""
 
     def __init__(self, fence: Callable[[], Any]) -> None:
-        """Learn what they take while nobody else is at work.
-
-        Args:
-            fence: Runs an empty one and waits for it.
-        """
+        """Learn what they take while nobody else is at work; `fence` runs an empty one and waits for it."""
         self.fence = fence
         self.alone_us = 0.0
         self.between_us: List[float] = []

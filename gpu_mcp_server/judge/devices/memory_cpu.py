@@ -3,7 +3,7 @@
 import fcntl
 import mmap
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..channel.supervisor_client import Player
 from ..numerics.compare import CHUNK, STORAGE, compare
 from ..numerics.parallel_map import spread
 from ..numerics.random_inputs import SLAB
-from ..numerics.tensors import MADE, Array, Layout, Tensor, layout
+from ..numerics.tensors import MADE, Array, Layout, Tensor
 from .device import Buffers, RoundCheck
 
 F_ADD_SEALS = 1033
@@ -25,11 +25,6 @@ MFD_ALLOW_SEALING = 0x2
 Source: Linux, include/uapi/linux/fcntl.h and memfd.h.
 """
 
-SPARE_BYTES = 36 << 20
-"""Of each file that is made ahead: inputs, outputs and expected outputs of a round seldom need more."""
-SPARE_LENGTH = 150 << 20
-"""How long such a file is, if there must be more after all."""
-PAGE_BYTES = 4096
 FENCE_SAMPLES = 4096
 """Elements of a round's outputs, of each call's outputs at least one, that are taken when a candidate says done."""
 COUNT_BYTES = 8
@@ -98,37 +93,6 @@ def share(where: Layout) -> Dict[str, Any]:
     return {"offsets": list(where.offsets), "stride": where.stride, "sets": where.sets}
 
 
-class Files(NamedTuple):
-    """Inputs (sealed against every other writer), outputs, expected outputs; of all shapes, one after the other.
-
-    Files are as long as the longest of them needs and have pages only where somebody wrote: on a virtual machine a
-    page that is new costs more than all that is done with it in ten rounds.
-    """
-
-    inputs: Region
-    outputs: Region
-    expected: Region
-
-    @classmethod
-    def of(cls, lengths: Sequence[int]) -> "Files":
-        """Return files of at least these lengths: those that were made ahead, if they do."""
-        if _spare and max(lengths) <= SPARE_LENGTH:
-            return _spare.pop()
-        return cls(*(Region(length, writable_by_others=number > 0) for number, length in enumerate(lengths)))
-
-
-_spare: List[Files] = []
-
-
-def prepare() -> None:
-    """Make files ahead of the task, with all their pages there, in a process that has nothing else to do yet."""
-    files = Files(*(Region(SPARE_LENGTH, writable_by_others=number > 0) for number in range(3)))
-    for region in files:
-        # One store per page makes the kernel provide it now, before the clock of any job runs.
-        region.bytes[:SPARE_BYTES:PAGE_BYTES] = 0
-    _spare.append(files)
-
-
 class SampleFence:
     """Takes elements at secret places of every output, at once when a candidate says done.
 
@@ -161,16 +125,12 @@ class CpuBuffers(Buffers):
     """The layouts of one shape in the files."""
 
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
-        self.inputs, self.outputs, self.sets, self.well = inputs, outputs, sets, device.well
+        super().__init__(device, inputs, outputs, sets)
         self.rtol, self.atol = device.rtol, device.atol
-        self.input_layout = layout(inputs, sets, guarded=False)
-        self.output_layout = layout(outputs, sets, guarded=True)
-        self.expected_layout = layout(outputs, sets, guarded=False)
         self.input_region, self.output_region, self.expected_region = device.files
         self.told: Set[str] = device.told
         self.count_at = self.output_layout.total
         """Where in the file of the outputs, behind them, the candidate's loop counts the calls that have returned."""
-        self.words: List[int] = [0] * len(outputs)
         self.guard: Array = np.zeros(0, dtype=np.uint8)
 
     def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
@@ -215,7 +175,7 @@ class CpuBuffers(Buffers):
             word = WORDS[every.itemsize]
             drawn = poison_word(item.dtype, every.itemsize, self.well.word())
             self.words[number] = drawn if words is None else words[number]
-            self._set(every.view(word), word(self.words[number]))
+            every.view(word)[...] = self.words[number]
             for start, size in self._guards(number, item):
                 rows[:, start : start + size] = self.guard[:size]
 
@@ -226,14 +186,6 @@ class CpuBuffers(Buffers):
 
     def _count(self) -> Array:
         return self.output_region.bytes[self.count_at : self.count_at + COUNT_BYTES].view(np.int64)
-
-    def _set(self, every: Array, word: Any) -> None:
-        step = max(1, (1 << 20) // max(1, every.shape[1]))
-
-        def some(number: int) -> None:
-            every[number * step : (number + 1) * step] = word
-
-        spread((self.sets + step - 1) // step, some)
 
     def _guards(self, number: int, item: Tensor) -> List[Tuple[int, int]]:
         offset, size = self.output_layout.offsets[number], self.output_layout.guard_bytes[number]

@@ -7,14 +7,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..channel.supervisor_client import Player
-from ..numerics.compare import LARGE, STORAGE, Kept, relative_to
+from ..numerics.compare import STORAGE, relative_to
 from ..numerics.random_inputs import LONG
-from ..numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
+from ..numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor
 from .cuda_driver import Shared
 from .device import Buffers, RoundCheck
 from .memory_cpu import Region, poison_word
 from .memory_cpu import share as share_file
-from .owner_kernels import TYPES, Fence, KeptOnGpu
+from .owner_kernels import TYPES, Fence
 
 DISTRIBUTIONS = {
     name: number
@@ -51,12 +51,9 @@ class CudaBuffers(Buffers):
     """Inputs twice (the reference's, and the candidate's, filled at the last moment), outputs, expected outputs."""
 
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
-        self.device, self.tools, self.well = device, device.tools, device.well
-        self.inputs, self.outputs, self.sets = inputs, outputs, sets
+        super().__init__(device, inputs, outputs, sets)
+        self.device, self.tools = device, device.tools
         self.stores_later = device.framework == "torch"
-        self.input_layout = layout(inputs, sets, guarded=False)
-        self.output_layout = layout(outputs, sets, guarded=True)
-        self.expected_layout = layout(outputs, sets, guarded=False)
         driver = self.tools.driver
         self.staged = Shared.create(driver, self.input_layout.total)
         self.given = Shared.create(driver, self.input_layout.total)
@@ -76,7 +73,6 @@ class CudaBuffers(Buffers):
             for number, item in enumerate(self.outputs)
         ]
         self.fence = Fence(self.tools, rows, sets)
-        self.words: List[int] = [0] * len(outputs)
         self.guard_key = 0
 
     def _want(self, number: int) -> int:
@@ -347,11 +343,6 @@ class CudaBuffers(Buffers):
         flat = np.ravel(calls[:, None] * self.output_layout.stride + places)
         of_one = self.output_layout._replace(sets=1)
         return self.tools.gather(self._have(output), of_one, "uint8", flat).reshape(places.shape)
-
-    def keep(self, number: int) -> Kept:
-        """Keep the first call's answer beside it, of a large output samples."""
-        item = self.outputs[number]
-        return Kept(self, number) if item.count > LARGE else KeptOnGpu(self.tools, self._have(number), item)
 
     def close(self) -> None:
         """Free everything."""

@@ -24,7 +24,8 @@ THROTTLE_REASONS = {
 """Source: nvml.h, nvmlClocksThrottleReason*."""
 
 
-MOST_PROCESSES = 64
+INSUFFICIENT_SIZE = 7
+"""Source: nvml.h, NVML_ERROR_INSUFFICIENT_SIZE: of a list without room only the length is told."""
 LIBRARY = "libnvidia-ml.so.1"
 
 
@@ -42,17 +43,6 @@ def begun() -> Any:
         return None
     # The library may be installed without a driver, as in images of CUDA; then its start fails.
     return library if library.nvmlInit_v2() == 0 else None
-
-
-class Process(ctypes.Structure):
-    """nvmlProcessInfo_t of the third version of the call."""
-
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("usedGpuMemory", ctypes.c_ulonglong),
-        ("gpuInstanceId", ctypes.c_uint),
-        ("computeInstanceId", ctypes.c_uint),
-    ]
 
 
 class Nvml:
@@ -103,10 +93,8 @@ class Nvml:
         """Return how many processes compute on this GPU, as far as this namespace is shown them."""
         if self.handle is None:
             return None
-        count = ctypes.c_uint(MOST_PROCESSES)
-        found = (Process * MOST_PROCESSES)()
-        # Older drivers lack this version; an unknown count is better than a structure read wrongly.
+        count = ctypes.c_uint(0)
         ask = getattr(self.library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
-        if ask is None or ask(self.handle, ctypes.byref(count), found) != 0:
+        if ask is None or ask(self.handle, ctypes.byref(count), None) not in (0, INSUFFICIENT_SIZE):
             return None
         return int(count.value)

@@ -5,12 +5,12 @@ import os
 import threading
 import time
 from ctypes import c_int, c_int64, c_uint64
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
 from ..folders import CODE, JUDGE
-from ..numerics.compare import STORAGE, Kept, Pair
+from ..numerics.compare import STORAGE
 from ..numerics.tensors import ITEM_BYTES, Array, Layout, Tensor
 from .cuda_driver import MAJOR, MINOR, CudaError, Driver, Kernels
 
@@ -130,35 +130,6 @@ class Tools:
         self.driver.synchronize()
         self.driver.free(list_at)
         self.driver.free(from_at)
-
-
-class KeptOnGpu(Kept):
-    """Kept beside the outputs, and compared there."""
-
-    def __init__(self, tools: Tools, at: int, item: Tensor) -> None:
-        self.tools, self.at, self.item = tools, at, item
-        self.copy = tools.driver.allocate(item.nbytes)
-        tools.driver.copy(self.copy, at, item.nbytes)
-
-    def other(self) -> Optional[Pair]:
-        """Return both if a word of 8 bytes differs, or what is behind the last whole one."""
-        words = self.item.nbytes // WORD_BYTES
-        arguments: Any = [c_uint64(self.copy), c_uint64(self.at), c_int64(words)]
-        same = not (words and self.tools.count("count_differing", words, arguments)[0])
-        rest = self.item.nbytes % WORD_BYTES
-        # The kernel compares whole words; the tail of at most 7 bytes is compared on the host.
-        if same and rest:
-            same = self._end(self.copy, rest) == self._end(self.at, rest)
-        return None if same else (self.tools.elements(self.copy, self.item), self.tools.elements(self.at, self.item))
-
-    def _end(self, at: int, size: int) -> bytes:
-        data = np.empty(size, dtype=np.uint8)
-        self.tools.driver.download(data.ctypes.data, at + self.item.nbytes - size, size)
-        return data.tobytes()
-
-    def close(self) -> None:
-        """Free the copy."""
-        self.tools.driver.free(self.copy)
 
 
 class Fence:

@@ -19,35 +19,28 @@ def elements(task: Dict[str, Any], dims: Dims) -> int:
     return max(t.count for t in tensors(list(task["inputs"]) + list(task["outputs"]), dims))
 
 
-class Drawing:
-    """Draws shapes around those that a task declares."""
+def draw_shapes(task: Dict[str, Any], rng: random.Random) -> List[Dims]:
+    """Return ones, primes, numbers that divide by nothing, neighbours of declared sizes, and exchanged sizes."""
+    names = symbols(task)
+    declared: List[Dims] = sorted(task["shapes"], key=lambda dims: elements(task, dims))
 
-    def __init__(self, task: Dict[str, Any], rng: random.Random) -> None:
-        self.rng, self.names = rng, symbols(task)
-        self.declared: List[Dims] = sorted(task["shapes"], key=lambda dims: elements(task, dims))
-
-    def primes(self) -> Dims:
+    def primes() -> Dims:
         """Return a small prime for every symbol, no two alike while there are enough."""
-        chosen = self.rng.sample(PRIMES, min(len(PRIMES), len(self.names)))
-        return dict(zip(self.names, itertools.cycle(chosen)))
+        return dict(zip(names, itertools.cycle(rng.sample(PRIMES, min(len(PRIMES), len(names))))))
 
-    def all(self) -> List[Dims]:
-        """Return ones, primes, numbers that divide by nothing, neighbours of declared sizes, and exchanged sizes."""
-        found: List[Dims] = [dict.fromkeys(self.names, 1), self.primes()]
-        for name in self.names:
-            sizes = sorted({dims[name] for dims in self.declared})
-            # Odd sizes stay near the declared range: a far larger shape is the business of `larger_shapes`.
-            odd = [v for v in ODD if v <= max(ODD[0], sizes[-1] + 1)]
-            near = [self.rng.choice(sizes) + 1, self.rng.choice(sizes) - 1]
-            found += [dict(self.primes(), **{name: size}) for size in [1, self.rng.choice(odd), *near]]
-        smallest = self.declared[0]
-        found.append({name: size - 1 for name, size in smallest.items()})
-        found.append({name: size + 1 for name, size in smallest.items()})
-        for dims in (smallest, self.declared[-1], self.declared[len(self.declared) // 2]):
-            sizes = [dims[name] for name in self.names]
-            # Exchanged sizes catch kernels that confuse rows with columns, which square shapes hide.
-            found.append(dict(zip(self.names, sizes[1:] + sizes[:1])))
-        return found
+    found: List[Dims] = [dict.fromkeys(names, 1), primes()]
+    for name in names:
+        sizes = sorted({dims[name] for dims in declared})
+        # Odd sizes stay near the declared range: a far larger shape is the business of `larger_shapes`.
+        odd = [v for v in ODD if v <= max(ODD[0], sizes[-1] + 1)]
+        near = [rng.choice(sizes) + 1, rng.choice(sizes) - 1]
+        found += [dict(primes(), **{name: size}) for size in [1, rng.choice(odd), *near]]
+    found += [{name: size + step for name, size in declared[0].items()} for step in (-1, 1)]
+    for dims in (declared[0], declared[-1], declared[len(declared) // 2]):
+        sizes = [dims[name] for name in names]
+        # Exchanged sizes catch kernels that confuse rows with columns, which square shapes hide.
+        found.append(dict(zip(names, sizes[1:] + sizes[:1])))
+    return found
 
 
 def hidden_shapes(task: Dict[str, Any], most_elements: int) -> List[Dims]:
@@ -59,7 +52,7 @@ def hidden_shapes(task: Dict[str, Any], most_elements: int) -> List[Dims]:
     secret = hashlib.sha256(b"hidden shapes" + bytes.fromhex(task["seed"])).digest()
     chosen: List[Dims] = []
     constraints = Constraints(task.get("constraints") or [])
-    for dims in Drawing(task, random.Random(secret)).all():
+    for dims in draw_shapes(task, random.Random(secret)):
         fit = constraints.adjust_shape({name: max(1, dims[name]) for name in names})
         # Repair may lead back to a declared shape, which would hide nothing.
         known = any(fit == {n: other[n] for n in names} for other in [*chosen, *task["shapes"]])

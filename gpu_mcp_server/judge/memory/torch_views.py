@@ -1,6 +1,7 @@
 """Memory by its address as torch tensors, on either device."""
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ..numerics.tensors import ITEM_BYTES, STORED, Tensor
@@ -15,25 +16,14 @@ def type_string(dtype: str) -> str:
     return ("|" if stored.endswith("1") else "<") + stored
 
 
-class Window:
-    """A piece of device memory as torch takes it over."""
-
-    def __init__(self, address: int, item: Tensor) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": item.shape,
-            "typestr": type_string(item.dtype),
-            # Torch refuses interfaces that are marked read-only; the mapping itself protects the inputs.
-            "data": (address, False),
-            "version": 3,
-        }
-
-
 def tensor_at(torch: Any, address: int, item: Tensor, device: Any = None) -> Any:
     """Return a tensor over memory of `device`, of the processor if that is `None`; it keeps nothing alive."""
     # A misaligned address would only fault later, in a load within somebody's kernel.
     assert address % ITEM_BYTES[item.dtype] == 0
     if device is not None:
-        got = torch.as_tensor(Window(address, item), device=device)
+        # Torch refuses interfaces that are marked read-only; the mapping itself protects the inputs.
+        about = {"shape": item.shape, "typestr": type_string(item.dtype), "data": (address, False), "version": 3}
+        got = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=about), device=device)
         return got.view(getattr(torch, item.dtype)) if item.dtype in VIEWED else got
     # Views over foreign memory copy nothing; the caller keeps the mapping for as long as they live.
     memory = (ctypes.c_uint8 * item.nbytes).from_address(address)

@@ -13,11 +13,7 @@ def with_gradients(
     The gradient of an input is that of the sum over the outputs of floats of output times cotangent. A cotangent is
     drawn by the owner like an input, so a gradient that is wrong anywhere shows.
 
-    Args:
-        torch: The framework.
-        function: Takes the inputs.
-        kinds: The inputs' types, by the problem.
-        given: Tensors: the inputs, and behind them a cotangent for each output of floats, in order.
+    `given` are tensors: inputs of the types `kinds`, and behind them a cotangent for each output of floats, in order.
     """
     inputs, cotangents = given[: len(kinds)], given[len(kinds) :]
     # Detached leaves: gradients stop at the inputs and never reach what the problem made them of.

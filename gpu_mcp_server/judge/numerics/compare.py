@@ -13,9 +13,6 @@ from .tensors import FLOATS, STORED, Array, Tensor
 CHUNK = 1 << 16
 """Elements compared at a time: in the cache for every step, and long enough steps for threads to run side by side."""
 
-SAFELY = 1 - 1e-5
-"""Rounding in float32 moves no quotient across a bound by more."""
-
 LARGE = 1 << 24
 """Elements of a tensor from which only samples of it are looked at outside the check itself."""
 
@@ -52,29 +49,16 @@ def relative_to(dtype: str, rtol: float) -> float:
     return rtol if dtype in FLOATS or dtype == FLOAT4 else 0.0
 
 
-def _passes(expected: Array, got: Array, rtol: float, atol: float) -> Optional[Tuple[float, float]]:
-    """Return the largest absolute and relative error if all elements are finite and right, otherwise `None`.
-
-    Where the largest relative error is below `rtol` no element need be looked at by itself: with s the larger of
-    |expected| and atol, e <= rtol s <= rtol |expected| + atol, as rtol is at most 1.
-    """
-    kind = expected.dtype.type
-    error = np.abs(got - expected)
-    size = np.abs(expected)
-    relative, worst = float((error / np.maximum(size, kind(max(atol, 1e-30)))).max()), float(error.max())
-    # max() propagates NaN, so one test of the maximum covers every element.
-    if not (math.isfinite(worst) and math.isfinite(relative)):
-        return None
-    if relative <= min(rtol, 1.0) * SAFELY and atol > 1e-30:
-        return worst, relative
-    return (worst, relative) if (error <= size * kind(rtol) + kind(atol)).all() else None
-
-
 def _compare_part(expected: Array, got: Array, rtol: float, atol: float) -> Tuple[Array, float, float]:
     error = np.abs(got - expected)
     size = np.abs(expected)
     allowed = size * expected.dtype.type(rtol)
     allowed += expected.dtype.type(atol)
+    relative = error / np.maximum(size, max(atol, 1e-30))
+    worst, most = float(error.max()), float(relative.max())
+    # max() propagates NaN, so one test of the maximum covers every element.
+    if math.isfinite(worst) and math.isfinite(most):
+        return error > allowed, worst, most
     wrong = ~(error <= allowed) | (np.isinf(allowed) & (got != expected))
     # Equal infinities have a NaN as their difference, so equality is asked separately.
     wrong &= ~((got == expected) | (np.isnan(got) & np.isnan(expected)))
@@ -110,30 +94,24 @@ def compare(expected: Array, got: Array, dtype: str, rtol: float, atol: float) -
     rtol = relative_to(dtype, rtol)
     if dtype == FLOAT4:
         return _compare_fours(expected, got, rtol, atol)
-    if dtype == "float32":
-        marked = ELEMENTS.mark(expected, got, rtol, atol, max(atol, 1e-30))
-        if marked:
-            return Difference(*marked) if marked[0] else Difference(*marked[:3], None)
     count, max_abs, max_rel = 0, 0.0, 0.0
     mask: Optional[Array] = None
     for start in range(0, expected.size, CHUNK):
         part = slice(start, start + CHUNK)
         want, have = expected[part], got[part]
-        wrong: Optional[Array] = None
         if dtype not in FLOATS:
             # Whole numbers are mostly equal: exact inequality filters before the costly 64-bit steps.
-            differ = np.flatnonzero(want != have)
-            if not differ.size:
+            wrong: Array = want != have
+            if not wrong.any():
                 continue
-            wrong = np.zeros(want.size, dtype=bool)
-            wrong[differ], worst_abs, worst_rel = _compare_whole(want[differ], have[differ], atol)
+            wrong[wrong], worst_abs, worst_rel = _compare_whole(want[wrong], have[wrong], atol)
         else:
             want, have = numbers(want, dtype), numbers(have, dtype)
+            marked = ELEMENTS.mark(want, have, rtol, atol, max(atol, 1e-30))
             with np.errstate(all="ignore"):
-                passed = _passes(want, have, rtol, atol)
-                wrong, worst_abs, worst_rel = (None, *passed) if passed else _compare_part(want, have, rtol, atol)
+                wrong, worst_abs, worst_rel = marked or _compare_part(want, have, rtol, atol)
         max_abs, max_rel = max(max_abs, worst_abs), max(max_rel, worst_rel)
-        bad = 0 if wrong is None else int(np.count_nonzero(wrong))
+        bad = int(np.count_nonzero(wrong))
         if bad:
             mask = np.zeros(expected.size, dtype=bool) if mask is None else mask
             mask[part] = wrong
@@ -157,15 +135,8 @@ def describe(
 ) -> str:
     """Return the reason for a wrong tensor: first wrong element, how many, and where.
 
-    Elements that still hold the poison were not written; a byte may be like it by chance.
-
-    Args:
-        expected: Flat, as stored, as is `got`.
-        got: The answer.
-        difference: Of both.
-        tensor: What they are.
-        poison: What the output held before the call.
-        others: Where the same output is wrong in other calls, with other inputs.
+    `expected` and `got` are flat, as stored. Elements that still hold the poison, which was there before the call, were
+    not written; a byte may be like it by chance. `others` are masks of the same output in calls with other inputs.
     """
     assert difference.mask is not None
     flat = int(np.flatnonzero(difference.mask)[0])

@@ -33,9 +33,8 @@ class Elements:
         pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
         self._mark, self._draw = loaded.mark_float32, loaded.draw_float32
         self._mark.argtypes = [pointer, pointer, count, number, number, number, pointer, pointer]
-        self._mark.restype = count
         self._draw.argtypes = [pointer, count, count, pointer, pointer, pointer]
-        self._draw.restype = None
+        self._mark.restype = self._draw.restype = None
 
     @property
     def by(self) -> str:
@@ -44,8 +43,8 @@ class Elements:
 
     def mark(
         self, expected: Array, got: Array, rtol: float, atol: float, least: float
-    ) -> Optional[Tuple[int, float, float, Array]]:
-        """Return of flat float32 arrays how many elements are wrong, the largest errors, and which elements are wrong.
+    ) -> Optional[Tuple[Array, float, float]]:
+        """Return of flat float32 arrays which elements are wrong, and the largest errors.
 
         Returns:
             `None` where nothing can be said here.
@@ -56,8 +55,8 @@ class Elements:
         worst: Array = np.zeros(2, dtype=np.float32)
         wrong: Array = np.empty(expected.size, dtype=np.bool_)
         # ctypes releases the GIL for the call, so slabs on several threads run side by side.
-        found = self._mark(_at(expected), _at(got), expected.size, rtol, atol, least, _at(wrong), _at(worst))
-        return int(found), float(worst[0]), float(worst[1]), wrong
+        self._mark(_at(expected), _at(got), expected.size, rtol, atol, least, _at(wrong), _at(worst))
+        return wrong, float(worst[0]), float(worst[1])
 
     def draw(self, into: Array, chunk: int, table: Array, jitter: Array, state: Array) -> bool:
         """Fill a flat float32 array as `random_inputs` does, from a generator's state; False where that cannot be."""

@@ -12,15 +12,14 @@ static inline int32_t bits_of(float value) {
   return bits;
 }
 
-// Marks elements that are wrong, and returns how many: a NaN is right where one is expected, an infinity where the same
+// Marks elements that are wrong: a NaN is right where one is expected, an infinity where the same
 // is. The largest absolute error is of the finite ones, the largest relative one of those whose size is a number. Floats
 // that are not negative are ordered as their bits are, NaN comes last.
-int64_t mark_float32(const float *expected, const float *got, int64_t n, float rtol, float atol, float least,
-                     uint8_t *wrong, float *worst) {
+void mark_float32(const float *expected, const float *got, int64_t n, float rtol, float atol, float least,
+                  uint8_t *wrong, float *worst) {
   int32_t most[2] = {0, 0};
-  int64_t found = 0;
   for (int64_t at = 0; at < n; at += BLOCK) {
-    int count = n - at < BLOCK ? (int)(n - at) : BLOCK, bad = 0;
+    int count = n - at < BLOCK ? (int)(n - at) : BLOCK;
     for (int i = 0; i < count; i++) {
       float want = expected[at + i], have = got[at + i];
       float size = fabsf(want), error = fabsf(have - want), bound = size * rtol;
@@ -29,15 +28,12 @@ int64_t mark_float32(const float *expected, const float *got, int64_t n, float r
       int off = (!(error <= bound) | (bound == INFINITY)) & !same;
       float finite = error < INFINITY ? error : 0, relative = finite / (size > least ? size : least);
       wrong[at + i] = (uint8_t)off;
-      bad += off;
       int32_t e = bits_of(finite), r = bits_of(relative);
       most[0] = e > most[0] ? e : most[0];
       most[1] = r > most[1] ? r : most[1];
     }
-    found += bad;
   }
   memcpy(worst, most, 8);
-  return found;
 }
 
 static inline uint64_t next(uint64_t *s) {

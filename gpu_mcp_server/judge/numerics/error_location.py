@@ -115,12 +115,8 @@ def pattern(mask: Array, tensor: Tensor) -> str:
 def grid(tensor: Tensor, wrong: Array, looked: Optional[Array] = None) -> Dict[str, Any]:
     """Return the share of wrong elements in each cell of a grid over a tensor: a picture of where it is wrong.
 
-    Rows are all axes but the last, counted through; columns are the last one.
-
-    Args:
-        tensor: What was compared.
-        wrong: Numbers of its wrong elements.
-        looked: Numbers of those that were looked at; all if absent.
+    Rows are all axes but the last, counted through; columns are the last one. `wrong` are numbers of wrong elements,
+    `looked` of those that were looked at: all, if absent.
     """
     columns = tensor.shape[-1] if tensor.shape else 1
     rows = tensor.count // columns

@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from typing import Any, Dict, Generator, Union
+from typing import Any, Dict, Generator
 
 import numpy as np
 
@@ -38,84 +38,56 @@ def normal_quantiles() -> Array:
     return np.interp((np.arange(LEVELS) + 0.5) / LEVELS, below / below[-1], grid)
 
 
-def enlarge(into: Array, rng: Any) -> None:
-    """Make outliers of a few elements."""
-    into[rng.integers(0, into.size, rng.binomial(into.size, OUTLIERS))] *= 100
-
-
 class Recipe:
-    """Map of random 16-bit words to elements: a table, and a jitter that is added at a random offset."""
+    """Map of random 16-bit words to elements: a table, and a jitter that is added at a random offset.
+
+    Elements of float64 have all their bits from NumPy's own generators instead: of few bits a candidate that computes
+    in float32 would be exact, and numbers be equal by chance.
+    """
 
     def __init__(self, distribution: str, kind: Any, rng: Any) -> None:
-        jitter = None
+        self.kind, self.distribution = kind, distribution
+        self.table: Any = None
+        self.jitter: Any = None
+        self.factor, self.shift = FACTORS.get(distribution, (1, 0))
         if distribution in WHOLE:
             # Multiply and shift spreads the slight bias over all values, where a modulo favours the low ones.
-            table = np.arange(LEVELS) * WHOLE[distribution] >> 16
+            self.table = (np.arange(LEVELS) * WHOLE[distribution] >> 16).astype(kind)
+        elif kind == np.float64:
+            return
         elif distribution == "uniform":
-            table = np.arange(LEVELS) / LEVELS
-            jitter = rng.integers(0, 256, OFFSETS + CHUNK) / (256 * LEVELS)
+            self.table = (np.arange(LEVELS) / LEVELS).astype(kind)
+            self.jitter = (rng.integers(0, 256, OFFSETS + CHUNK) / (256 * LEVELS)).astype(kind)
         else:
-            factor, shift = FACTORS.get(distribution, (1, 0))
             # Variances add, so the table is scaled down by what the jitter contributes.
-            table = normal_quantiles() * (factor * (1 - JITTER**2) ** 0.5) + shift
-            jitter = rng.standard_normal(OFFSETS + CHUNK, dtype=np.float32) * (factor * JITTER)
-        self.table: Array = table.astype(kind)
-        self.jitter: Any = None if jitter is None else jitter.astype(kind)
-        self.kind: Any = self.table.dtype
-        self.outliers = distribution == "outliers"
+            table = normal_quantiles() * (self.factor * (1 - JITTER**2) ** 0.5) + self.shift
+            self.table = table.astype(kind)
+            self.jitter = rng.standard_normal(OFFSETS + CHUNK, dtype=kind.type) * kind.type(self.factor * JITTER)
 
     def draw(self, rng: Any, into: Array) -> None:
-        """Fill `into`, an array of the table's type with at most `CHUNK` elements.
+        """Fill `into`, an array of the recipe's type with at most `CHUNK` elements.
 
         The highest 16 bits of the first word are the jitter's offset.
         """
-        size = into.size
-        words = rng.integers(0, (1 << 64) - 1, 1 + (size + 3) // 4, dtype=np.uint64, endpoint=True)
-        np.take(self.table, words[1:].view(np.uint16)[:size], out=into, mode="wrap")
-        if self.jitter is not None:
-            at = int(words[0]) >> 48
-            np.add(into, self.jitter[at : at + size], out=into)
-        if self.outliers:
-            enlarge(into, rng)
+        if self.table is None:
+            (rng.random if self.distribution == "uniform" else rng.standard_normal)(out=into)
+            into *= self.factor
+            into += self.shift
+        else:
+            size = into.size
+            words = rng.integers(0, (1 << 64) - 1, 1 + (size + 3) // 4, dtype=np.uint64, endpoint=True)
+            np.take(self.table, words[1:].view(np.uint16)[:size], out=into, mode="wrap")
+            if self.jitter is not None:
+                at = int(words[0]) >> 48
+                np.add(into, self.jitter[at : at + size], out=into)
+        if self.distribution == "outliers":
+            into[rng.integers(0, into.size, rng.binomial(into.size, OUTLIERS))] *= 100
 
     def draw_compiled(self, into: Array, state: Array) -> bool:
         """Fill a flat array of any length by compiled code, the same as `draw` would; False where that cannot be."""
-        if self.jitter is None or self.outliers or self.table.dtype != into.dtype:
+        if self.jitter is None or self.distribution == "outliers" or self.kind != into.dtype:
             return False
         return ELEMENTS.draw(into, CHUNK, self.table, self.jitter, state)
-
-
-class Doubles:
-    """Draws of float64: with all their random bits, by NumPy's own generators.
-
-    Of few bits a candidate that computes in float32 would be exact, and numbers be equal by chance.
-    """
-
-    kind: Any = np.dtype("float64")
-
-    def __init__(self, distribution: str) -> None:
-        self.distribution = distribution
-
-    def draw(self, rng: Any, into: Array) -> None:
-        """Fill a flat array."""
-        if self.distribution == "uniform":
-            rng.random(out=into)
-            return
-        rng.standard_normal(out=into)
-        factor, shift = FACTORS.get(self.distribution, (1, 0))
-        if factor != 1:
-            into *= factor
-        if shift:
-            into += shift
-        if self.distribution == "outliers":
-            enlarge(into, rng)
-
-    def draw_compiled(self, into: Array, state: Array) -> bool:
-        """Return False: there is no compiled code for them."""
-        return False
-
-
-Source = Union[Recipe, Doubles]
 
 
 class Well:
@@ -133,7 +105,7 @@ class Well:
     def __init__(self, seed: str) -> None:
         self.seed = bytes.fromhex(seed)
         self.blocks = 0
-        self.recipes: Dict[Any, Source] = {}
+        self.recipes: Dict[Any, Recipe] = {}
         self.rng = self._generator(self._block())
 
     def _block(self) -> bytes:
@@ -198,7 +170,7 @@ class Well:
 
         spread(len(pieces), make)
 
-    def _fill_one(self, one: Array, dtype: str, recipe: Source, rng: Any) -> None:
+    def _fill_one(self, one: Array, dtype: str, recipe: Recipe, rng: Any) -> None:
         direct = recipe.kind == one.dtype
         for start in range(0, one.size, CHUNK):
             part = one[start : start + CHUNK]
@@ -209,7 +181,7 @@ class Well:
             recipe.draw(rng, values)
             part[...] = short_bits(values, dtype) if dtype in SHORT else values
 
-    def _recipe(self, dtype: str, distribution: str) -> Source:
+    def _recipe(self, dtype: str, distribution: str) -> Recipe:
         if dtype not in FLOATS:
             distribution = dtype if dtype in WHOLE else "integers"
             kind = np.dtype("uint8" if dtype in ("bool", FLOAT4) else dtype)
@@ -217,6 +189,5 @@ class Well:
             kind = np.dtype("float64" if dtype == "float64" else "float32")
         key = (distribution, kind.str)
         if key not in self.recipes:
-            exact = kind == Doubles.kind and distribution not in WHOLE
-            self.recipes[key] = Doubles(distribution) if exact else Recipe(distribution, kind, self.rng)
+            self.recipes[key] = Recipe(distribution, kind, self.rng)
         return self.recipes[key]

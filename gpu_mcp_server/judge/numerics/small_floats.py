@@ -65,15 +65,13 @@ def float8_bits(values: Array, dtype: str) -> Array:
     """Round to the nearest code, ties to the even one; the largest of e5m2 is odd, so the tie above it is infinite."""
     known = table(dtype)[:128]
     finite = known[np.isfinite(known)].astype(np.float64)
+    # Positive codes ascend with their values; what is beyond the last middle is infinite, where there are infinities.
+    middles = (finite[1:] + finite[:-1]) / 2
+    if FORMATS[dtype].infinities:
+        middles = np.append(middles, finite[-1] + (finite[-1] - finite[-2]) / 2)
     size = np.abs(np.asarray(values, dtype=np.float64))
-    # Positive codes ascend with their values, so a binary search finds the two neighbours.
-    above = np.searchsorted(finite, size).clip(1, finite.size - 1)
-    low, high = finite[above - 1], finite[above]
-    nearer = np.where(size - low < high - size, above - 1, above)
-    tie = size - low == high - size
-    code = np.where(tie, above - (above & 1), nearer).astype(np.int64)
-    last = finite[-1] + (finite[-1] - finite[-2]) / 2
-    code = np.where(size >= last if FORMATS[dtype].infinities else False, 0x7C, code)
+    code = np.searchsorted(middles, size)
+    code += (code & 1) & (np.append(middles, np.nan)[code] == size)
     code = np.where(np.isnan(size), 0x7F, code)
     return (code | (np.signbit(values).astype(np.int64) << 7)).astype(np.uint8)
 

@@ -1,17 +1,11 @@
 """Statistics of the rounds: medians with exact confidence intervals. Pure functions, standard library only."""
 
 import math
+from statistics import median
 from typing import Dict, List, Optional, Sequence, Tuple
 
 WIDE = 0.1
 """Half of an interval as a part of its median, beyond which a shape says so: five times what `quick` asks for."""
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the middle value, or the mean of the two middle ones."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def interval_ranks(count: int) -> Tuple[int, int]:

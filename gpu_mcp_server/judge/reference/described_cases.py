@@ -22,12 +22,9 @@ class EmptyTensor(ValueError):
 
 
 def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], Described]) -> Described:
-    """Describe a problem's cases, the small ones first, and join them.
+    """Describe a problem's cases by their numbers, the small ones first, and join them.
 
-    Args:
-        module: The adapter.
-        task: With `max_bytes` cases that take more are left out.
-        describe: Returns what the case of a number takes and returns.
+    With `max_bytes` of the task, cases that take more are left out.
 
     Raises:
         ValueError: If none is small enough.
@@ -35,13 +32,11 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
     most, begin, in_a_row = task.get("max_bytes"), time.monotonic(), 0
     cases: List[Dict[str, Any]] = module.cases
     found: Dict[int, Described] = {}
-    left: Dict[int, str] = {}
     empty: Dict[int, str] = {}
     facts: Dict[str, Any] = {}
     sizes: List[int] = []
     for number in sorted(range(1, len(cases) + 1), key=lambda n: _size(cases[n - 1])):
-        if most and (in_a_row == MANY_LARGE or ((left or found) and time.monotonic() - begin > LATE_S)):
-            left[number] = "late"
+        if most and (in_a_row == MANY_LARGE or ((sizes or found) and time.monotonic() - begin > LATE_S)):
             continue
         try:
             if not found:
@@ -52,13 +47,11 @@ def joined_cases(module: Any, task: Dict[str, Any], describe: Callable[[int], De
         except EmptyTensor as error:  # also without the wish: a suite has some beside its other cases
             empty[number] = str(error)
             continue
-        except (MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError):
             if not most or not found:
                 raise
-            left[number] = str(error)
             continue
         if most and _bytes(one) > most:
-            left[number] = "large"
             sizes.append(_bytes(one))
             in_a_row += 1
             continue

@@ -1,8 +1,9 @@
 """Records how get_inputs makes its tensors, without data, to find those for the owner to draw itself."""
 
 import importlib
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple, cast
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from ..adapters.call_records import tensors_in
 from ..numerics.tensors import FLOATS
 
 torch: Any = importlib.import_module("torch")
@@ -42,17 +43,6 @@ def roots_of(known: Sequence[Made]) -> FrozenSet[int]:
     return frozenset(root for one in known for root in one.roots)
 
 
-def tensors_in(*found: Any) -> List[Any]:
-    """Return the tensors among values and their sequences."""
-    seen: List[Any] = []
-    for value in found:
-        if torch.is_tensor(value):
-            seen.append(value)
-        elif isinstance(value, (tuple, list)):
-            seen += tensors_in(*cast("Sequence[Any]", value))
-    return seen
-
-
 class MetaAddresses(dispatch.TorchDispatchMode):
     """Has torch refuse the address of a tensor without data, which is 0: a kernel that reads there ends the context.
 
@@ -67,7 +57,7 @@ class MetaAddresses(dispatch.TorchDispatchMode):
     ) -> Any:
         """Call an operator of torch."""
         result = func(*args, **(kwargs or {}))
-        for each in tensors_in(*args, result):
+        for each in tensors_in([*args, result]):
             if each.is_meta and REFUSE_ADDRESS is not None:
                 REFUSE_ADDRESS(each)
         return result
@@ -101,7 +91,7 @@ class Recorder(modes.TorchFunctionMode):
         return result
 
     def _remember(self, func: Any, name: str, args: Tuple[Any, ...], given: Dict[str, Any], result: Any) -> None:
-        before = tensors_in(*args, *given.values())
+        before = tensors_in([*args, *given.values()])
         roots = roots_of([self._of(x) for x in before])
         written = name not in ONLY_TYPE and any(x is y for x in before for y in tensors_in(result))
         if written or name in UNSEEN:

@@ -159,7 +159,7 @@ def _modules(role: str, problem: Problem, device: str, candidate: BuiltCandidate
     single = ["single_blas_thread"] if on_gpu else []
     driver = ["devices.cuda_driver"] if on_gpu else []
     if role == "owner":
-        modules = [*driver, "devices.nvml", "devices.cuda"] if on_gpu else ["devices.memory_cpu", "devices.cpu"]
+        modules = [*driver, "devices.nvml", "devices.cuda"] if on_gpu else ["devices.cpu"]
         # np.unique would import numpy.ma within the job, for 60 ms.
         return ["main", "owner.owner_process", "numpy.ma", *modules, *([] if candidate else ["owner.registration"])]
     if role == "reference" and problem.framework != "torch":

@@ -12,7 +12,7 @@ CANDIDATE, REFERENCE = SimpleNamespace(role="candidate"), SimpleNamespace(role="
 
 @pytest.fixture
 def buffers():
-    files = memory_cpu.Files(*(memory_cpu.Region(1 << 20, writable_by_others=True) for _ in range(3)))
+    files = [memory_cpu.Region(1 << 20, writable_by_others=True) for _ in range(3)]
     outputs = [Tensor(name, "float32", (100,), ("n",), "normal") for name in ("y", "z")]
     device = SimpleNamespace(files=files, well=Well("ab" * 32), rtol=1e-5, atol=1e-6, told=set())
     made = memory_cpu.CpuBuffers(device, outputs[:1], outputs, 8)

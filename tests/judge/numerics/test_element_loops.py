@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_mcp_judge.devices import cpu, memory_cpu
 from gpu_mcp_judge.numerics import compare, element_loops, random_inputs
 from gpu_mcp_judge.timing import time_accounting
 
@@ -105,22 +104,6 @@ def test_without_the_library_numpy_serves(tmp_path):
     loops.load(str(tmp_path / "elements.so"))
     one = np.ones(4, dtype=np.float32)
     assert (loops.by, loops.mark(one, one, 0, 0, 1)) == (element_loops.INTERPRETED, None)
-
-
-def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_for():
-    tensor = {"name": "x", "dtype": "float32", "shape": ["n"], "distribution": "normal"}
-
-    def device(n: int) -> cpu.CpuDevice:
-        task = {"inputs": [tensor], "outputs": [tensor], "shapes": [{"n": n}], "rtol": 0, "atol": 0}
-        return cpu.CpuDevice(random_inputs.Well("ab" * 32), task)
-
-    memory_cpu.prepare()
-    large = device(48 << 20)
-    small, another = device(1000), device(1000)
-    assert large.files.inputs.bytes.size > memory_cpu.SPARE_LENGTH
-    assert small.files.inputs.bytes.size == memory_cpu.SPARE_LENGTH > another.files.inputs.bytes.size
-    there = os.fstat(small.files.inputs.fd).st_blocks * 512
-    assert memory_cpu.SPARE_BYTES <= there < 2 * memory_cpu.SPARE_BYTES, "of the rest no page is there yet"
 
 
 def test_a_process_that_waited_began_when_it_was_told_to(monkeypatch):
