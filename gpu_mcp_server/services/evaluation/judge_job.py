@@ -120,7 +120,9 @@ def judge_spec(
     compiling = compiling_environment(probe) if compiles else {}
     blobs: dict[str, bytes] = {}
     files = {role: tuple(_ref(name, data, blobs) for name, data in more.items()) for role, more in own.items()}
-    windowed = task["brief"] and mode == "judge" and not alone and _is_small(problem)
+    brief = task["brief"] or timing.tier != "performance"
+    plain = candidate is not None and mode == "judge" and not alone
+    windowed = device == "cuda" and plain and brief and _is_small(problem)
     spec = JobSpec(
         id=new_job_id(),
         purpose="judge" if candidate is not None else "register",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not 
         (TimingOptions(), 1 << 20, True, "exclusive"),
         (TimingOptions(), 1 << 26, False, "exclusive"),
         (TimingOptions(precision="exact"), 1 << 20, False, "exclusive"),
-        (TimingOptions(tier="correctness"), 1 << 20, False, "exclusive"),
+        (TimingOptions(tier="correctness"), 1 << 20, False, "windowed"),
     ],
     ids=["a first look", "judged again", "large", "exact", "not timed"],
 )
@@ -35,6 +35,17 @@ async def test_first_looks_at_small_problems_share_a_gpu(lab: Lab, timing, eleme
     )  # fmt: skip
 
     assert spec.gpus.mode == mode
+
+
+async def test_who_asks_for_no_windows_has_its_gpu_alone(lab: Lab):
+    """Registration and the search for writes run kernels at any moment."""
+    problem, probe = await lab.store.problems.get(await register(lab)), await lab.jobs.runner.probe("local")
+    about: dict[str, Any] = {"host": "local", "device": "cuda"}
+    registers, _ = judge_job.judge_spec(problem, probe, lab.settings, candidate=None, **about)
+    candidate = BuiltCandidate("library", b"")
+    searches, _ = judge_job.judge_spec(problem, probe, lab.settings, candidate=candidate, mode="writes", **about)
+
+    assert {registers.gpus.mode, searches.gpus.mode} == {"exclusive"}
 
 
 @pytest.fixture
