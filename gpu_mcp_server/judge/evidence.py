@@ -1,4 +1,4 @@
-"""Tells the judge's own identity for the evidence, and the progress of an evaluation."""
+"""Tells the judge's own identity for the evidence, the progress of an evaluation, and its verdict."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Dict, List
 
-from .folders import CODE, JUDGE
+from .folders import CODE, JUDGE, WORK
 
 
 def shipped() -> List[str]:
@@ -56,3 +56,12 @@ def commitment_of(seed: str) -> str:
 def say(text: str, done: float) -> None:
     """Report progress on stdout."""
     print(json.dumps({"progress": text, "done": round(done, 3)}), flush=True)
+
+
+def write_verdict(result: Dict[str, Any]) -> None:
+    """Write the verdict at once or not at all."""
+    temporary = os.path.join(WORK, "verdict.json.part")
+    # An error's text may have halves of surrogate pairs, which UTF-8 cannot say: each becomes a question mark.
+    with open(temporary, "w", encoding="utf-8", errors="replace") as file:
+        json.dump(result, file, ensure_ascii=False)
+    os.replace(temporary, os.path.join(WORK, "verdict.json"))

@@ -158,7 +158,10 @@ class GpuLocks:
 
     def is_beside(self, fd: int, job: str) -> bool:
         """Say whether other jobs have been on a GPU, of those since it was last found free."""
-        return any(each != job for each in as_list(read_text(fd).get("jobs")))
+        self._lock_text(fd)
+        jobs = as_list(read_text(fd).get("jobs"))
+        _unlock_text(fd)
+        return not jobs or any(each != job for each in jobs)  # who they were may be lost
 
     def is_free(self, uuid: str, mode: str) -> bool:
         """Say whether a lock could be taken, and nobody without a broker waits for its turn."""

@@ -9,24 +9,17 @@ other for a while. A job gets all of its GPUs or none.
 """
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .fair_share import FairShare, ShareOwner
 from .gpu_locks import PROCESSOR
-from .head_start import HeadStarts, Waiting, count_cores
+from .head_start import MAX_SHARERS, HeadStarts, Waiting, count_cores, most_windowed
 from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
 AGE_S = 600.0
-MAX_SHARERS = 4
-"""Jobs on a GPU at once; on the processor fewer where it has fewer cores, as their limits are by the clock."""
 SHARED_WEIGHT = 1.0 / MAX_SHARERS
-SHARERS = "GPU_MCP_HOSTD_SHARERS"
-"""Environment variable with how many jobs with windows may be on a GPU; for tests."""
-SHARER_CORES = 4
-"""Of each job with windows: its candidate, its owner and what they start run beside those of the others."""
 NO_GAPS_S = 600.0
 """For so long who overran a gap is given none."""
 
@@ -85,7 +78,8 @@ class Request(Waiting):
     @property
     def load(self) -> float:
         """Return how many GPUs' time it costs."""
-        return self.count * (1.0 if self.is_exclusive else SHARED_WEIGHT)
+        weights = {"exclusive": 1.0, "windowed": 1.0 / most_windowed()}
+        return self.count * weights.get(self.mode, SHARED_WEIGHT)
 
 
 @dataclass
@@ -159,8 +153,7 @@ class Queue:
         self._overran: Dict[Tuple[int, str], float] = {}
         self.starts = HeadStarts()
         self.most_on_processor = min(MAX_SHARERS, count_cores())
-        few = max(1, min(MAX_SHARERS, count_cores() // SHARER_CORES))
-        self.most_windowed = int(os.environ.get(SHARERS, few))
+        self.most_windowed = most_windowed()
 
     def release(self, number: int, now: float) -> None:
         """Forget a connection and charge its user for what it held."""
@@ -234,7 +227,7 @@ class Queue:
                 return Grant(request, tuple(chosen), tuple(notes), min(until) if until else None)
             self._claim(request, open_to, set(free), now)
             # Sharers that overlap without end would starve it, so the GPUs that it claims are held back.
-            if request.is_exclusive or request.count > 1:
+            if request.is_exclusive or request.count > 1 or self._is_kept_out(request):
                 gap_s = self._soonest_s(request, open_to, now)
                 gaps.update((n, gap_s) for n in request.claim)
         return None
@@ -271,7 +264,16 @@ class Queue:
     def _most_sharers(self, name: str, request: Request) -> int:
         if name == PROCESSOR:
             return self.most_on_processor
-        return self.most_windowed if request.is_timed else MAX_SHARERS
+        if not request.is_timed:
+            return MAX_SHARERS
+        # Each GPU has one at least; more of them compete for the cores of all.
+        windowed = sum(lease.request.mode == "windowed" for lease in self.leases.values())
+        return MAX_SHARERS if windowed < self.most_windowed else 1
+
+    def _is_kept_out(self, request: Request) -> bool:
+        """Say whether jobs of another mode that share could keep a request out for ever."""
+        on = [lease.request.mode for lease in self.leases.values() if set(lease.names) & set(request.names)]
+        return any(mode not in (request.mode, "exclusive") for mode in on)
 
     def _chosen(self, request: Request, free: List[str], looks: Dict[str, GpuState], lent: Sequence[str]) -> List[str]:
         def better(name: str) -> Tuple[bool, bool, int]:

@@ -1,4 +1,4 @@
-"""Starts of jobs' processes ahead of their turn: whose, of how many at once, and for how long they count."""
+"""Jobs that the cores bear: on GPUs that they share, and of those whose processes start ahead of their turn."""
 
 import os
 from collections import Counter
@@ -10,6 +10,12 @@ SPARE = "GPU_MCP_HOSTD_SPARE_CORES"
 """Environment variable with another such number; for tests."""
 SPARE_CORES = int(os.environ.get(SPARE, 8))
 """With so many, processes may import while something is timed on a GPU."""
+MAX_SHARERS = 4
+"""Jobs on a GPU at once; on the processor fewer where it has fewer cores, as their limits are by the clock."""
+SHARERS = "GPU_MCP_HOSTD_SHARERS"
+"""Environment variable with how many jobs with windows may share GPUs; for tests."""
+SHARER_CORES = 4
+"""Of each such job: its candidate, its owner and what they start run beside those of the others."""
 MOST = 3
 """Jobs that start at once. Imports may last longer than a turn: with the first in line still importing, two more import
 beside it, so that the GPU is soon wanted by one that is ready."""
@@ -38,6 +44,11 @@ def has_spare_cores() -> bool:
 def most_starting(cores: int) -> int:
     """Return how many jobs may start at once: on 8 cores two, as three and a timed run would need nine."""
     return max(1, min(MOST, (cores - OTHER_CORES) // IMPORT_CORES))
+
+
+def most_windowed() -> int:
+    """Return how many jobs with windows may share GPUs of this host; each GPU may have one in any case."""
+    return int(os.environ.get(SHARERS, max(1, min(MAX_SHARERS, count_cores() // SHARER_CORES))))
 
 
 class Waiting:

@@ -124,7 +124,7 @@ class Lease:
             self._leave_door()
             return False
         left = turn.deadline - time.monotonic()
-        inner = visit.turns.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
+        inner = visit.turns.acquire(names, turn.count, self._lock_mode(), turn.owner, left, turn.stop)
         if not inner:
             raise JobRefused("no_gpu", "other jobs use the reservation's GPUs")
         chosen = {u for u, _ in inner}
@@ -185,6 +185,10 @@ class Lease:
         self.notes += notes
         return held
 
+    def _lock_mode(self) -> str:
+        """Return the mode of a lock that no broker grants: only the broker counts jobs with windows."""
+        return "exclusive" if self._spec.gpus.mode == "windowed" else self._spec.gpus.mode
+
     def _shut(self) -> str:
         return DrainFiles(self._host.locks.folder).drain_reason(os.geteuid())
 
@@ -214,7 +218,7 @@ class Lease:
             time.sleep(SHUT_S)
         names = choose_gpus(turn.names, turn.count, self._links()) if self._spec.gpus.nvlink else turn.names
         left = turn.deadline + (turn.ahead.start_s() if turn.ahead else 0.0) - time.monotonic()
-        held = self._host.locks.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
+        held = self._host.locks.acquire(names, turn.count, self._lock_mode(), turn.owner, left, turn.stop)
         if held and not self._is_settled(held, turn):
             self.notes.append("processes of the last job are still on the GPU")
         return held

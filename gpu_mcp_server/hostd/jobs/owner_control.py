@@ -2,12 +2,15 @@
 
 import json
 import socket
+import time
 from typing import Any, Callable, Dict, List, Optional
 
 from ..gpus.gpu_window import GpuWindow
 from .role_process import RoleProcess
 
 PARTS = ("alone", "shared")
+WINDOW_S, TOLD_S = 600.0, 1.0
+"""How long a role waits for a part of its GPU's time, and from when on its job's record says so."""
 
 
 class ControlLink:
@@ -27,6 +30,9 @@ class ControlLink:
         """Of a job that shares its GPU; without one the GPU is its own all the time."""
         self.is_beside: Callable[[], bool] = lambda: False
         """Says whether other jobs have been on the GPU meanwhile."""
+        self.tell: Callable[[str], None] = lambda words: None
+        """Puts words into the job's record while it runs."""
+        self._waits_since, self._told = 0.0, False
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -63,8 +69,19 @@ class ControlLink:
 
     def try_window(self) -> None:
         """Let the role go on, if what it waits for can be had."""
-        if self.window is not None and self.window.try_enter():
-            self._send({"window": True, "beside": self.is_beside()})
+        window = self.window
+        waited_s = time.monotonic() - self._waits_since
+        try:
+            if window is not None and window.try_enter():
+                self._send({"window": True, "beside": self.is_beside()})
+            elif window is not None and waited_s > WINDOW_S:
+                raise OSError("other jobs left it no time on its GPU for %.0f s" % WINDOW_S)
+        except OSError as error:
+            self.window = None
+            self._send({"error": "%s" % error})
+        if self._told != (self.is_waiting() and waited_s > TOLD_S):
+            self._told = not self._told
+            self.tell("waits until no other job computes on its GPU" if self._told else "")
 
     def _answer(self, what: str, name: str) -> Dict[str, Any]:
         if what == "turn":
@@ -76,6 +93,7 @@ class ControlLink:
         if what == "window":
             if self.window is not None and name in PARTS:
                 self.window.want(name)
+                self._waits_since = time.monotonic()
                 return {}
             return {"window": True, "beside": self.is_beside()}
         if what == "beside":

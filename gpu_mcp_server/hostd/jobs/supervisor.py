@@ -96,8 +96,7 @@ class Supervisor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
-    def _cancelled(self, number: int, frame: object) -> None:
-        del number, frame
+    def _cancelled(self, _number: int, _frame: object) -> None:
         if os.path.exists(self.folder.path_of("cancelled")):
             self._end("cancelled", "")
         else:
@@ -218,6 +217,7 @@ class Supervisor:
             self._note_sandbox(role)
         for link in self.links:
             link.window, link.is_beside = self.lease.window, self.lease.is_beside
+            link.tell = lambda words: self._note_live("running", words)
         self.ahead.grant_turn()
         self.held.close()
         self.folder.update_notes(identities(self.roles))

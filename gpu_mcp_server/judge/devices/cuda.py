@@ -60,6 +60,8 @@ class CudaDevice(Device):
         # A spinning wait answers sooner than a blocking one, but on few cores it would take one from the candidate.
         self.spins = len(os.sched_getaffinity(0)) >= SPARE_CORES
         self.nvml = Nvml(driver.uuid())
+        self.beside = False
+        """Whether other jobs have been on the GPU before its windows: a kernel that one left may go on in them."""
         self.swept = 0
         """Memory whose writing sweeps the cache, once it was asked for."""
         self.contexts = 3 if self.framework == "torch" else 2
@@ -76,6 +78,7 @@ class CudaDevice(Device):
     def forget_looks(self, *, beside: bool) -> None:
         """Forget what was seen while other jobs may have been at work, and count their contexts, which are idle now."""
         self.idleness.forget()
+        self.beside = beside
         if beside:
             self.contexts = max(self.contexts, self.nvml.processes() or 0)
 

@@ -263,6 +263,9 @@ class Device:
     def alone(self) -> None:
         """Learn what the device is like while nobody else is at work, as it may not have been at first."""
 
+    beside = False
+    """Whether other jobs may have left something at work on the device."""
+
     def forget_looks(self, *, beside: bool) -> None:
         """Begin anew with looks at the device, which is the job's own from now on; others may idle `beside` it."""
 

@@ -13,7 +13,7 @@ from ..channel.supervisor_client import Player
 from ..checks.memory_hog_check import kept_from
 from ..checks.robustness import Robustness
 from ..devices.device import Device
-from ..evidence import commitment_of, compiled_hashes, identity, say
+from ..evidence import commitment_of, compiled_hashes, identity, say, write_verdict
 from ..folders import WORK
 from ..inputs.hidden_shapes import hidden_shapes
 from ..machine_limits import lacked_module, package_versions
@@ -29,6 +29,7 @@ from .afterwards import recall, survey
 from .module_signature import describe, without_cases
 from .peer_processes import Players
 from .shape_judge import Shape
+from .shared_gpu import doubt_of, unsure
 from .untimed_trials import Trials
 
 FIRST_CALLS = 32
@@ -108,6 +109,15 @@ class Owner:
         return result
 
     def judge(self) -> Dict[str, Any]:
+        """Judge the candidate; where other jobs on the GPU may have had what was missing, say that instead."""
+        try:
+            return self._judge()
+        except JudgeFailed as error:
+            if isinstance(error, Unequipped) or not self.players.were_beside():
+                raise
+            return unsure(str(error))
+
+    def _judge(self) -> Dict[str, Any]:
         """Judge the candidate at every shape, until one is not correct."""
         say("starting reference and candidate", 0.0)
         # Published before the candidate runs: the seed that follows with the verdict proves that the owner chose
@@ -133,21 +143,22 @@ class Owner:
         except Judged as judged:
             failed = judged
         except JudgeFailed as error:
-            if self.players.were_beside():  # which may have had the memory, or the GPU
-                return {"mode": "judge", "beside": str(error)[:300]}
+            if self.players.were_beside():  # then nobody knows who had the memory
+                raise
             failed = incorrect(self.at + kept_from(error, device, candidate))
+        beside = self.players.were_beside()
+        reasons = [failed.reason if failed else "", *(str(shape["reason"]) for shape in self.shapes)]
+        doubt = doubt_of(device, candidate, reasons, self.judged, trials.slow if trials else "") if beside else None
         if trials and "incorrect" in (failed and failed.verdict, *(shape["verdict"] for shape in self.shapes)):
             with self.ledger.undivided("trials"):
                 self.declared = survey(trials, self.shapes)
         answered = device.aftermath() if candidate.lost else ""
-        after, beside = device.snapshot(), self.players.were_beside()
+        after = device.snapshot()
         for player in (reference, candidate):
             self.players.supervisor.dismiss(player.role)  # their contexts take their time to end
-        result = self._result(device, trials, failed, answered, self._evidence(device, before, after))
-        doubtful = candidate.lost or "memory" in result["reason"] or any(shape.saw_busy() for shape in self.judged)
-        if beside and doubtful and result["verdict"] != "cheat":  # for which no other job can be the cause
-            return {"mode": "judge", "beside": result["reason"] or "the GPU was busy"}
-        return result
+        if doubt is not None:
+            return unsure(doubt)
+        return self._result(device, trials, failed, answered, self._evidence(device, before, after))
 
     def _open_device(self) -> Tuple[Device, Player, Player]:
         """Wait for the job's turn on its device; return that, candidate and reference, which are starting."""
@@ -349,19 +360,11 @@ class Owner:
         if CATCHES.goes_on:
             evidence["caught"] = CATCHES.caught
         waited_s = self.players.supervisor.waited_s  # within the other parts: to stop processes and let them go on
-        evidence["seconds"] = {**self.ledger.report(), "supervisor": round(waited_s, 4)}
+        window_s = round(self.ledger.window_s, 4)
+        evidence["seconds"] = {**self.ledger.report(), "supervisor": round(waited_s, 4), "window": window_s}
         if self.ledger.first_calls_s:
             evidence["first_calls_s"] = self.ledger.first_calls_s[:FIRST_CALLS]
         return evidence
-
-
-def write(result: Dict[str, Any]) -> None:
-    """Write the verdict at once or not at all."""
-    temporary = os.path.join(WORK, "verdict.json.part")
-    # An error's text may have halves of surrogate pairs, which UTF-8 cannot say: each becomes a question mark.
-    with open(temporary, "w", encoding="utf-8", errors="replace") as file:
-        json.dump(result, file, ensure_ascii=False)
-    os.replace(temporary, os.path.join(WORK, "verdict.json"))
 
 
 def main() -> int:
@@ -379,13 +382,13 @@ def main() -> int:
             owner = Owner(task, ledger)
         modes = {"register": "register", "writes": "find_writes", "judge": "judge"}
         result = getattr(owner, modes[task["mode"]])()
-        write(result)
+        write_verdict(result)
         if task.get("device") == "cuda":
             sys.stdout.flush()
             os._exit(0)  # a driver takes its time to end in order, and would wait for a lost GPU
     except Refused as error:
         lack = error.lack if isinstance(error, Unequipped) else None
-        write({"mode": "judge", "refused": str(error), "advice": error.advice, "lacks": lack})
+        write_verdict({"mode": "judge", "refused": str(error), "advice": error.advice, "lacks": lack})
     except JudgeFailed as error:
         print("the judge failed: %s" % error, file=sys.stderr)
         return 1

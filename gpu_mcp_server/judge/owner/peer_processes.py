@@ -181,7 +181,7 @@ class Players:
 
     def _calibrate(self, candidate: Player, reference: Player, device: Device) -> None:
         error_s = float(self.task.get("half_width") or HALF_WIDTH) * float(self.task["round_ms"]) / 1000
-        patience_s = float(self.task.get("rehearse_s") or REHEARSE_S)
+        patience_s = float(self.task.get("rehearse_s", REHEARSE_S))
         self.costs = rehearsed_costs((candidate, reference), device, error_s, patience_s)
 
     @contextlib.contextmanager

@@ -16,6 +16,8 @@ COLD = 2
 SPEEDUP = "speedup", "speedup_low", "speedup_high"
 SHARING = 1.5
 """Times its time in a loop of the host's, that a call may take on the GPU alone: both are cold, and noise is less."""
+LAUNCH_SLACK_US = 2.0
+"""By which launching a call behind a closed gate may take longer than in a loop."""
 LAUNCH_BOUND = 1.5
 """Times its time on the GPU, that a call must take in a loop of the host's for the launch to be what it waits for."""
 
@@ -42,13 +44,21 @@ def short_round(played: Round, calls: int, wanted_s: float, spread_s: float, mad
     return text % (played.candidate_s * 1e3, wanted_s * 1e3, why, 100 * spread_s / played.candidate_s)
 
 
-def _doubt_loop(loop: Dict[str, Any], alone: Dict[str, Any]) -> str:
-    """Say that a loop is quicker than the GPU alone, by more than two clocks may differ; empty if it is not."""
-    if not alone or alone["candidate"]["median_us"] <= (1 + ALLOWED) * loop["candidate"]["median_us"]:
+def _doubt_loop(loop: Dict[str, Any], alone: Dict[str, Any], launch_us: float) -> str:
+    """Say that a loop is quicker than the GPU alone, or the launching behind gates; empty if it is not.
+
+    Args:
+        loop: Times of the loop.
+        alone: Times on the GPU alone; empty if there are none.
+        launch_us: What launching a call took where its gate was closed: no call begins sooner.
+    """
+    if not alone:
         return ""
-    text = "a call takes %.4g us in a loop and %.4g us on the GPU alone: calls may share work in the loop, or find "
-    text += "their data in the cache"
-    return text % (loop["candidate"]["median_us"], alone["candidate"]["median_us"])
+    loop_us, device_us = loop["candidate"]["median_us"], alone["candidate"]["median_us"]
+    if max(device_us, launch_us - LAUNCH_SLACK_US) <= (1 + ALLOWED) * loop_us:
+        return ""
+    text = "a call takes %.4g us in a loop, %.4g us on the GPU alone and %.4g us to launch: calls may share work in "
+    return (text + "the loop, or find their data in the cache") % (loop_us, device_us, launch_us)
 
 
 class ShapeTimes:
@@ -136,7 +146,9 @@ class ShapeTimes:
         if alone:
             result["on_gpu"] = {name: alone[name] for name in ("candidate", "reference", *SPEEDUP) if name in alone}
         if gated is not None:
-            result["unconfirmable"] = gated.doubt() or _doubt_loop(loop, alone) or result["unconfirmable"]
+            result["unconfirmable"] = (
+                gated.doubt() or _doubt_loop(loop, alone, gated.launch_us()) or result["unconfirmable"]
+            )
             if alone and gated.gated.ungated and self.task["framework"] != "numpy":
                 self.notes["the reference was not timed on the GPU alone: %s" % gated.gated.ungated] = None
         result.update({name: loop[name] for name in SPEEDUP})
@@ -183,4 +195,6 @@ class ShapeTimes:
         result["warm_samples"].update(warm.evidence())
         if not self.has_no_time(warm, "warm: "):
             result["warm"] = timing(candidate, warm.sets)
+            if self.device.kind == "cuda":
+                self.notes["warm times are those of a loop, which no gate confirms"] = None
             result["warm_speedup"] = speedup(reference, candidate)[0]

@@ -61,6 +61,8 @@ class GatedPlayer:
         self.player, self.timeout_s = player, timeout_s
         self.words = GateWords()
         self.calls = 0
+        self.launch_s = 0.0
+        """What the last launch took the host, with the message and its reply."""
 
     def prepare(self) -> None:
         """Show the player the page of words.
@@ -87,9 +89,11 @@ class GatedPlayer:
         # The message waits in the socket before the thaw, so the player needs no second wake-up.
         player.tell("go", calls=calls, gate=value, each=each)
         player.thaw()
+        begin = time.perf_counter()
         # Stopped as soon as the launch has returned, and until `finish`: none of the player's host code runs while the
         # clock does.
         if player.link.pending(wait_s):
+            self.launch_s = time.perf_counter() - begin
             reply = player.hear(self.timeout_s)
             player.freeze()
             return reply

@@ -68,8 +68,10 @@ class GatedRounds:
             self.reference = GatedPlayer(rounds.reference, timeout_s * 6)
         self.pages = [self.candidate, *filter(None, [self.reference])]
         self.empty_s: Dict[str, float] = {}
-        self.fenced = 0
+        self.fenced, self.empty_launch_s = 0, 0.0
         self.round_s: List[float] = []
+        self.launch_s: List[float] = []
+        """What launching a round's calls took the host, less that of none."""
         self.empty = Empty()
         """What an empty pass takes: the reference's where it has gates, as a candidate could be slow in it."""
         self.behind_s: List[float] = []
@@ -104,7 +106,7 @@ class GatedRounds:
             for gated in self.pages:
                 gated.prepare()
             self.empty = self.candidate.time_empty(self.device.probe_s, sweep=self.device.sweep_cache)
-            self.empty_s["candidate"] = self.empty.elapsed_s
+            self.empty_s["candidate"], self.empty_launch_s = self.empty.elapsed_s, self.candidate.launch_s
             if self.reference is not None:
                 self.empty = self.reference.time_empty(self.device.probe_s, sweep=self.device.sweep_cache)
                 self.empty_s["reference"] = self.empty.elapsed_s
@@ -198,6 +200,7 @@ class GatedRounds:
 
     def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
         reply = self.launch(buffers)
+        self.launch_s.append(max(self.candidate.launch_s - self.empty_launch_s, 0.0))
         self.lay_inputs(buffers)
         self.show_inputs(buffers, OPENS)
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.

@@ -37,6 +37,8 @@ class Ledger:
         self.open: List[str] = []
         self.first_calls_s: List[float] = []
         """Of a Python candidate's first call at each shape, untimed: its compilers run then. Mostly in `trials`."""
+        self.window_s = 0.0
+        """For which the job waited until it had a part of its GPU's time; in no part."""
         self.whole = ""
         """The part that parts within it count for."""
         self.mark = time.perf_counter()
@@ -56,6 +58,7 @@ class Ledger:
         yield
         self.mark = time.perf_counter()
         self.began += self.mark - begin
+        self.window_s += self.mark - begin
 
     def _settle(self) -> None:
         now = time.perf_counter()

@@ -214,6 +214,8 @@ class Baselines:
         verdict = await self._verdicts.read(done)
         if verdict is None:
             raise GpuMcpError(f"torch.compile's baseline was not judged: {describe_end(done)}")
+        if verdict.get("refused"):
+            raise GpuMcpError(f"torch.compile's baseline was not judged: {verdict['refused']}")
         if verdict.get("verdict") != "correct":
             return Baseline(why_not=f"torch.compile of the reference is no answer: {verdict.get('reason')}"[:300])
         timed = [s for s in shape_verdicts(verdict) if s.speedup]

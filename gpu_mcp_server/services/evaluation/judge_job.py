@@ -88,7 +88,7 @@ def judge_spec(
     accept_degenerate: bool = False,
     mode: Literal["judge", "writes"] = "judge",
     max_bytes: int | None = None,
-    alone: bool = False,
+    may_share: bool = False,
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
 
@@ -102,7 +102,7 @@ def judge_spec(
         timing: How it is timed.
         accept_degenerate: Whether a problem may be registered of which an answer without work is right.
         max_bytes: Of a suite's problem that is registered: what a case may take to be kept.
-        alone: Whether it is to have a GPU to itself all the time.
+        may_share: Whether it may share a GPU but for its windows: then its verdict may be none, and it is judged again.
         mode: `writes` to see which inputs a candidate writes to, instead of judging it.
 
     Returns:
@@ -120,9 +120,7 @@ def judge_spec(
     compiling = compiling_environment(probe) if compiles else {}
     blobs: dict[str, bytes] = {}
     files = {role: tuple(_ref(name, data, blobs) for name, data in more.items()) for role, more in own.items()}
-    brief = task["brief"] or timing.tier != "performance"
-    plain = candidate is not None and mode == "judge" and not alone
-    windowed = device == "cuda" and plain and brief and _is_small(problem)
+    windowed = may_share and device == "cuda" and _is_quick(timing) and _is_small(problem)
     spec = JobSpec(
         id=new_job_id(),
         purpose="judge" if candidate is not None else "register",
@@ -249,6 +247,12 @@ def _own(problem: Problem, candidate: BuiltCandidate | None, task: Mapping[str, 
         if problem.kind == "module" and candidate.kind == "model":
             own["candidate"] |= {"problem.py": problem.reference.encode(), **beside}
     return own
+
+
+def _is_quick(timing: TimingOptions) -> bool:
+    """Say whether an evaluation is soon over: a first look, or an untimed one, whose first calls are no long ones."""
+    first_look = timing.precision == "quick" or timing.tier != "performance"
+    return first_look and timing.first_call_s <= QUICK.first_call_s
 
 
 def _is_small(problem: Problem) -> bool:

@@ -78,7 +78,7 @@ class Verdicts:
         inspector: Inspector,
     ) -> None:
         self._kept, self._confirmations, self._inspector = kept, confirmations, inspector
-        self._jobs, self._problems, self._experience, self._artifacts = jobs, problems, experience, artifacts
+        self._jobs, self._problems, self.experience, self._artifacts = jobs, problems, experience, artifacts
 
     async def finish(self, done: FinishedJob, row: JobRow) -> Evaluation:
         """Turn a finished judge job into its evaluation and remember it; may be done twice, counts once.
@@ -94,7 +94,7 @@ class Verdicts:
         assert row.attempt_id
         if verdict is None:
             why = describe_end(done)
-            await self._experience.finish(row.attempt_id, status=done.record.status or "broken", reason=why)
+            await self.experience.finish(row.attempt_id, status=done.record.status or "broken", reason=why)
             if done.record.status in UNJUDGED:
                 return _unjudged(problem, row, done, why)
             raise JobBroken(
@@ -103,7 +103,7 @@ class Verdicts:
             )
         if verdict.get("refused"):
             why = str(verdict["refused"])
-            await self._experience.finish(row.attempt_id, status="refused", reason=why)
+            await self.experience.finish(row.attempt_id, status="refused", reason=why)
             note = "; ".join(filter(None, ["the candidate was not judged", verdict.get("advice")]))
             return _unjudged(problem, row, done, why, note=note)
         evaluation = with_trust(
@@ -111,7 +111,7 @@ class Verdicts:
             thorough=bool(row.context.get("thorough")),
         )
         timed = [s.candidate for s in evaluation.shapes if s.candidate]
-        await self._experience.finish(
+        await self.experience.finish(
             row.attempt_id,
             status="judged",
             verdict=evaluation.verdict,
@@ -146,7 +146,7 @@ class Verdicts:
     async def _owing(self, evaluation: Evaluation, row: JobRow) -> Evaluation:
         """Let an attempt owe a confirmation run where it is the best, or one was asked for, and say so."""
         attempt_id = evaluation.attempt_id
-        if evaluation.trust != "provisional" or (await self._experience.get(attempt_id)).kind != "evaluate":
+        if evaluation.trust != "provisional" or (await self.experience.get(attempt_id)).kind != "evaluate":
             return evaluation
         if row.context.get("confirm"):
             await self._confirmations.owe(attempt_id, "asked")
@@ -161,13 +161,13 @@ class Verdicts:
         One whose answers were compared already stays, without a verdict: it could choose which of its runs count.
         """
         if row.attempt_id and lack.get("said"):
-            source, name = await self._source(await self._experience.get(row.attempt_id))
+            source, name = await self._source(await self.experience.get(row.attempt_id))
             lack = {**lack, "said": with_own_places(lack["said"], source, name)}
         error = error_of(lack, row.host, (await self._jobs.probe(row.host)).judge)
         if row.attempt_id and lack.get("early"):
-            await self._experience.forget(row.attempt_id)
+            await self.experience.forget(row.attempt_id)
         elif row.attempt_id:
-            await self._experience.finish(row.attempt_id, status="refused", reason=str(error))
+            await self.experience.finish(row.attempt_id, status="refused", reason=str(error))
         return error
 
     async def _source(self, attempt: Attempt) -> tuple[str, str]:
@@ -180,7 +180,7 @@ class Verdicts:
     async def _evaluation(
         self, problem: Problem, verdict: dict[str, Any], done: FinishedJob, row: JobRow
     ) -> Evaluation:
-        attempt = await self._experience.get(row.attempt_id or "")
+        attempt = await self.experience.get(row.attempt_id or "")
         whole = json.dumps(verdict, indent=1).encode()
         evidence: dict[str, Any] = verdict.get("evidence", {})
         reason = verdict.get("reason") or ""
@@ -225,7 +225,7 @@ class Verdicts:
             weaker_because=done.record.weaker_because or None,
             evidence={k: evidence[k] for k in SHOWN_EVIDENCE if k in evidence} | _extensions(row),
             evidence_artifact_id=await self._artifacts.put(whole, name="verdict.json", media_type="application/json"),
-            seconds={"compile": row.context["compile_s"], **_queue(done.record), "judge": done.record.wall_s or 0.0},
+            seconds={"compile": row.context["compile_s"], **_queue(done.record), **_judging(done.record, verdict)},
             note="; ".join(filter(None, [verdict.get("note"), done.record.note])) or None,
         )
 
@@ -276,6 +276,13 @@ class Verdicts:
             text = "other jobs were on its GPU when it failed (%s), so that is no verdict; have it judged again"
             verdict["refused"] = text % str(verdict["beside"])[:300]
         return verdict
+
+
+def _judging(record: JobRecord, verdict: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds of judging, and those in which it waited for others to leave its GPU."""
+    waited_s = float(verdict.get("evidence", {}).get("seconds", {}).get("window") or 0.0)
+    judged = {"judge": max(0.0, (record.wall_s or 0.0) - waited_s)}
+    return judged | ({"window": waited_s} if waited_s >= SHORT_S else {})
 
 
 def _queue(record: JobRecord) -> dict[str, float]:

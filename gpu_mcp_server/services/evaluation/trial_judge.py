@@ -67,11 +67,11 @@ class TrialJudge:
 
     async def _judged(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         context, until, cut = _context(trial, ready, advice), time.monotonic() + wait_s, ""
-        alone = False
+        shares = True
         if trial.device == "cpu" or len(trial.probe.all_gpus()) <= 1:
             self._baselines.give_way(trial.host)
         for chance in (1, 2):
-            spec, blobs = await self._spec(trial, ready, alone=alone)
+            spec, blobs = await self._spec(trial, ready, may_share=shares)
             if trial.background:
                 spec = replace(spec, gpus=replace(spec.gpus, priority="background"))
             await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
@@ -82,11 +82,13 @@ class TrialJudge:
             beside = str((await self._verdicts.read(done) or {}).get("beside") or "")
             if chance == 2 or not (beside or self._jobs.runner.was_preempted(done)):
                 break
-            alone, why = bool(beside), f"its allocation ended before the verdict ({done.record.note})"
+            shares, why = not beside, f"its allocation ended before the verdict ({done.record.note})"
             why = f"other jobs were on its GPU when it failed ({beside})" if beside else why
             cut = f"judged again from the beginning, as {why}; "
-            await trial.tell(f"attempt {trial.attempt_id}: {cut}")
+            # Before anything is told: meanwhile another could settle the job, whose attempt goes on with the next one.
             await self._jobs.table.detach_attempt(spec.id)
+            await self._verdicts.experience.resume(trial.attempt_id)
+            await trial.tell(f"attempt {trial.attempt_id}: {cut}")
             trial = replace(trial, probe=await self._jobs.runner.probe(trial.host))
         evaluation = await self._settled(trial, done)
         evaluation = await self._further.writes.explain_writes(
@@ -95,7 +97,9 @@ class TrialJudge:
         evaluation = await self._beside(trial, ready, evaluation, wait_s)
         return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
 
-    async def _spec(self, trial: JudgeRequest, ready: BuildState, *, alone: bool) -> tuple[JobSpec, dict[str, bytes]]:
+    async def _spec(
+        self, trial: JudgeRequest, ready: BuildState, *, may_share: bool
+    ) -> tuple[JobSpec, dict[str, bytes]]:
         if trial.program is not None and ready.built is not None:
             return await self._programs.judge_job(
                 trial.problem, trial.program, ready.built,
@@ -109,7 +113,7 @@ class TrialJudge:
             device=trial.device,
             candidate=ready.candidate,
             timing=trial.timing,
-            alone=alone,
+            may_share=may_share,
         )
 
     async def _run(

@@ -38,6 +38,7 @@ FORGET = {
     "attempts": f"DELETE FROM attempts WHERE attempt_id = ? AND {RUNNING}",  # noqa: S608
 }
 """What takes back a running attempt, table by table; one that has ended stays."""
+RESUME = "UPDATE attempts SET status = 'running', reason = NULL WHERE attempt_id = ? AND status = 'refused'"
 DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
@@ -116,6 +117,10 @@ class AttemptStore:
             await self._require(attempt_id)
         return changed == 1
 
+    async def resume(self, attempt_id: str) -> None:
+        """Have an attempt run on that ended without a verdict: it is judged again."""
+        await self._db.execute(RESUME, (attempt_id,))
+
     async def add_evidence(self, attempt_id: str, name: str, value: str) -> None:
         """Add a text to the evidence of an attempt."""
         await self._db.execute(
@@ -130,9 +135,8 @@ class AttemptStore:
 
     async def explain(self, attempt_id: str, reason: str) -> None:
         """Give an attempt that was found incorrect another reason; no verdict changes."""
-        await self._db.execute(
-            "UPDATE attempts SET reason = ? WHERE attempt_id = ? AND verdict = 'incorrect'", (reason, attempt_id)
-        )
+        sql = "UPDATE attempts SET reason = ? WHERE attempt_id = ? AND verdict = 'incorrect'"
+        await self._db.execute(sql, (reason, attempt_id))
 
     async def abandon(self, older_than_s: float = 6 * 3600) -> int:
         """End attempts that a killed server left running and that have no job to ask; return how many."""

@@ -71,15 +71,29 @@ def test_jobs_with_windows_share_a_gpu_with_their_like_alone_and_not_too_many():
     shared, third, alone = bench.want(0.1, mode="shared"), bench.want(0.2, mode="windowed"), bench.want(0.3)
     assert bench.pump(1.0) == two
     bench.leave(two[0], 2.0)
-    assert bench.pump(2.0) == [third]  # who shares without windows would run in the others'
-    for number in (two[1], third):
-        bench.leave(number, 3.0)
+    assert bench.pump(2.0) == []  # who shares without windows would run in the others', and is not passed for ever
+    bench.leave(two[1], 3.0)
     assert bench.pump(3.0) == [shared]
     late = bench.want(3.5, mode="windowed")
     bench.leave(shared, 4.0)
-    assert bench.pump(4.0) == [alone]
-    bench.leave(alone, 5.0)
-    assert bench.pump(5.0) == [late]
+    assert bench.pump(4.0) == [third]
+    bench.leave(third, 5.0)
+    assert bench.pump(5.0) == [alone]
+    bench.leave(alone, 6.0)
+    assert bench.pump(6.0) == [late]
+
+
+def test_jobs_with_windows_share_gpus_as_far_as_the_host_has_cores():
+    bench = Bench(A, B, C)
+    bench.queue.most_windowed = 4
+    numbers = [bench.want(mode="windowed") for _ in range(9)]
+    granted = bench.pump(1.0)
+    assert granted == numbers[:4]
+    assert {bench.held(number)[0] for number in granted} == {A, B, C}
+    bench.queue.most_windowed = 1
+    bench = Bench(A, B, C)
+    bench.queue.most_windowed = 1
+    assert len([bench.want(mode="windowed") for _ in range(9)][: len(bench.pump(1.0))]) == 3, "one a GPU in any case"
 
 
 def test_jobs_with_windows_spread_over_gpus_and_sharers_fill_one():

@@ -7,6 +7,7 @@ import pytest
 from gpu_mcp_judge.devices.device import Device
 from gpu_mcp_judge.owner import peer_processes
 from gpu_mcp_judge.reference import reference_process
+from gpu_mcp_judge.timing import time_accounting
 
 SEED = 11
 TASK: dict[str, Any] = {"device": "cuda", "problem": "module", "candidate": "library", "round_ms": 10}
@@ -76,7 +77,8 @@ def bring(monkeypatch):
         both = peer_processes.Players({**TASK, "device": device.kind, **task}, SEED)
         both.start_concurrently(first, other)
         diary.append(("owner", "device", {}))
-        both.start(device, other, first)
+        both.supervisor.enter_window = lambda part: bool(diary.append(("owner", part, {})))
+        both.start(time_accounting.Ledger(), device, other, first)
         assert (other.frozen, first.frozen) == (True, False)
         return diary
 
@@ -86,17 +88,18 @@ def bring(monkeypatch):
 BEGIN = ("reference", "start", {"torch_seed": SEED})
 OTHER = ("candidate", "start", {})
 DEVICE = ("owner", "device", {})
+ALONE, SHARED = ("owner", "alone", {}), ("owner", "shared", {})
 CALIBRATE = ("both", "calibrate", {})
 LOAD = ("candidate", "load", {"torch_seed": SEED})
 LAST = ("reference", "load", {"torch_seed": SEED})
 
 
 def test_those_that_waited_begin_while_the_owner_makes_its_context(bring):
-    assert bring(Gpu()) == [BEGIN, OTHER, DEVICE, CALIBRATE, LOAD]
+    assert bring(Gpu()) == [BEGIN, OTHER, DEVICE, ALONE, CALIBRATE, SHARED, LOAD]
 
 
 def test_those_that_still_import_begin_afterwards_and_before_anything_is_calibrated(bring):
-    assert bring(Gpu(), ready=False) == [DEVICE, BEGIN, OTHER, CALIBRATE, LOAD]
+    assert bring(Gpu(), ready=False) == [DEVICE, BEGIN, OTHER, ALONE, CALIBRATE, SHARED, LOAD]
 
 
 @pytest.mark.parametrize("task", [{"tier": "smoke"}, {"tier": "correctness"}, {"mode": "writes"}])

@@ -198,13 +198,15 @@ def test_no_call_can_tell_how_it_is_looked_at_and_the_reference_is_timed_when_no
     one.rounds = SimpleNamespace(ledger=time_accounting.Ledger(), candidate=None)
     one.device.sweep_cache = note("sweep")
     one.open = note("open", gated_pass.Opened(1e-3, (1e-3,), 0.0))
-    one.candidate = SimpleNamespace(finish=note("finish", {}))
+    one.candidate = SimpleNamespace(finish=note("finish", {}), launch_s=3e-3)
+    one.launch_s, one.empty_launch_s = [], 1e-3
     one._judge = note("judge")
     played = one.play(SimpleNamespace(sets=16, stop=note("fence")))
 
     alike, alone = ["launch", "lay", "show", "sweep", "open"], ["probe", "reference", "probe"]
     assert order == [*alike, "fence" if fenced else "probe", "finish", *alone, "judge"]
     assert (played.reference_s, one.fenced) == (2e-3, int(fenced))
+    assert one.launch_s == [pytest.approx(2e-3)]
 
 
 def test_a_gpu_that_is_busy_beside_the_reference_leaves_the_times_of_a_loop():

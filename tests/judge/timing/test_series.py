@@ -56,7 +56,8 @@ def test_one_round_that_takes_much_longer_than_all_may_is_enough():
 class Alone:
     """Times behind gates, of as many microseconds a call as a test says."""
 
-    def __init__(self, call_us: float, doubted: str = "") -> None:
+    def __init__(self, call_us: float, doubted: str = "", launched_us: float = 90.0) -> None:
+        self.launched_us = launched_us
         self.call_us, self.doubted, self.gated = call_us, doubted, SimpleNamespace(ungated="")
 
     def is_basis(self, task: dict[str, Any]) -> bool:
@@ -64,6 +65,9 @@ class Alone:
 
     def doubt(self) -> str:
         return self.doubted
+
+    def launch_us(self) -> float:
+        return self.launched_us
 
     def samples(self) -> dict[str, Any]:
         return {"candidate_us": [self.call_us] * 5, "empty_us": {"candidate": 5.0}, "calls_per_round": 10}
@@ -109,7 +113,7 @@ def test_calls_that_are_faster_in_a_loop_than_the_gpu_can_be_have_no_time_in_a_l
         (94.0, "", ""),
         (109.0, "", ""),
         (30.0, "launch-bound: the GPU is busy 30 of 100 us a call", ""),
-        (120.0, "", "a call takes 100 us in a loop and 120 us on the GPU alone: "),
+        (120.0, "", "a call takes 100 us in a loop, 120 us on the GPU alone and 90 us to launch: "),
     ],
 )
 def test_a_loop_whose_time_ranks_has_the_gpu_s_beside_it_and_is_doubted_where_it_is_less(alone_us, note, doubt):
@@ -119,6 +123,15 @@ def test_a_loop_whose_time_ranks_has_the_gpu_s_beside_it_and_is_doubted_where_it
     assert (result["on_gpu"]["candidate"]["median_us"], result["on_gpu"]["speedup"]) == (alone_us, 2)
     assert notes == [note] * bool(note) and "in_loop" not in result
     assert result["unconfirmable"].startswith(doubt) and bool(result["unconfirmable"]) == bool(doubt)
+
+
+def test_a_loop_is_doubted_whose_calls_take_less_than_launching_them_behind_a_gate():
+    """As of a candidate that answers many calls by one launch, and sees where there is a gate."""
+    doubted, _ = times_beside(Alone(30.0, launched_us=120.0), basis="call")
+    believed, _ = times_beside(Alone(30.0, launched_us=111.0), basis="call")
+
+    assert doubted["unconfirmable"].startswith("a call takes 100 us in a loop, 30 us on the GPU alone and 120 us to")
+    assert not believed["unconfirmable"]
 
 
 def test_a_loop_whose_time_ranks_is_doubted_as_gates_are_and_has_none_far_below_the_gpu_s():

@@ -16,36 +16,26 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not 
 
 
 @pytest.mark.parametrize(
-    ("timing", "elements", "alone", "mode"),
+    ("timing", "elements", "may_share", "mode"),
     [
-        (TimingOptions(), 1 << 20, False, "windowed"),
-        (TimingOptions(), 1 << 20, True, "exclusive"),
-        (TimingOptions(), 1 << 26, False, "exclusive"),
-        (TimingOptions(precision="exact"), 1 << 20, False, "exclusive"),
-        (TimingOptions(tier="correctness"), 1 << 20, False, "windowed"),
+        (TimingOptions(), 1 << 20, True, "windowed"),
+        (TimingOptions(tier="correctness", precision="exact"), 1 << 20, True, "windowed"),
+        (TimingOptions(), 1 << 20, False, "exclusive"),
+        (TimingOptions(), 1 << 26, True, "exclusive"),
+        (TimingOptions(precision="exact"), 1 << 20, True, "exclusive"),
+        (TimingOptions(first_call_s=600), 1 << 20, True, "exclusive"),
     ],
-    ids=["a first look", "judged again", "large", "exact", "not timed"],
+    ids=["a first look", "not timed", "judged again", "large", "exact", "compiles for long"],
 )
-async def test_first_looks_at_small_problems_share_a_gpu(lab: Lab, timing, elements, alone, mode):
+async def test_first_looks_at_small_problems_share_a_gpu(lab: Lab, timing, elements, may_share, mode):
     problem = await lab.store.problems.get(await register(lab))
     problem = problem.model_copy(update={"shapes": [{"n": elements}]})
     spec, _ = judge_job.judge_spec(
         problem, await lab.jobs.runner.probe("local"), lab.settings, host="local", device="cuda",
-        candidate=BuiltCandidate("library", b""), timing=timing, alone=alone,
+        candidate=BuiltCandidate("library", b""), timing=timing, may_share=may_share,
     )  # fmt: skip
 
     assert spec.gpus.mode == mode
-
-
-async def test_who_asks_for_no_windows_has_its_gpu_alone(lab: Lab):
-    """Registration and the search for writes run kernels at any moment."""
-    problem, probe = await lab.store.problems.get(await register(lab)), await lab.jobs.runner.probe("local")
-    about: dict[str, Any] = {"host": "local", "device": "cuda"}
-    registers, _ = judge_job.judge_spec(problem, probe, lab.settings, candidate=None, **about)
-    candidate = BuiltCandidate("library", b"")
-    searches, _ = judge_job.judge_spec(problem, probe, lab.settings, candidate=candidate, mode="writes", **about)
-
-    assert {registers.gpus.mode, searches.gpus.mode} == {"exclusive"}
 
 
 @pytest.fixture
@@ -71,7 +61,7 @@ async def test_what_failed_beside_others_is_judged_again_alone(own_lab: Lab, bes
     found = await own_lab.evaluation.evaluator.evaluate(problem, CandidateSource(RIGHT, "c", "k.c"))
 
     assert found.verdict == "correct"
-    assert [each["alone"] for each in beside] == [False, True]
+    assert [each["may_share"] for each in beside] == [True, False]
     assert (found.note or "").startswith(
         "judged again from the beginning, as other jobs were on its GPU when it failed (crashed with SIGSEGV)"
     )
