@@ -571,21 +571,6 @@ def on_gates_alone(elsewhere: str) -> str:
     return on_stream().replace("push(stream, run, work);", source)
 
 
-def test_no_time_of_a_loop_is_confirmed_that_gates_do_not_bear_out(court):
-    """As where the reference waits for the GPU: then the loop's times count, of calls that run beside each other in it."""
-    source = on_gates_alone("""
-        static int (*work_ns)(uint64_t, int);
-        if (!work_ns) work_ns = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
-        run(work), work_ns(5000000, 1);
-    """)
-    basis = edited("owner/gated_series.py", DEAR_GATE, ('task["framework"] == "numpy" or ', ""))
-    files = {**believing(), **DEAR_GATES, **basis}
-    shape = court(source, **{**GATED, "owner_files": files, "round_ms": 10}).verdict["shapes"][0]
-
-    assert shape["verdict"] == "correct" and shape["basis"] == "call", shape
-    assert shape["speedup"] is None or shape["unconfirmable"], shape
-
-
 UNJOINED = """
     static int (*later)(void (*)(void *), void *);
     if (!later) later = (int (*)(void (*)(void *), void *))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_later");

@@ -19,7 +19,7 @@ PATIENCE_S = 1.0
 """For hosts to answer before pages show what they said last; who is asked later does not wait for the silent ones."""
 OLD_S = 10.0
 """From then on a page says how old it is what a host said."""
-HOLDER = re.compile(r"^([jlb]-[A-Za-z0-9-]{1,60}) \((exclusive|shared)\)$")
+HOLDER = re.compile(r"^([jlb]-[A-Za-z0-9-]{1,60}) \((exclusive|shared|windowed)\)$")
 
 
 @dataclass(frozen=True)
