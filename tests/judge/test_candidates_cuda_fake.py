@@ -623,12 +623,17 @@ def test_gated_rounds_go_on_to_the_half_width_that_is_asked_for(court):
     assert (shape["candidate"]["rounds"], shape["stopped_by"]) == (33, "rounds"), shape["reason"]
 
 
-def test_calls_that_take_longer_by_themselves_than_among_others_are_a_cheat(court):
+@pytest.mark.parametrize("beside", [False, True])
+def test_calls_that_take_longer_by_themselves_are_a_cheat_unless_another_job_may_be_why(court, monkeypatch, beside):
+    monkeypatch.setenv("JOBS_BESIDE", "1" if beside else "")
     longer = edited("owner/gated_series.py", DEAR_GATE, ("median(self.isolated.samples_s) > most", "0.5 > most"))
     got = court(on_stream(), **{**GATED, "owner_files": {**DEAR_GATES, **longer}}).verdict
 
-    assert got["verdict"] == "cheat", got["shapes"]
-    assert "calls share work, or overlap on the GPU: alone a call takes " in got["reason"]
+    if beside:
+        assert got == {"mode": "judge", "beside": "the GPU was busy"}
+    else:
+        assert got["verdict"] == "cheat", got["shapes"]
+        assert "calls share work, or overlap on the GPU: alone a call takes " in got["reason"]
 
 
 def test_a_call_that_answers_later_ones_has_answered_the_inputs_they_had_at_first(court):
@@ -1096,6 +1101,13 @@ def test_what_another_job_may_have_caused_is_no_verdict(court, monkeypatch, body
 
     assert set(got) == {"mode", "beside"} if again else got["verdict"] == "incorrect"
     assert again in got.get("beside", "")
+
+
+def test_nobody_else_is_the_cause_of_a_cheat(court, monkeypatch):
+    monkeypatch.setenv("JOBS_BESIDE", "1")
+    got = court(with_stream("cached_answer.c")).verdict
+
+    assert got["verdict"] == "cheat" and "repeats an earlier answer" in got["reason"]
 
 
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):

@@ -350,7 +350,7 @@ class _Turn:
 def runtime_class(spec: JobSpec) -> str:
     """Return what a job is of: those of one purpose and command line take about as long as each other."""
     # NUL cannot occur in an argument, so no two different commands join to the same text.
-    words = "\0".join(spec.processes[0].argv)
+    words = "\0".join((spec.gpus.mode, *spec.processes[0].argv))
     return "%s:%08x" % (spec.purpose, zlib.crc32(words.encode("utf-8", "replace")))
 
 

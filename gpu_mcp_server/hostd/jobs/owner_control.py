@@ -33,6 +33,7 @@ class ControlLink:
         self.tell: Callable[[str], None] = lambda words: None
         """Puts words into the job's record while it runs."""
         self._waits_since, self._told = 0.0, False
+        self._fault: Dict[str, Any] = {}
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -77,11 +78,14 @@ class ControlLink:
             elif window is not None and waited_s > WINDOW_S:
                 raise OSError("other jobs left it no time on its GPU for %.0f s" % WINDOW_S)
         except OSError as error:
-            self.window = None
-            self._send({"error": "%s" % error})
+            self._fault = {"error": "%s" % error}
+            self._send(self._fault)
+            if window is not None:
+                window.close()
         if self._told != (self.is_waiting() and waited_s > TOLD_S):
             self._told = not self._told
-            self.tell("waits until no other job computes on its GPU" if self._told else "")
+            others = "is timed" if window is not None and window.wanted == "shared" else "computes"
+            self.tell("waits until no other job %s on its GPU" % others if self._told else "")
 
     def _answer(self, what: str, name: str) -> Dict[str, Any]:
         if what == "turn":
@@ -91,6 +95,8 @@ class ControlLink:
             self.is_ready = True
             return {}
         if what == "window":
+            if self._fault:
+                return self._fault
             if self.window is not None and name in PARTS:
                 self.window.want(name)
                 self._waits_since = time.monotonic()

@@ -146,10 +146,11 @@ class Owner:
             if self.players.were_beside():  # then nobody knows who had the memory
                 raise
             failed = incorrect(self.at + kept_from(error, device, candidate))
-        beside = self.players.were_beside()
+        verdicts = [failed.verdict if failed else "", *(shape["verdict"] for shape in self.shapes)]
         reasons = [failed.reason if failed else "", *(str(shape["reason"]) for shape in self.shapes)]
-        doubt = doubt_of(device, candidate, reasons, self.judged, trials.slow if trials else "") if beside else None
-        if trials and "incorrect" in (failed and failed.verdict, *(shape["verdict"] for shape in self.shapes)):
+        beside, is_cheat = self.players.were_beside(), "cheat" in verdicts
+        doubt = doubt_of(device, candidate, reasons, self.judged, trials, is_cheat=is_cheat) if beside else None
+        if trials and "incorrect" in verdicts:
             with self.ledger.undivided("trials"):
                 self.declared = survey(trials, self.shapes)
         answered = device.aftermath() if candidate.lost else ""

@@ -109,9 +109,9 @@ class Shape:
             verdict, reason, self.where = judged.verdict, judged.reason, where_of(judged)
         return self._result(verdict, reason)
 
-    def saw_busy(self) -> bool:
-        """Say whether something was at work on the GPU when nothing of the candidate's was to be."""
-        return self.gated is not None and bool(self.gated.gated.busy)
+    def was_disturbed(self) -> bool:
+        """Say whether something was, or seems to have been, at work on the GPU when nothing was to be."""
+        return self.gated is not None and (self.gated.disturbed or bool(self.gated.gated.busy))
 
     def _shorten_rounds(self) -> None:
         """Have rounds that the clock can tell and no longer ones: the loop's times stand beside those behind gates."""

@@ -29,6 +29,9 @@ AT_RUN_TIME = ("nvrtc", "nvJitLink")
 """Libraries that make further kernels while a candidate runs."""
 LOADS = re.compile(r"\b(?:cu(?:da)?(?:Module|Library)Load\w*|dlopen)\b")
 """Calls by which a candidate loads kernels that were not compiled with it."""
+SHARES_S = 60.0
+"""Whoever waits for a verdict less long has its GPU alone: a verdict that others may have caused is made again only
+while somebody waits."""
 UNREAD_PYTHON = "kernels that Python compiles or calls as it runs"
 
 
@@ -67,7 +70,7 @@ class TrialJudge:
 
     async def _judged(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         context, until, cut = _context(trial, ready, advice), time.monotonic() + wait_s, ""
-        shares = True
+        shares = wait_s >= SHARES_S
         if trial.device == "cpu" or len(trial.probe.all_gpus()) <= 1:
             self._baselines.give_way(trial.host)
         for chance in (1, 2):
