@@ -59,6 +59,7 @@ def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court):
     assert set(seconds) == {
         "start",
         "supervisor",
+        "window",
         "trials",
         "fill",
         "reference",
