@@ -69,8 +69,9 @@ def words(error: BaseException) -> str:
         text = "its text raises %s" % type(worse).__name__
     lines = text.strip().splitlines()
     said = [lines[0][:300]] if lines else []
-    if isinstance(error, AssertionError) and at and frames[-1].line:  # its text seldom says what did not hold
-        said.append("of `%s`" % frames[-1].line[:200])
+    # Of an assertion of its own: the text seldom says what did not hold.
+    if isinstance(error, AssertionError) and at and (frames[-1].line or "").startswith("assert"):
+        said.append("of `%s`" % str(frames[-1].line)[:200])
     first = "%s: %s%s" % (type(error).__name__, " ".join(said), at)
     if isinstance(error, NameError):
         first += _hint_at_problem(text)
