@@ -58,7 +58,7 @@ class ChildProcess:
         except TimeoutError:
             await self.kill()
         except BaseException:
-            await self.kill()  # it ends, whoever has no time left to wait for that
+            await self.kill()  # a caller without time left ends the child, too
             raise
         await self._listening
 

@@ -140,7 +140,7 @@ class GpuLocks:
         return fd
 
     def _lock_text(self, fd: int) -> None:
-        """Keep others who share a lock from its text, which each of them writes anew, for a moment at most."""
+        """Lock the text of a shared lock for a moment at most: each sharer rewrites it."""
         for _ in range(NAMING_TRIES):
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

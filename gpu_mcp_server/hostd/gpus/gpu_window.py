@@ -1,8 +1,7 @@
 """Windows of jobs that share a GPU: each has it alone for a while, as where something is timed.
 
-Such jobs hold the GPU's lock together (mode `windowed`), and beside it either a part of a second lock or all of it. Who
-runs kernels beside others holds a part; who is in its window holds all. Who waits for either keeps the turn, so that
-neither jobs that overlap nor windows one behind the other starve anybody, and holds no part meanwhile.
+Such jobs share the GPU's lock (mode `windowed`). A second lock orders them: a job that runs kernels beside others shares
+it, and a job in its window holds it alone. A waiting job holds neither; it keeps the turn, so that nobody starves it.
 """
 
 import os

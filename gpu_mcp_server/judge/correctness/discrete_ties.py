@@ -140,7 +140,7 @@ class Ties:
         largest = self._elements_of(buffers, count, follows)
         if largest > MOST_ELEMENTS:
             self.advice = LARGE % (MOST_ELEMENTS, largest)
-            # Few wrong elements may all tie, and then nobody knows whether they are wrong.
+            # All of a few elements may tie: then the judge does not know whether they are wrong.
             if self._few(check.wrong[:, which]):
                 raise JudgeFailed(self.advice[2:])
             return check
@@ -390,7 +390,7 @@ class Ties:
         return text % ", ".join(names)
 
     def hint(self) -> str:
-        """Return why nobody could forgive what is wrong, where that is not the candidate's fault alone."""
+        """Return why the judge forgave nothing, where that is not the candidate's fault alone."""
         return self.advice
 
     def reason(self) -> str:
