@@ -1,7 +1,8 @@
 """Windows of jobs that share a GPU: each has it alone for a while, as where something is timed.
 
-Such jobs share the GPU's lock (mode `windowed`). A second lock orders them: a job that runs kernels beside others shares
-it, and a job in its window holds it alone. A waiting job holds neither; it keeps the turn, so that nobody starves it.
+Such jobs share the GPU's lock (mode `windowed`). A second lock orders them: a job that runs kernels beside others
+shares it, and a job in its window holds it alone. A waiting job holds neither. It keeps the turn, so that no other job
+starves it.
 """
 
 import os

@@ -140,7 +140,7 @@ class Ties:
         largest = self._elements_of(buffers, count, follows)
         if largest > MOST_ELEMENTS:
             self.advice = LARGE % (MOST_ELEMENTS, largest)
-            # All of a few elements may tie: then the judge does not know whether they are wrong.
+            # A few elements may all tie: then the judge does not know whether they are wrong.
             if self._few(check.wrong[:, which]):
                 raise JudgeFailed(self.advice[2:])
             return check
@@ -390,7 +390,7 @@ class Ties:
         return text % ", ".join(names)
 
     def hint(self) -> str:
-        """Return why the judge forgave nothing, where that is not the candidate's fault alone."""
+        """Return why the judge forgave nothing, where the candidate alone is not to blame."""
         return self.advice
 
     def reason(self) -> str:
