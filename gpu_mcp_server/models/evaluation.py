@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage, Diagnostic, KernelResources
+from gpu_mcp_server.models.problem import Basis
 from gpu_mcp_server.text_safety import join_lines
 from gpu_mcp_server.time_format import format_time, format_time_range
 
@@ -19,6 +20,7 @@ Tier = Literal["smoke", "correctness", "performance"]
 
 STOPPED = {"rounds": "rounds used up", "time": "time used up"}
 """What ended the rounds before the interval was as narrow as wished."""
+MEASURED = {"device": " on the GPU alone", "call": "", "kernelbench": " by events around each call"}
 LAUNCH_BOUND = "launch-bound: "
 COPIED = "the outputs are copied into the judge's, within the clock: "
 """Begins the note of a candidate whose time holds a copy (judge/candidate), which a rival's may not."""
@@ -122,13 +124,12 @@ class ShapeVerdict(Model):
     warm: Timing | None = None
     """With data that was in the cache, where that was asked for and rounds of so few calls can be timed."""
     warm_speedup: float | None = None
-    basis: Literal["device", "call"] = "call"
-    """What the times are. device: on the GPU alone, all calls of a round launched behind a gate that the judge opens
-    while the host stands still. call: in a loop of the host's, with what launching takes."""
+    basis: Basis = "call"
+    """What the times are, as `Problem.basis`; on the GPU alone, all calls of a round were launched behind a gate."""
     in_loop: ClockTimes | None = None
-    """The loop's times where the others are on the GPU alone."""
+    """The loop's times where others rank."""
     on_gpu: ClockTimes | None = None
-    """Times on the GPU alone where the others are the loop's."""
+    """Times on the GPU alone where others rank."""
     isolated_us: float | None = None
     """On the GPU alone with a gate behind each call, so that no two overlap."""
     floor_us: float | None = None
@@ -154,7 +155,7 @@ class ShapeVerdict(Model):
         dims = named[0] if len(named) == 1 else "x".join(map(str, self.dims.values())) or "the only shape"
         text = f"{dims}: {self.verdict}"
         if self.candidate:
-            text += f", {self.candidate.text('95 % ')}" + (" on the GPU alone" if self.basis == "device" else "")
+            text += f", {self.candidate.text('95 % ')}" + MEASURED[self.basis]
             text += f", {STOPPED[self.stopped_by]}" if self.stopped_by in STOPPED else ""
         if self.reference:
             text += f", reference {format_time(self.reference.median_us / 1e6)}"
@@ -169,10 +170,7 @@ class ShapeVerdict(Model):
             text += f" at {self.warm_speedup:.3g} times the reference's speed" if self.warm_speedup else ""
         text += f", in a loop {self.in_loop.text()}" if self.in_loop else ""
         text += f", on the GPU alone {self.on_gpu.text()}" if self.on_gpu else ""
-        if self.cache:
-            text += f", {self.cache}"
-        if self.roof:
-            text += f", {self.roof}"
+        text += "".join(f", {each}" for each in (self.cache, self.roof) if each)
         return "; ".join([text, *(each for each in self.remarks() if but_numbers(each) not in said)])
 
     def loop_speedup(self) -> float | None:
@@ -374,7 +372,8 @@ class Evaluation(ResultModel):
             return ""
         alone, loop = (overall_speedup(shapes, ratios) for ratios in (on_gpu, in_loop))
         where = bound[0] if len(shapes) == 1 else f"launch-bound at {len(bound)} of {len(shapes)} shapes"
-        return f"{alone:.3g} times on the GPU alone, {loop:.3g} in a loop: {where}"
+        ranks = f"{self.speedup:.3g} times by events, " if any(s.basis == "kernelbench" for s in shapes) else ""
+        return f"{ranks}{alone:.3g} times on the GPU alone, {loop:.3g} in a loop: {where}"
 
     def _ratio(self) -> str:
         """Return the speed-up with its range, and why it is a lower bound if a copy is in its time."""

@@ -16,8 +16,9 @@ DType = Literal[
     "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
 ]  # fmt: skip
 """By torch's names; of float4 an element is a byte of two codes. complex64 and the last three are inputs' alone."""
-Basis = Literal["device", "call"]
-"""What a GPU's times are: on the GPU alone, or of calls in a loop of the host's, with what launching takes."""
+Basis = Literal["device", "call", "kernelbench"]
+"""What a GPU's times are: on the GPU alone, of calls in a loop of the host's, with what launching takes, or of each
+call by itself from an idle GPU, as by KernelBench's events around it."""
 Requirement = Literal[
     "fp4 tensor core", "fp8 tensor core", "fp16 tensor core", "bf16 tensor core", "tf32 tensor core",
     "int8 tensor core", "fp64 tensor core",
@@ -60,7 +61,7 @@ class ImportOverrides(Model):
     requires: Requirements = []
     """As `Problem.requires`."""
     basis: Basis = "device"
-    """Which time ranks: as `Problem.basis`."""
+    """As `Problem.basis`."""
     tolerance: Literal["by type", "first release"] = "by type"
     """Of a KernelBench problem, where atol and rtol do not say it: by type, as KernelBench has it since 2025 (1e-4 for
     float32, 1e-2 for float16 and bfloat16), or 1e-2 for all types, as in its first release; each absolute and relative.
@@ -103,7 +104,7 @@ class TrialOptions(Model):
     bytes: str | None = None
     """Bytes that every right answer must move, likewise; else the outputs' own count."""
     basis: Basis = "device"
-    """Which time ranks: as `Problem.basis`."""
+    """As `Problem.basis`."""
 
 
 class RegistrationOptions(TrialOptions):
@@ -199,7 +200,8 @@ class Problem(Model):
     """Bytes that every right answer must move; without it the outputs' own."""
     basis: Basis = "device"
     """Which time of a call ranks on a GPU. device: on the GPU alone, where it can be had. call: in a loop of the
-    host's, with what launching takes. On a processor both are the same; a program's time is that of its process."""
+    host's, with what launching takes. kernelbench: by events around each call. On a processor all are the same; a
+    program's time is that of its process."""
 
     degenerate: Literal["", "constant", "copy"] = ""
     """Which answer without work is right, where the problem was accepted although one is."""

@@ -8,6 +8,7 @@ from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier
 from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
+from gpu_mcp_server.models.problem import Basis
 
 Mode = Literal["structured", "population", "agent", "nccl", "tune", "project", "program"]
 WITHOUT_PROBLEM: tuple[Mode, ...] = ("nccl", "project", "program")
@@ -207,6 +208,8 @@ class RunPlan(Model):
     folder to start from, or nothing, mode program the program's folder or a workspace_id."""
     accept_degenerate: bool = False
     """Take problems whose answer needs no work; verdicts say so, and no score counts them."""
+    basis: Basis = "device"
+    """Time that ranks, of a problem's file: as a problem's own. Suites of KernelBench's problems take `kernelbench`."""
     language: CandidateLanguage = "cuda"
     """Language of the candidates."""
     recipe: Short | None = None

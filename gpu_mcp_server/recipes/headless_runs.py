@@ -199,7 +199,8 @@ class Runs:
             if not problem_id.startswith("p-"):
                 await tell("problem: is registered")
                 source = await source_at(Path(plan.problem))
-                source = replace(source, wish=ImportOverrides(accept_degenerate=plan.accept_degenerate))
+                wish = ImportOverrides(accept_degenerate=plan.accept_degenerate, basis=plan.basis)
+                source = replace(source, wish=wish)
                 problem_id = (await self._lab.evaluation.registry.import_file(source, host=plan.host)).problem_id
             problem = await self._lab.store.problems.get(problem_id)
             journal.finish(PROBLEM, problem_id=problem_id, degenerate=bool(problem.degenerate))

@@ -26,7 +26,7 @@ from gpu_mcp_server.recipes.suites import FAST
 from gpu_mcp_server.recipes.trace_solutions import Solution, read_solution, traces_of
 from gpu_mcp_server.services.builds.candidate_source import LANGUAGE_BY_SUFFIX, MAX_TEXTS_BYTES, source_of
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problems.formats import trace
+from gpu_mcp_server.services.problems.formats import kernelbench, trace
 from gpu_mcp_server.services.problems.formats.base import AS_IT_IS, MAX_FILE_BYTES, ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import known_formats, source_at
 from gpu_mcp_server.services.problems.kernelbench_problems import NEEDED, defines
@@ -171,7 +171,10 @@ class SuiteCandidates:
         return self.report(suite, len(tasks))
 
     async def _imported(self, source: ProblemSource) -> Problem:
-        wished = replace(source, wish=self._wish.overrides)
+        overrides = self._wish.overrides
+        if "basis" not in overrides.model_fields_set:
+            overrides = overrides.model_copy(update={"basis": kernelbench.suite_basis(source)})
+        wished = replace(source, wish=overrides)
         info = await self._lab.evaluation.registry.import_file(wished, host=self._wish.host)
         return await self._lab.store.problems.get(info.problem_id)
 

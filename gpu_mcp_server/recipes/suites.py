@@ -23,7 +23,7 @@ from gpu_mcp_server.recipes.reports.text_difference import mean_difference
 from gpu_mcp_server.recipes.run.bounded_calls import run_bounded
 from gpu_mcp_server.recipes.run.run_context import Tell
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problems.formats import geak
+from gpu_mcp_server.services.problems.formats import geak, kernelbench
 from gpu_mcp_server.services.problems.formats.detect import source_at
 
 FAST = (0, 1, 2)
@@ -192,10 +192,12 @@ class Suites:
         A HIP task is judged where a host has an AMD GPU and the task an extractor; otherwise it is of tier compile.
         """
         plan = plan.model_copy(update={"problem": str(path)})
-        if isinstance(path, str) or self._runs.elsewhere:
+        if isinstance(path, str):
             return plan
         source = await source_at(path)
-        if not geak.recognizes(source) or not geak.wants_hip(await geak.project(source)):
+        if "basis" not in plan.model_fields_set:
+            plan = plan.model_copy(update={"basis": kernelbench.suite_basis(source)})
+        if self._runs.elsewhere or not geak.recognizes(source) or not geak.wants_hip(await geak.project(source)):
             return plan
         host = await self._amd_host(plan.host) if await geak.has_extractor(source) else None
         if host is None:

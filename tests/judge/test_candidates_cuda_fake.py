@@ -475,6 +475,17 @@ def test_a_problem_may_have_the_times_of_a_loop_though_gates_can_be_had(court):
     assert shape["on_gpu"]["candidate"]["rounds"] >= 7
 
 
+def test_a_problem_may_have_the_times_of_events_around_each_call(court):
+    shape = court(on_stream(), **{**GATED, "basis": "kernelbench"}).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["basis"] == "kernelbench" and shape["candidate"]["rounds"] >= 6, shape["notes"]
+    kept, counted = shape["event_samples"], shape["candidate"]["calls_per_round"]
+    assert counted == kept["calls_per_round"] >= 3 and min(kept["candidate_us"]) > 0 and kept["between_us"]["candidate"]
+    assert shape["on_gpu"]["candidate"]["median_us"] > 0 and "reference" not in shape["on_gpu"]
+    assert "speedup" not in shape or shape["speedup"] is None, "the reference computes on the processor"
+
+
 def test_a_loop_has_no_time_that_is_far_below_what_the_gpu_needs_behind_gates(court):
     source = on_gates_alone("run(work);").replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
     source = source.replace("push(stream, run, work)", "push(stream, run_slowly, work)")

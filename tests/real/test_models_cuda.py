@@ -146,6 +146,21 @@ async def test_a_problem_may_rank_by_the_time_of_a_call_in_a_loop(lab: Lab):
     assert found.trust in ("confirmed", "provisional"), found.summary()
 
 
+async def test_a_problem_may_rank_by_events_around_each_call(lab: Lab):
+    source = ProblemSource("linear.py", PROBLEM.replace("2048", "128"), wish=ImportOverrides(basis="kernelbench"))
+    info = await lab.evaluation.registry.import_file(source)
+    found = await lab.evaluation.evaluator.evaluate(
+        info.problem_id, CandidateSource(SAME, "python", "k.py"), device="cuda"
+    )
+    (shape,) = found.shapes
+
+    assert found.verdict == "correct" and shape.basis == "kernelbench" and found.speedup, found.summary()
+    assert 0.8 < found.speedup < 1.25, "it does what the reference does"
+    assert shape.on_gpu and shape.candidate and shape.on_gpu.candidate.median_us < shape.candidate.median_us
+    assert "times by events" in found.summary().partition("\n")[0], found.summary()
+    assert found.trust in ("confirmed", "provisional"), found.summary()
+
+
 TANH = """
 import torch
 

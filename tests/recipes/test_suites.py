@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import RunState, Verdict
-from gpu_mcp_server.models.run_plan import SuiteBudget
+from gpu_mcp_server.models.run_plan import RunPlan, SuiteBudget
 from gpu_mcp_server.models.suite import Proportion
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.reports.text_difference import mean_difference
@@ -79,6 +79,37 @@ def test_problems_of_a_level_are_in_the_order_of_their_numbers(tmp_path: Path):
     for level, chosen in ((2, []), (1, ["3"])):
         with pytest.raises(NotFound):
             kernelbench_problems(tmp_path, level, chosen)
+
+
+class Noting:
+    """Runs that are noted and refused."""
+
+    def __init__(self, *, elsewhere: bool) -> None:
+        self.elsewhere, self.begun = elsewhere, list[RunPlan]()
+
+    def check_agent(self, plan: RunPlan) -> None: ...
+
+    async def look(self, run_id: str) -> None: ...
+
+    async def begin(self, plan: RunPlan, run_id: str | None = None) -> str:
+        self.begun.append(plan)
+        raise NotFound("problem", "p", hint="")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_suite_of_kernelbench_s_ranks_by_its_own_times_unless_the_plan_says_otherwise(
+    lab: Lab, tmp_path: Path, elsewhere: bool
+):
+    (tmp_path / "1_one.py").write_text("class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n")
+    (tmp_path / "p.toml").write_text(TWICE)
+    runs = Noting(elsewhere=elsewhere)
+    plan = RunPlan.model_validate({"name": "plan", "problem": "any", "agent": {"command": ["true"]}})
+    problems = {"one": tmp_path / "1_one.py", "own": tmp_path / "p.toml"}
+    await Suites(lab, cast("Any", runs)).over(plan, "suite", problems)
+    said = RunPlan.model_validate({**plan.model_dump(exclude_unset=True), "basis": "call"})
+    await Suites(lab, cast("Any", runs)).over(said, "said", problems)
+
+    assert [each.basis for each in runs.begun] == ["kernelbench", "device", "call", "call"]
 
 
 async def test_repetitions_are_counted_once_and_a_problem_that_is_refused_is_a_row(

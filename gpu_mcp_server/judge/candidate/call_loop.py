@@ -37,6 +37,22 @@ def saying(returned: Optional[int]) -> Callable[[int], None]:
     return lambda calls: setattr(place, "value", calls)
 
 
+class BetweenWords:
+    """Comes behind each call: says that it has ended, waits for the GPU, and says that the next one begins."""
+
+    def __init__(self, gate: Any, value: int, calls: int, finish: Callable[[], str]) -> None:
+        """Say that the first one begins, by the word's `value`; `finish` waits and returns an error."""
+        self.gate, self.value, self.calls, self.finish, self.error = gate, value, calls, finish, ""
+        gate.begin(value)
+
+    def __call__(self, call: int, place: Any = None) -> None:
+        """Come behind a call, numbered from 0, wherever its answer lies."""
+        self.gate.end(self.value + call)
+        self.error = self.error or self.finish()
+        if call + 1 < self.calls:
+            self.gate.begin(self.value + call + 1)
+
+
 class Calls:
     """The arguments of every call of a round, each an address or a 64-bit integer."""
 
@@ -57,7 +73,14 @@ class Calls:
             self.address = ctypes.cast(launch, ctypes.c_void_p)
 
     def make(self, count: int, first: int = 0, behind: Any = None) -> Reply:
-        """Make `count` calls from `first` on, with separators behind them; stop where a launcher does not return 0."""
+        """Make `count` calls from `first` on, with `behind` behind each; stop where a launcher does not return 0."""
+        if isinstance(behind, BetweenWords):  # the compiled loop knows copies alone
+            for number in range(first, first + count):
+                failed = self.make(1, number)
+                if failed:
+                    return failed
+                behind(number)
+            return {}
         if self.loop is not None:
             # An offset into the block, so that a round from any call on needs no copy of its arguments.
             rows = ctypes.byref(self.block, first * self.width * ctypes.sizeof(ctypes.c_int64))

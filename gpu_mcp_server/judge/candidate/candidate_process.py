@@ -11,6 +11,7 @@ from ..devices.cuda_driver import CudaError
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
 from ..timing.stream_gate import NO_GATES
+from .call_loop import BetweenWords
 
 Reply = Dict[str, Any]
 
@@ -169,6 +170,8 @@ class Candidate:
     def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Switch in, and call once for each set."""
         self.memory.ping()
+        if message.get("by_events"):
+            return self.call_between_words(message["calls"], message["gate"])
         if "gate" in message:
             return self.launch_behind_gate(message["calls"], message["gate"], each=message.get("each") is True)
         if "spin_s" in message:
@@ -205,6 +208,12 @@ class Candidate:
             if reply.get("error") or reply.get("code"):
                 return reply
         return {}
+
+    def call_between_words(self, calls: int, value: int) -> Reply:
+        """Call one by one, each from an idle GPU, between two words that the GPU writes."""
+        between = BetweenWords(self.gate, value, calls, self.memory.finish)
+        reply: Reply = self.kind.run(calls, 0, between)
+        return dict(reply, error=between.error) if between.error else reply
 
     def separated(self, calls: int, behind: Any) -> Reply:
         """Call with separators behind the calls."""

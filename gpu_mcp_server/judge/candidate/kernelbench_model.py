@@ -20,6 +20,8 @@ class ModelFile(PythonFile):
         self.model: Any = None
         self.pool: Optional[Pool] = None
         self.kept: List[Sequence[Any]] = []
+        self.copied: Set[Tuple[int, int]] = set()
+        """Call and output of answers of a round that were copied into their places as they were asked for."""
         self.reused: Optional[ReusedOutputs] = None
         """Outputs that the model keeps, if that is how it answers at this shape."""
         self.strides: Optional[List[List[int]]] = None
@@ -208,7 +210,7 @@ class ModelFile(PythonFile):
             return super().run(calls, first, behind)
         del self.kept[first:]
         number = first
-        copied: Set[Tuple[int, int]] = set()
+        self.copied.clear()
         try:
             with self.torch.no_grad(), self.pool.use():
                 for number in range(first, first + calls):
@@ -217,14 +219,12 @@ class ModelFile(PythonFile):
                     results = self.results(number)
                     self.kept.append(self.reused.take(results) if self.reused is not None else results)
                     if behind is not None:
-                        address = self._address(number, behind.output(number))
-                        behind(number, address)
-                        if address is None:
-                            copied.add((number, behind.output(number)))
+                        behind(number, self._address)
             for number, results in enumerate(self.kept[first:], first):
                 for place, (result, target) in enumerate(zip(results, self.outputs[number])):
-                    offset = HERE if (number, place) in copied else self._offset(place, result, target)
-                    if offset == HERE and (number, place) not in copied:
+                    copied = (number, place) in self.copied
+                    offset = HERE if copied else self._offset(place, result, target)
+                    if offset == HERE and not copied:
                         target.copy_(result)
                     self.pool.name(number, place, offset)
         except BaseException as error:
@@ -232,10 +232,11 @@ class ModelFile(PythonFile):
         return {}
 
     def _address(self, number: int, output: int) -> Optional[int]:
-        """Return where an answer lies, `None` where it was copied into its place: it does not lie in the arena."""
+        """Return where an answer lies; `None` where it is not in the arena, and is copied into its place."""
         result, target = self.kept[number][output], self.outputs[number][output]
         if self._offset(output, result, target) != HERE:
             return int(result.data_ptr())
+        self.copied.add((number, output))
         target.copy_(result)
         return None
 

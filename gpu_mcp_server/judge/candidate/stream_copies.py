@@ -1,12 +1,14 @@
 """Puts copies behind a candidate's calls, on the stream that they are given, to keep them apart."""
 
 from ctypes import CFUNCTYPE, POINTER, Structure, c_int, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from ..devices.cuda_driver import Driver
 
 Copy = CFUNCTYPE(c_int, c_uint64, c_uint64, c_size_t, c_void_p)
 """cuMemcpyDtoDAsync: where to, where from, bytes, stream. Source: cuda.h."""
+Place = Callable[[int, int], Optional[int]]
+"""Returns where an output of a call's answer lies, None where it is in its own place."""
 LEGACY = None
 """The stream that calls are given. Streams that do not say otherwise wait for what is on it, and it for them."""
 
@@ -32,14 +34,11 @@ class Separators(Structure):
     code: int
     """What copying returned that went wrong."""
 
-    def output(self, call: int) -> int:
-        """Return which output of its answer is copied."""
-        return (self.first + call) % self.outputs
-
-    def __call__(self, call: int, answer: Optional[int] = None) -> None:
-        """Put the copy behind a call, whose output lies elsewhere if an address is given."""
+    def __call__(self, call: int, place: Optional[Place] = None) -> None:
+        """Put the copy behind a call, whose output lies elsewhere if `place` says where."""
         if call < self.count:
-            output = self.output(call)
+            output = (self.first + call) % self.outputs
+            answer = place(call, output) if place is not None else None
             answer = self.at[output] + call * self.stride if answer is None else answer
             at = answer + (self.offset + call * self.step) % self.span[output]
             self.code |= self.copy(self.to + call * self.slot, at, self.bytes[output], LEGACY)

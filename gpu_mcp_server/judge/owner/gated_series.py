@@ -12,6 +12,8 @@ from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
 from ..timing.series import Goal, Progress, Series
 from ..verdicts import cheat
+from .event_series import BASIS as EVENTS
+from .event_series import EventSeries
 
 ROUND_S, LONG_S, LEAST_S = 1e-3, 2e-3, 1e-4
 """That a round of short calls should last, what one may last for `STOPPED_CALLS` of them, and what it lasts beside a
@@ -76,6 +78,8 @@ class GatedSeries:
         self.gated = GatedRounds(rounds, pace.call_s, pace.reference_call_s)
         self.isolated = IsolatedCalls(self.gated)
         self.series: Optional[Series] = None
+        self.events: Optional[EventSeries] = None
+        """Times by events, where the problem's basis asks for them."""
         self.open: Any = None
         """The buffers that are open, once there are some."""
         self.why = ""
@@ -116,6 +120,9 @@ class GatedSeries:
                 self.disturbed = bool(self.rounds.device.beside)
                 if not self.disturbed:
                     raise cheat(self._shared())
+            if self.rounds.task.get("basis") == EVENTS and self.is_basis(self.rounds.task):
+                self.events = EventSeries(self.gated, self.goal, buffers.sets)
+                self.events.measure(buffers, progress)
         except NoGate as found:
             self.why = str(found)
         return self.open

@@ -9,6 +9,8 @@ from ..timing.rounds import Round
 from ..timing.series import ALLOWED, Series
 from ..timing.time_floor import floor_of, hold_against_floor
 from ..verdicts import duration, megabytes
+from .event_series import BASIS as EVENTS
+from .event_series import EventSeries
 from .gated_series import GatedSeries
 
 COLD = 2
@@ -77,7 +79,7 @@ class ShapeTimes:
 
         Those on the GPU alone are the shape's where they were to be had; those of calls in a loop of the host's stand
         beside them. It is the other way round where the problem's basis is `call`, or the reference's calls could not
-        be launched behind gates.
+        be launched behind gates. Where the basis is `kernelbench` both stand beside the times by events.
         """
         candidate, reference = series.samples_us()
         states = [played.state for played in series.played]
@@ -97,7 +99,9 @@ class ShapeTimes:
         alone = gated.result() if gated is not None else {}
         if gated is not None:
             result["gated_samples"] = gated.samples()
-        if gated is not None and gated.is_basis(self.task):
+        if gated is not None and gated.events is not None:
+            self._add_events(series, result, loop, alone, gated.events, gated.launch_us())
+        elif gated is not None and gated.is_basis(self.task):
             self._add_gated(series, result, loop, alone)
         else:
             self._add_loop(series, result, loop, gated, alone)
@@ -111,6 +115,25 @@ class ShapeTimes:
         if self.is_too_short(series):
             return
         if self._is_loops_own(loop, alone):
+            result["in_loop"] = loop
+
+    def _add_events(
+        self,
+        series: Series,
+        result: Dict[str, Any],
+        loop: Dict[str, Any],
+        alone: Dict[str, Any],
+        events: EventSeries,
+        launch_us: float,
+    ) -> None:
+        """Take the times by events, and those on the GPU alone beside them."""
+        result.update(events.result(alone["candidate"]["median_us"], launch_us), basis=EVENTS)
+        result["unconfirmable"] = alone["unconfirmable"] or result["unconfirmable"]
+        result["on_gpu"] = {name: alone[name] for name in ("candidate", "reference", *SPEEDUP) if name in alone}
+        kept = result["event_samples"] = events.samples()
+        self._hold_against_floor(result, kept["candidate_us"], 0.0, kept["calls_per_round"])
+        self.notes.update(dict.fromkeys(filter(None, [wide(result["half_width"])])))
+        if not self.is_too_short(series) and self._is_loops_own(loop, alone):
             result["in_loop"] = loop
 
     def _is_loops_own(self, loop: Dict[str, Any], alone: Dict[str, Any]) -> bool:

@@ -253,6 +253,16 @@ class Reference:
         self.gate.end(value)
         return {}
 
+    def call_between_words(self, calls: int, value: int) -> Reply:
+        """Call one by one, each from an idle GPU, between two words that the GPU writes."""
+        self.kept = []
+        for number in range(calls):
+            self.gate.begin(value + number)
+            self.kept.append(self._answer(number))
+            self.gate.end(value + number)
+            self.arrays.finish()
+        return {}
+
     def finish(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Wait for calls that were launched behind a gate."""
         self.arrays.finish()
@@ -271,6 +281,8 @@ class Reference:
         self.arrays.ping()
         if "spin_s" in message:
             return {"spun_s": self.arrays.spin(float(message["spin_s"]))}
+        if message.get("by_events"):
+            return self.call_between_words(message["calls"], message["gate"])
         if "gate" in message:
             return self.launch_behind_gate(message["calls"], message["gate"])
         storing, begin_ns = 0, time.perf_counter_ns()

@@ -5,7 +5,7 @@ inputs are written after the launch: nothing exists that could be worked on ahea
 """
 
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, cast
 
 from ..channel.supervisor_client import Player
 from ..devices.gate_words import END, ENTERED, FIRST, TIMED, GateWords
@@ -132,6 +132,28 @@ class GatedPlayer:
                 raise TimeoutError
             taken.append(end - begin)
         return Opened(time.perf_counter() - first, tuple(taken), first - asked)
+
+    def time_each(self, calls: int, limit_s: float) -> Tuple[List[float], List[float], Dict[str, Any]]:
+        """Have it make calls one by one, each from an idle GPU; return their times, those between them, and its reply.
+
+        The GPU writes a word before a call and one behind it, as CUDA events stand around it. After an error, or behind
+        `limit_s` for a call, there are fewer times than calls.
+        """
+        words, player = self.words, self.player
+        value, taken, between, last = words.begin(calls), cast("List[float]", []), cast("List[float]", []), 0.0
+        player.tell("go", calls=calls, gate=value, by_events=True)
+        player.thaw()
+        for number in range(calls):
+            begin, end = words.wait(ENTERED, number, limit_s), words.wait(END, number, limit_s)
+            if begin is None or end is None:
+                break
+            taken.append(end - begin)
+            if number:
+                between.append(begin - last)
+            last = end
+        reply = player.hear(self.timeout_s)
+        player.freeze()
+        return taken, between, reply
 
     def finish(self, launched: Dict[str, Any]) -> Dict[str, Any]:
         """Have it wait for what it launched, freeze it, and return its reply to the launch with an error that came."""

@@ -161,7 +161,8 @@ class GatedRounds:
     def _reference_patience_s(self, calls: int, host_s: float = HOST_S) -> float:
         return host_s + HOST_TIMES * self.reference_call_s * calls
 
-    def _limit_s(self, calls: int) -> float:
+    def limit_s(self, calls: int) -> float:
+        """Return how long so many calls may take on the GPU."""
         return LEAST_LIMIT_S + SLOWER * self.call_s * calls
 
     def play(self, buffers: Buffers) -> Round:
@@ -221,7 +222,7 @@ class GatedRounds:
         self.probe(BESIDE)
         check = self._judge(buffers, reply)
         if opened is None:
-            raise NoGate("calls behind a gate did not end in %.3g s" % self._limit_s(buffers.sets))
+            raise NoGate("calls behind a gate did not end in %.3g s" % self.limit_s(buffers.sets))
         self.round_s.append(opened.elapsed_s)
         self.entered_s.append(opened.entered_s)
         return Round(max(opened.elapsed_s - self.empty_s["candidate"], 1e-9), reference_s, check)
@@ -299,7 +300,7 @@ class GatedRounds:
             self.device.sweep_cache()
         try:
             with self.rounds.ledger.part("reference"):
-                opened: Optional[Opened] = gated.open(self._limit_s(buffers.sets) * 6)
+                opened: Optional[Opened] = gated.open(self.limit_s(buffers.sets) * 6)
         except TimeoutError:
             opened = None
         named(gated.finish(reply), "compute")
@@ -323,7 +324,7 @@ class GatedRounds:
         """
         try:
             with self.rounds.ledger.part("candidate"):
-                return self.candidate.open(self._limit_s(buffers.sets), each=each)
+                return self.candidate.open(self.limit_s(buffers.sets), each=each)
         except TimeoutError:
             return None
 

@@ -52,6 +52,10 @@ class StreamGate:
         """Wait for the first gate, have the GPU change to this context by a kernel, and say so."""
         self._wait("first", value)
         self.turns.launch_touch()
+        self.begin(value)
+
+    def begin(self, value: int) -> None:
+        """Say when the GPU has come to what is launched from now on."""
         self._write("entered", value)
 
     def close(self, value: int) -> None:

@@ -43,6 +43,11 @@ WIDENED = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8
 MAX_SHAPES = 500
 MAX_TENSORS = 16
 
+BASES = {
+    "call": "a GPU's time is that of a call in a loop, with launching",
+    "kernelbench": "a GPU's time is that of each call by itself, by events around it",
+}
+"""What is said of a basis that is not the usual one."""
 C_WORDS = frozenset(
     """alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const continue decltype
     default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int
@@ -273,7 +278,7 @@ def _conditions(problem: Problem) -> list[str]:
     said += [f"machine code with instructions of: {', '.join(problem.requires)}"] if problem.requires else []
     said += ["right with every distribution, not the declared one alone"] if problem.robust == "required" else []
     said += ["strict precision"] if problem.precision == "strict" else []
-    said += ["a GPU's time is that of a call in a loop, with launching"] if problem.basis == "call" else []
+    said += [BASES[problem.basis]] if problem.basis in BASES else []
     said += [f"at least {problem.flops} operations"] if problem.flops else []
     return [*said, f"at least {problem.bytes} bytes moved"] if problem.bytes else said
 

@@ -59,6 +59,7 @@ class Alone:
     def __init__(self, call_us: float, doubted: str = "", launched_us: float = 90.0) -> None:
         self.launched_us = launched_us
         self.call_us, self.doubted, self.gated = call_us, doubted, SimpleNamespace(ungated="")
+        self.events: Any = None
 
     def is_basis(self, task: dict[str, Any]) -> bool:
         return "basis" not in task
@@ -74,7 +75,7 @@ class Alone:
 
     def result(self) -> dict[str, Any]:
         times = {"candidate": {"median_us": self.call_us}, "reference": {"median_us": 2 * self.call_us}}
-        return {**times, "half_width": 0.001, "unconfirmable": "", "stopped_by": "rounds", "speedup": 2.0}
+        return {**times, "half_width": 0.001, "unconfirmable": self.doubted, "stopped_by": "rounds", "speedup": 2.0}
 
 
 def times_beside(alone: Alone, **task: Any) -> tuple[dict[str, Any], list[str]]:
@@ -132,6 +133,23 @@ def test_a_loop_is_doubted_whose_calls_take_less_than_launching_them_behind_a_ga
 
     assert doubted["unconfirmable"].startswith("a call takes 100 us in a loop, 30 us on the GPU alone and 160 us to")
     assert not believed["unconfirmable"]
+
+
+@pytest.mark.parametrize("doubted", ["", "calls share work"])
+def test_times_by_events_rank_with_both_others_beside_them_and_what_gates_doubt(doubted):
+    alone, by_events = (
+        Alone(30.0, doubted),
+        {"candidate": {"median_us": 60}, "half_width": 0.01, "unconfirmable": "late"},
+    )
+    kept = {"candidate_us": [60.0] * 9, "calls_per_round": 23}
+    alone.events = SimpleNamespace(result=lambda device_us, launch_us: by_events, samples=lambda: kept)
+    result, notes = times_beside(alone, basis="kernelbench")
+
+    assert (result["basis"], result["candidate"]["median_us"], result["event_samples"]) == ("kernelbench", 60, kept)
+    assert result["on_gpu"]["candidate"]["median_us"] == 30 and result["in_loop"]["candidate"]["median_us"] == 100
+    assert result["unconfirmable"] == (doubted or "late") and notes == [
+        "launch-bound: the GPU is busy 30 of 100 us a call"
+    ]
 
 
 def test_a_loop_whose_time_ranks_is_doubted_as_gates_are_and_has_none_far_below_the_gpu_s():

@@ -59,6 +59,16 @@ def test_the_first_line_has_both_ratios_of_a_candidate_that_waits_for_its_launch
     assert text.splitlines()[0].endswith("0.74 in a loop: launch-bound at 1 of 2 shapes") and text.count(note) == 1
 
 
+def test_a_time_by_events_is_said_with_both_others():
+    shape = two_clocks("call", "launch-bound: the GPU is busy 7 of 14.3 us a call")
+    loop = {"in_loop": ClockTimes(candidate=shape.candidate, speedup=0.74, speedup_low=0.7, speedup_high=0.8)}
+    shape = shape.model_copy(update={"basis": "kernelbench", "speedup": 0.9, **loop})
+    text = Evaluation(status="judged", verdict="correct", speedup=0.9, shapes=[shape], **OF).summary()
+
+    assert text.splitlines()[0].startswith("verdict: correct; 0.9 times by events, 1.3 times on the GPU alone, 0.74 in")
+    assert "by events around each call" in text and "in a loop 2.91 ms" in text and "on the GPU alone 2.91 ms" in text
+
+
 @pytest.mark.parametrize(
     ("why", "told"), [("two calls returned the same memory", True), ("as always on the processor", False)]
 )

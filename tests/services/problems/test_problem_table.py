@@ -323,10 +323,12 @@ def test_constraints_are_said_with_the_problem():
 
 
 def test_the_time_that_ranks_is_said_with_the_problem_where_it_is_not_the_usual_one():
-    said = "conditions: a GPU's time is that of a call in a loop, with launching"
-    assert said in Problems.info(softmax(basis="call")).summary() and said not in Problems.info(softmax()).summary()
-    with pytest.raises(BadRequest, match="basis: Input should be 'device' or 'call'"):
-        softmax(basis="kernelbench")
+    said = "conditions: a GPU's time is that of "
+    assert said + "a call in a loop, with launching" in Problems.info(softmax(basis="call")).summary()
+    assert said + "each call by itself, by events" in Problems.info(softmax(basis="kernelbench")).summary()
+    assert said not in Problems.info(softmax()).summary()
+    with pytest.raises(BadRequest, match="basis: Input should be 'device', 'call' or 'kernelbench'"):
+        softmax(basis="events")
 
 
 def test_a_problem_with_gradients_has_cotangents_and_gradients_and_its_function_takes_neither():

@@ -1,7 +1,7 @@
 """A KernelBench problem, the file unchanged: `Model`, `get_inputs`, `get_init_inputs`."""
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.problem import Basis, Problem
 from gpu_mcp_server.services.problems import kernelbench_problems
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.reference_source import parse_reference
@@ -13,6 +13,11 @@ MAIN_FILES: tuple[str, ...] = ()
 def recognizes(source: ProblemSource) -> bool:
     """Say whether it defines what KernelBench's problems do."""
     return {"Model", "get_inputs"} <= kernelbench_problems.defines(source.text)
+
+
+def suite_basis(source: ProblemSource) -> Basis:
+    """Return which time ranks where a problem is one of a suite's: the time that the suite itself takes."""
+    return "kernelbench" if recognizes(source) else "device"
 
 
 def lacks(source: ProblemSource) -> str:

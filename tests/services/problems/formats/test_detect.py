@@ -7,6 +7,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
 from gpu_mcp_server.models.problem import ImportOverrides
+from gpu_mcp_server.services.problems.formats import kernelbench
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
 from gpu_mcp_server.services.problems.formats.torch_call import torch_problem
@@ -59,6 +60,8 @@ async def test_which_time_ranks_is_wished_of_a_suite_s_problem_and_said_in_a_fil
     assert (await read_problem(ProblemSource("m.py", model, wish=wish))).basis == "call"
     assert (await read_problem(ProblemSource("m.py", model))).basis == "device"
     assert torch_problem("torch.sin", [[8]], "float32", wish).basis == "call"
+    assert kernelbench.suite_basis(ProblemSource("m.py", model)) == "kernelbench", "as the suite itself times"
+    assert kernelbench.suite_basis(ProblemSource("", file)) == "device"
 
 
 async def test_library_and_function_of_our_own_file_are_read_from_its_reference_as_by_arguments():

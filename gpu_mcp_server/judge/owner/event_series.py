@@ -1,0 +1,119 @@
+"""Times of calls by events: each call by itself, from an idle GPU, with what launching it leaves uncovered.
+
+As KernelBench measures: an event before a call, one behind it, and a wait for the GPU before the next. Here the GPU
+writes words of the owner's page instead, and the owner's clock sees them, so that no time is the candidate's own word.
+Source: https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/timing.py (time_execution_with_cuda_event).
+
+A candidate could work before its first word or behind its last one. The first makes the time between two calls longer
+than the reference's, and both leave less than the calls take behind gates: either makes the time unconfirmable.
+"""
+
+from typing import Any, Dict, List
+
+from ..devices.device import Buffers
+from ..numerics.stats import half_width, median, speedup, timing
+from ..timing.gate_doubts import AGREE
+from ..timing.gated_rounds import GatedRounds
+from ..timing.rounds import Round, named
+from ..timing.series import Goal, Progress, Series
+from ..verdicts import JudgeFailed
+
+BASIS = "kernelbench"
+CALLS = 24
+"""Of a round at most: each comes with a wait for the GPU, and its inputs are checked."""
+NEAR_US = 5.0
+"""By which the time between two calls may be longer than the reference's where that is more than a tenth of a call, as
+each side waits for the GPU by its own library; and by which launching may have begun when the first word is written."""
+OUTSIDE = ": it may work outside of its events"
+
+
+class EventSeries:
+    """Plays such rounds at one shape."""
+
+    def __init__(self, gated: GatedRounds, goal: Goal, sets: int) -> None:
+        """Begin, for rounds of so many sets behind gates."""
+        self.gated, self.rounds = gated, gated.rounds
+        self.calls = min(sets, CALLS)
+        self.first = 1 if self.calls > 1 else 0
+        """The round's first call is not counted where there are others: the GPU changes to the process before it."""
+        self.series = Series(goal, self.rounds.ledger, self.calls - self.first, 1)
+        self.between_us: Dict[str, List[float]] = {"candidate": [], "reference": []}
+
+    def measure(self, buffers: Buffers, progress: Progress) -> None:
+        """Play the rounds.
+
+        Raises:
+            Judged: If the candidate did not pass one of them.
+        """
+        self.series.measure(buffers, self._play, progress)
+
+    def _play(self, buffers: Buffers, played: int) -> Round:
+        rounds, gated = self.rounds, self.gated
+        rounds.draw(buffers)
+        reference_s = rounds.solve(buffers, self.calls) / self.calls * self.series.sets
+        if gated.reference is not None:
+            reference_s = self._time("reference")
+        with rounds.ledger.part("fill"):
+            buffers.poison()
+            buffers.publish()
+        candidate_s, reply = self._time("candidate"), self.reply
+        with rounds.ledger.part("check"):
+            check = buffers.check_first(self.calls)
+            rounds.judge(buffers, reply, check, 0.0)
+        if not candidate_s:
+            raise JudgeFailed("the GPU wrote no word behind a call that ended")
+        rounds.calls_checked += self.calls
+        return Round(candidate_s, reference_s, check)
+
+    def _time(self, role: str) -> float:
+        """Return what a player's calls took that count, 0 where it did not make all."""
+        gated, ledger = self.gated, self.rounds.ledger
+        player = gated.candidate if role == "candidate" else gated.reference
+        assert player is not None
+        limit_s = gated.limit_s(1) * (1 if player is gated.candidate else 6)
+        with ledger.part("state"):
+            gated.device.sweep_cache()
+        with ledger.part(role):
+            taken, between, self.reply = player.time_each(self.calls, limit_s)
+        if role == "reference":
+            named(self.reply, "compute")
+        self.between_us[role] += [each_s * 1e6 for each_s in between]
+        return sum(taken[self.first :]) if len(taken) == self.calls else 0.0
+
+    def doubt(self, device_us: float, launch_us: float) -> str:
+        """Say why the times are not confirmed; empty if they are.
+
+        Args:
+            device_us: What a call takes on the GPU alone.
+            launch_us: What launching a call takes the host behind a closed gate.
+        """
+        call_us = median(self.series.samples_us()[0])
+        if call_us < (1 - AGREE) * device_us or call_us + NEAR_US < (1 - AGREE) * launch_us:
+            text = "a call takes %.4g us by events, %.4g us on the GPU alone and %.4g us to launch"
+            return text % (call_us, device_us, launch_us) + OUTSIDE
+        mine, its = (median(self.between_us[role] or [0.0]) for role in ("candidate", "reference"))
+        if its and mine > its + max(NEAR_US, AGREE * call_us):
+            return "%.4g us pass between two calls, %.4g us between the reference's" % (mine, its) + OUTSIDE
+        return ""
+
+    def result(self, device_us: float, launch_us: float) -> Dict[str, Any]:
+        """Return times with their intervals, what ended the rounds and what speaks against them, as `doubt` does."""
+        candidate, reference = self.series.samples_us()
+        calls = self.series.sets
+        result: Dict[str, Any] = {"candidate": timing(candidate, calls)}
+        result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
+        if self.gated.reference is not None:
+            result["reference"] = timing(reference, calls)
+            result.update(zip(("speedup", "speedup_low", "speedup_high"), speedup(reference, candidate)))
+        return dict(result, unconfirmable=self.doubt(device_us, launch_us))
+
+    def samples(self) -> Dict[str, Any]:
+        """Return all rounds, for the evidence."""
+        candidate, reference = self.series.samples_us()
+        between = {role: round(median(each_us), 2) for role, each_us in self.between_us.items() if each_us}
+        return {
+            "candidate_us": candidate,
+            "reference_us": reference,
+            "calls_per_round": self.series.sets,
+            "between_us": between,
+        }
