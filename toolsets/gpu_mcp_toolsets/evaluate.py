@@ -105,7 +105,7 @@ async def register_problem(
     ],
     shapes: Annotated[
         list[dict[str, int]],
-        Field(description="Each gives every symbol a size.", examples=[[{"rows": 512, "cols": 1000}]], min_length=1),
+        Field(description="Sizes of every symbol.", examples=[[{"rows": 512, "cols": 1000}]], min_length=1),
     ],
     rtol: Annotated[float, Field(description="Relative tolerance, say 1e-4.", ge=0)],
     atol: Annotated[float, Field(description="Absolute tolerance, say 1e-6.", ge=0)],
@@ -114,7 +114,7 @@ async def register_problem(
     trials: Annotated[
         Trials,
         Field(
-            description="Further rules of the problem.",
+            description="Further rules of it.",
             examples=[{"constraints": ["n % 4 == 0", "oh == h // 2"], "flops": "2*m*n*k"}],
         ),
     ] = None,
