@@ -73,6 +73,7 @@ def given() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True, help="a line for each candidate; it is added to")
     parser.add_argument("--table", type=Path, help="where all lines so far go as Markdown; else they are printed")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--basis", choices=["device", "call", "kernelbench"], default="device", help="time that ranks")
     parser.add_argument("--shard-seconds", type=float, default=460.0)
     parser.add_argument("--plain-seconds", type=float, default=120.0, help="for one candidate by the plain harness")
     parser.add_argument("--judge-seconds", type=float, default=150.0, help="for one candidate by the judge")
@@ -161,7 +162,7 @@ class Sides:
 
     async def play(self, candidate: Candidate) -> dict[str, Any]:
         """Return what both sides say, or the judge alone."""
-        wish = {"accept_degenerate": True}
+        wish = {"accept_degenerate": True, "basis": self._options.basis}
         if self._plain is None:
             return {"claimed": candidate.claimed, "judge": await self._judge.judged(candidate, wish)}
         async with asyncio.TaskGroup() as group:

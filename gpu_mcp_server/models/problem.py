@@ -18,7 +18,7 @@ DType = Literal[
 """By torch's names; of float4 an element is a byte of two codes. complex64 and the last three are inputs' alone."""
 Basis = Literal["device", "call", "kernelbench"]
 """What a GPU's times are: on the GPU alone, of calls in a loop of the host's, with what launching takes, or of each
-call by itself from an idle GPU, as by KernelBench's events around it."""
+call by itself behind a sweep of the cache, as by KernelBench's events around it."""
 Requirement = Literal[
     "fp4 tensor core", "fp8 tensor core", "fp16 tensor core", "bf16 tensor core", "tf32 tensor core",
     "int8 tensor core", "fp64 tensor core",

@@ -38,19 +38,19 @@ def saying(returned: Optional[int]) -> Callable[[int], None]:
 
 
 class BetweenWords:
-    """Comes behind each call: says that it has ended, waits for the GPU, and says that the next one begins."""
+    """Comes behind each call: says that it has ended, waits for the GPU, sweeps, and says that the next one begins."""
 
     def __init__(self, gate: Any, value: int, calls: int, finish: Callable[[], str]) -> None:
         """Say that the first one begins, by the word's `value`; `finish` waits and returns an error."""
         self.gate, self.value, self.calls, self.finish, self.error = gate, value, calls, finish, ""
-        gate.begin(value)
+        gate.begin_swept(value)
 
     def __call__(self, call: int, place: Any = None) -> None:
         """Come behind a call, numbered from 0, wherever its answer lies."""
         self.gate.end(self.value + call)
         self.error = self.error or self.finish()
         if call + 1 < self.calls:
-            self.gate.begin(self.value + call + 1)
+            self.gate.begin_swept(self.value + call + 1)
 
 
 class Calls:

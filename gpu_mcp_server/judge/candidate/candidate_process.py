@@ -158,7 +158,7 @@ class Candidate:
     def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the page with the words of gates; a driver without gates is no fault of the candidate's."""
         try:
-            self.gate = self.memory.gate(descriptors[0], message["offsets"])
+            self.gate = self.memory.gate(descriptors[0], message["offsets"], sweeps=message.get("sweeps") is True)
         except CudaError as error:
             return {"error": NO_GATES % error}
         return {}
@@ -210,7 +210,7 @@ class Candidate:
         return {}
 
     def call_between_words(self, calls: int, value: int) -> Reply:
-        """Call one by one, each from an idle GPU, between two words that the GPU writes."""
+        """Call one by one, each behind a sweep of the cache, between two words that the GPU writes."""
         between = BetweenWords(self.gate, value, calls, self.memory.finish)
         reply: Reply = self.kind.run(calls, 0, between)
         return dict(reply, error=between.error) if between.error else reply

@@ -67,9 +67,9 @@ class CudaMemory:
         """Return what is put behind each call."""
         return separators(self.driver, asked, self.outputs, self.shared[1].address)
 
-    def gate(self, descriptor: int, offsets: Dict[str, int]) -> StreamGate:
+    def gate(self, descriptor: int, offsets: Dict[str, int], *, sweeps: bool) -> StreamGate:
         """Return gates by words of the owner's page."""
-        return StreamGate(self.driver, self.turns, descriptor, offsets)
+        return StreamGate(self.driver, self.turns, descriptor, offsets, sweeps=sweeps)
 
     def finish(self) -> str:
         """Wait for the work and return its error."""

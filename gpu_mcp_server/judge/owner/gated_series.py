@@ -7,12 +7,11 @@ from ..checks.interrupted_rounds import STOPPED_CALLS
 from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
 from ..numerics.stats import half_width, median, speedup, timing
-from ..timing.gated_pass import NoGate
+from ..timing.gated_pass import BY_EVENTS, NoGate
 from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
 from ..timing.series import Goal, Progress, Series
 from ..verdicts import cheat
-from .event_series import BASIS as EVENTS
 from .event_series import EventSeries
 
 ROUND_S, LONG_S, LEAST_S = 1e-3, 2e-3, 1e-4
@@ -120,7 +119,7 @@ class GatedSeries:
                 self.disturbed = bool(self.rounds.device.beside)
                 if not self.disturbed:
                     raise cheat(self._shared())
-            if self.rounds.task.get("basis") == EVENTS and self.is_basis(self.rounds.task):
+            if self.rounds.task.get("basis") == BY_EVENTS and self.is_basis(self.rounds.task):
                 self.events = EventSeries(self.gated, self.goal, buffers.sets)
                 self.events.measure(buffers, progress)
         except NoGate as found:

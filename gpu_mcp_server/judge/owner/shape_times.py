@@ -3,13 +3,13 @@
 from typing import Any, Dict, Optional, Sequence
 
 from ..numerics.stats import half_width, median_interval, speedup, timing, wide
+from ..timing.gated_pass import BY_EVENTS
 from ..timing.judging_setup import JudgingSetup
 from ..timing.machine_state import summary
 from ..timing.rounds import Round
 from ..timing.series import ALLOWED, Series
 from ..timing.time_floor import floor_of, hold_against_floor
 from ..verdicts import duration, megabytes
-from .event_series import BASIS as EVENTS
 from .event_series import EventSeries
 from .gated_series import GatedSeries
 
@@ -100,7 +100,7 @@ class ShapeTimes:
         if gated is not None:
             result["gated_samples"] = gated.samples()
         if gated is not None and gated.events is not None:
-            self._add_events(series, result, loop, alone, gated.events, gated.launch_us())
+            self._add_events(series, result, loop, alone, gated.events)
         elif gated is not None and gated.is_basis(self.task):
             self._add_gated(series, result, loop, alone)
         else:
@@ -124,10 +124,9 @@ class ShapeTimes:
         loop: Dict[str, Any],
         alone: Dict[str, Any],
         events: EventSeries,
-        launch_us: float,
     ) -> None:
         """Take the times by events, and those on the GPU alone beside them."""
-        result.update(events.result(alone["candidate"]["median_us"], launch_us), basis=EVENTS)
+        result.update(events.result(alone["candidate"]["median_us"]), basis=BY_EVENTS)
         result["unconfirmable"] = alone["unconfirmable"] or result["unconfirmable"]
         result["on_gpu"] = {name: alone[name] for name in ("candidate", "reference", *SPEEDUP) if name in alone}
         kept = result["event_samples"] = events.samples()

@@ -72,9 +72,9 @@ class TorchCudaArrays(TorchArrays):
             each.close()
         self.shared = []
 
-    def gate(self, descriptor: int, offsets: Dict[str, int]) -> StreamGate:
+    def gate(self, descriptor: int, offsets: Dict[str, int], *, sweeps: bool) -> StreamGate:
         """Return gates by words of the owner's page; torch launches on the legacy default stream."""
-        return StreamGate(self.driver, self.turns, descriptor, offsets)
+        return StreamGate(self.driver, self.turns, descriptor, offsets, sweeps=sweeps)
 
     def ping(self) -> None:
         """Switch in."""

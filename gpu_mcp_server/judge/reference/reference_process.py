@@ -237,7 +237,7 @@ class Reference:
     def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the page with the words of gates."""
         try:
-            self.gate = self.arrays.gate(descriptors[0], message["offsets"])
+            self.gate = self.arrays.gate(descriptors[0], message["offsets"], sweeps=message.get("sweeps") is True)
         except CudaError as error:
             return {"error": NO_GATES % error}
         return {}
@@ -254,10 +254,10 @@ class Reference:
         return {}
 
     def call_between_words(self, calls: int, value: int) -> Reply:
-        """Call one by one, each from an idle GPU, between two words that the GPU writes."""
+        """Call one by one, each behind a sweep of the cache, between two words that the GPU writes."""
         self.kept = []
         for number in range(calls):
-            self.gate.begin(value + number)
+            self.gate.begin_swept(value + number)
             self.kept.append(self._answer(number))
             self.gate.end(value + number)
             self.arrays.finish()

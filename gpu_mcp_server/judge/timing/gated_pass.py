@@ -13,6 +13,8 @@ from ..numerics.stats import median
 
 GATE_S = 60.0
 OFFSETS = {"first": FIRST, "entered": ENTERED, "timed": TIMED, "end": END}
+BY_EVENTS = "kernelbench"
+"""Basis of problems whose calls are timed one by one, as by events around them."""
 EMPTY_PASSES = 9
 LATE_S = 5.0
 """For a stream that is ready to do the least."""
@@ -64,14 +66,14 @@ class GatedPlayer:
         self.launch_s = 0.0
         """What the last launch took the host, with the message and its reply."""
 
-    def prepare(self) -> None:
-        """Show the player the page of words.
+    def prepare(self, *, sweeps: bool = False) -> None:
+        """Show the player the page of words; it `sweeps` before calls that are made one by one.
 
         Raises:
             NoGate: If it cannot use it, as some drivers do not let a stream wait for a word of the host's.
         """
         self.player.thaw()
-        reply = self.player.ask("gate", GATE_S, [self.words.descriptor], offsets=OFFSETS)
+        reply = self.player.ask("gate", GATE_S, [self.words.descriptor], offsets=OFFSETS, sweeps=sweeps)
         self.player.freeze()
         if reply.get("error"):
             raise NoGate(str(reply["error"])[:300])
@@ -134,7 +136,7 @@ class GatedPlayer:
         return Opened(time.perf_counter() - first, tuple(taken), first - asked)
 
     def time_each(self, calls: int, limit_s: float) -> Tuple[List[float], List[float], Dict[str, Any]]:
-        """Have it make calls one by one, each from an idle GPU; return their times, those between them, and its reply.
+        """Have it make calls one by one, each behind a sweep; return their times, those between them, and its reply.
 
         The GPU writes a word before a call and one behind it, as CUDA events stand around it. After an error, or behind
         `limit_s` for a call, there are fewer times than calls.

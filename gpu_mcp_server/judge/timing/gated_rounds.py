@@ -18,7 +18,7 @@ from ..devices.device import Buffers, RoundCheck
 from ..numerics.stats import median
 from ..verdicts import cheat
 from .gate_doubts import BESIDE, BUSY_ROUNDS, LAID, NEW, OPENS, doubt_of
-from .gated_pass import Blocked, Empty, GatedPlayer, NoGate, Opened
+from .gated_pass import BY_EVENTS, Blocked, Empty, GatedPlayer, NoGate, Opened
 from .rounds import Round, Rounds, named
 
 DECOYS = (2, 6)
@@ -104,7 +104,7 @@ class GatedRounds:
         """
         with self.rounds.ledger.part("launch"):
             for gated in self.pages:
-                gated.prepare()
+                gated.prepare(sweeps=self.rounds.task.get("basis") == BY_EVENTS)
             self.empty = self.candidate.time_empty(self.device.probe_s, sweep=self.device.sweep_cache)
             self.empty_s["candidate"], self.empty_launch_s = self.empty.elapsed_s, self.candidate.launch_s
             if self.reference is not None:

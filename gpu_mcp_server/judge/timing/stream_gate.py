@@ -10,13 +10,17 @@ DEVICE_MAP = 2
 AT_LEAST = 0
 """Source: cuda.h, CU_MEMHOSTREGISTER_DEVICEMAP, CU_STREAM_WAIT_VALUE_GEQ; writes have no flags."""
 LEGACY_STREAM = c_void_p()
+SWEPT_BYTES = 256 << 20
+"""Source: https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/timing.py (clear_l2_cache)."""
 NO_GATES = "no stream can wait for a word of the host's here (%s)"
 
 
 class StreamGate:
     """Gates on the legacy default stream, for which every blocking stream waits."""
 
-    def __init__(self, driver: Driver, turns: GpuTurns, descriptor: int, offsets: "dict[str, int]") -> None:
+    def __init__(
+        self, driver: Driver, turns: GpuTurns, descriptor: int, offsets: "dict[str, int]", *, sweeps: bool = False
+    ) -> None:
         """Map the page and show it to the GPU.
 
         Args:
@@ -24,9 +28,11 @@ class StreamGate:
             turns: With a kernel that does nearly nothing.
             descriptor: Of the owner's page; it is closed.
             offsets: Of the words `first`, `entered`, `timed`, `end`.
+            sweeps: Whether calls are to come behind a sweep.
 
         Raises:
-            CudaError: If the driver does not take host memory, or lets no stream wait, as in some virtual machines.
+            CudaError: If the driver does not take host memory, lets no stream wait, as in some virtual machines, or has
+                no memory to sweep.
         """
         self.driver, self.turns, self.offsets = driver, turns, offsets
         self.page = Mapping(descriptor, writable=True)
@@ -35,6 +41,7 @@ class StreamGate:
         address = c_uint64()
         driver.call("cuMemHostGetDevicePointer_v2", byref(address), c_void_p(self.page.address), c_uint(0))
         self.base = int(address.value)
+        self.swept = driver.allocate(SWEPT_BYTES) if sweeps else 0
         # Both hold at once, as the words are 0: a driver that has neither says so here, and not behind a gate.
         self._wait("first", 0)
         self._write("entered", 0)
@@ -57,6 +64,12 @@ class StreamGate:
     def begin(self, value: int) -> None:
         """Say when the GPU has come to what is launched from now on."""
         self._write("entered", value)
+
+    def begin_swept(self, value: int) -> None:
+        """Overwrite as much memory as KernelBench does before a call, and say when the GPU has come to the call."""
+        words = c_size_t(SWEPT_BYTES // 4)
+        self.driver.call("cuMemsetD32Async", c_uint64(self.swept), c_uint(0), words, LEGACY_STREAM)
+        self.begin(value)
 
     def close(self, value: int) -> None:
         """Hold back what is launched from now on."""

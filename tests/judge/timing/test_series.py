@@ -142,7 +142,7 @@ def test_times_by_events_rank_with_both_others_beside_them_and_what_gates_doubt(
         {"candidate": {"median_us": 60}, "half_width": 0.01, "unconfirmable": "late"},
     )
     kept = {"candidate_us": [60.0] * 9, "calls_per_round": 23}
-    alone.events = SimpleNamespace(result=lambda device_us, launch_us: by_events, samples=lambda: kept)
+    alone.events = SimpleNamespace(result=lambda device_us: by_events, samples=lambda: kept)
     result, notes = times_beside(alone, basis="kernelbench")
 
     assert (result["basis"], result["candidate"]["median_us"], result["event_samples"]) == ("kernelbench", 60, kept)
