@@ -16,9 +16,9 @@ from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
 from gpu_mcp_server.services.builds.disassembly import Inspector
 from gpu_mcp_server.services.builds.python_siblings import with_own_places
 from gpu_mcp_server.services.builds.required_instructions import NOT_READ, LookUp, look_up
+from gpu_mcp_server.services.evaluation.extension_builds import fallback_of
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
-from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
