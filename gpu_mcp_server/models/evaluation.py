@@ -111,6 +111,8 @@ class ShapeVerdict(Model):
     """Median of the rounds' ratios, reference over candidate; a round's two times are paired."""
     speedup_low: float | None = None
     speedup_high: float | None = None
+    reference_before_us: float | None = None
+    """Of the reference in earlier evaluations, where it is slower today: speedup and speedup_low count this time."""
     compiled: Timing | None = None
     """torch.compile of the reference, where that was measured: in a judgement of its own, by the same clock."""
     compiled_speedup: float | None = None
@@ -197,7 +199,7 @@ def but_numbers(text: str) -> str:
 
 def overall_speedup(shapes: Sequence[ShapeVerdict], speedups: Sequence[float]) -> float:
     """Return one speed-up for all shapes: the geometric mean; for recorded calls, that of their total time."""
-    parts = [s.calls * s.reference.median_us for s in shapes if s.calls and s.reference]
+    parts = [s.calls * (s.reference_before_us or s.reference.median_us) for s in shapes if s.calls and s.reference]
     if not parts or len(parts) != len(speedups):
         return geometric_mean(speedups)
     return sum(parts) / sum(part / gain for part, gain in zip(parts, speedups, strict=True))
@@ -316,8 +318,7 @@ class Evaluation(ResultModel):
         lines += [said] if (said := self._failed_builds()) else []
         lines += [f"kept: {self.kept}"] if self.kept else []
         lines += [f"speed-up against the reference: {self._ratio()}"] if self.speedup is not None else []
-        if self.time_us is not None:
-            lines.append(f"time of a call: {format_time(self.time_us / 1e6)}")
+        lines += [f"time of a call: {format_time(self.time_us / 1e6)}"] if self.time_us is not None else []
         owed = f"; confirmation run: {self.confirmation}" if self.confirmation else ""
         lines += [f"trust: {self.trust}{owed}"] if self.trust else []
         if self.compiled_speedup is not None:
@@ -348,8 +349,7 @@ class Evaluation(ResultModel):
         lines += [f"all samples: read_artifact {self.evidence_artifact_id}"] if self.evidence_artifact_id else []
         if self.seconds:
             lines.append("seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in self.seconds.items()))
-        if self.note and self.note not in lines:
-            lines.append(f"note: {self.note}")
+        lines += [f"note: {self.note}"] if self.note and self.note not in lines else []
         return join_lines(lines)
 
     def _failed_builds(self) -> str:

@@ -78,6 +78,26 @@ extern "C" int launch(const float *x, float *y, int64_t rows, int64_t cols, cuda
     assert again.verdict == "correct", again.reason
 
 
+async def test_a_speed_up_counts_what_the_reference_took_before(lab: Lab):
+    judge = (await lab.hosts.probe("local")).judge
+    if not (judge and judge.torch):
+        pytest.skip("a NumPy reference computes on the processor")
+    problem_id, text = await registered(lab), candidate("vectorized.cu").text
+    honest = [
+        await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(f"{text}// {number}", "cuda", "v.cu"))
+        for number in range(5)
+    ]
+    assert [shape.reference_before_us for each in honest for shape in each.shapes] == [None] * 10
+    assert [each.trust for each in honest].count("provisional") >= 3, [each.trust for each in honest]
+
+    await lab.store.db.execute("UPDATE reference_times SET median_us = median_us / 2")
+    found = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(f"{text}// slow", "cuda", "v.cu"))
+    for shape in found.shapes:
+        assert shape.reference and shape.candidate and shape.reference_before_us
+        assert shape.speedup == pytest.approx(shape.reference_before_us / shape.candidate.median_us)
+        assert any("earlier evaluations" in note for note in shape.notes)
+
+
 async def test_a_job_sees_the_gpus_that_it_leased_and_no_others(lab: Lab):
     count = len((await lab.hosts.probe("local")).gpus)
     one = await lab.commands.run(["nvidia-smi", "-L"], gpus=1)

@@ -34,7 +34,7 @@ FAILURE_CHARACTERS = 20000
 Request = Dict[str, Any]
 
 FAILED_HERE, BUILT_HERE = "did not compile: extension ", "was built: extension "
-"""Begin the candidate's own words on its extensions; services/evaluation/torch_fallback.py reads them."""
+"""Begin the candidate's own words on its extensions; services/evaluation/extension_builds.py reads them."""
 said: Dict[str, None] = {}
 """What became of extensions in this process."""
 

@@ -124,7 +124,10 @@ def compare_verdicts(before: Attempt, shapes: Sequence[ShapeVerdict], now: Evalu
 
 
 def timed_low(shape: ShapeVerdict) -> float | None:
-    """Return the low end by a shape's timed rounds: its own may be by rounds in which calls are kept apart."""
-    if shape.speedup_low is None or shape.candidate is None or shape.reference is None:
+    """Return the low end by a shape's timed rounds: its own may be by rounds in which calls are kept apart.
+
+    Where the reference was slower than before, its time in those rounds says nothing.
+    """
+    if shape.speedup_low is None or shape.candidate is None or shape.reference is None or shape.reference_before_us:
         return shape.speedup_low
     return max(shape.speedup_low, shape.reference.low_us / shape.candidate.high_us)

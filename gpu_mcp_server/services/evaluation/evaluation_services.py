@@ -20,6 +20,7 @@ from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.problem_registry import Registry
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
+from gpu_mcp_server.services.evaluation.reference_times import ReferenceTimes
 from gpu_mcp_server.services.evaluation.trial_judge import FurtherRuns, TrialJudge
 from gpu_mcp_server.services.evaluation.trial_records import TrialRecords
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
@@ -53,9 +54,9 @@ class EvaluationServices:
         """Return them over the same jobs, store and compilers."""
         runner, compiler = jobs.runner, builds.compiler
         db, artifacts, problems, experience = store.db, store.artifacts, store.problems, store.experience
-        kept = VerdictCache(BuildCache(db, artifacts), experience)
+        kept, references = VerdictCache(BuildCache(db, artifacts), experience), ReferenceTimes(db)
         confirmations, use, server = Confirmations(db), HostUse(), jobs.pool.owner
-        verdicts = Verdicts(runner, problems, experience, artifacts, kept, confirmations, builds.inspector)
+        verdicts = Verdicts(runner, problems, experience, artifacts, kept, confirmations, builds.inspector, references)
         programs = Programs(settings, runner, builds.programs)
         baselines = Baselines(settings, runner, db, compiler, artifacts, verdicts, experience)
         preparation = CandidatePreparation(jobs, compiler, artifacts, programs, Prewarming(settings, runner))

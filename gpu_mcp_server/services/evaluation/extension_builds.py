@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -44,6 +44,11 @@ TWICE = re.compile(r"redefinition of .*\bPyInit_")
 TWICE_HINT = "load_inline writes a PYBIND11_MODULE for its `functions`: leave out yours, or leave out `functions`"
 LOCAL = re.compile(r'^[^\S\n]*#\s*include\s*"', re.MULTILINE)
 """A header that the candidate may have written itself."""
+OTHER_KERNELS = re.compile(r"\b(?:triton|ctypes|cupy|numba|cutlass|tilelang|pycuda|torch\.compile)\b")
+"""What a Python file may compute with besides torch and its extensions."""
+FAILED, BUILT = "did not compile: extension ", "was built: extension "
+"""What the candidate's process says of a build (judge/candidate/torch_extensions.py): a word that is not needed for
+one that failed before, and that can only take back what would be said otherwise."""
 
 
 @dataclass(frozen=True)
@@ -212,3 +217,21 @@ def tolerates_failure(text: str) -> bool:
         return any(isinstance(node, ast.Try) for node in ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True
+
+
+def fallback_of(source: str, failed: bool, notes: Iterable[str]) -> str:
+    """Return what a verdict says first of a candidate none of whose extensions was built; empty where one was.
+
+    Args:
+        source: The candidate's text.
+        failed: Whether extensions were built ahead of it, and none compiled.
+        notes: Of the verdict's shapes, among them the candidate's own.
+    """
+    said = set(notes)
+    own = any(note.startswith(FAILED) for note in said)
+    if not (failed or own):
+        return ""
+    if any(note.startswith(BUILT) for note in said):
+        return "an extension of it did not compile; it says that it built another one" if failed else ""
+    how = "without it" if OTHER_KERNELS.search(source) else "with torch"
+    return f"its extension did not compile; it computed {how}"

@@ -16,9 +16,10 @@ from gpu_mcp_server.services.builds.candidate_source import source_of_attempt
 from gpu_mcp_server.services.builds.disassembly import Inspector
 from gpu_mcp_server.services.builds.python_siblings import with_own_places
 from gpu_mcp_server.services.builds.required_instructions import NOT_READ, LookUp, look_up
+from gpu_mcp_server.services.evaluation.extension_builds import fallback_of
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
-from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
+from gpu_mcp_server.services.evaluation.reference_times import ReferenceTimes
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
@@ -76,8 +77,9 @@ class Verdicts:
         kept: VerdictCache,
         confirmations: Confirmations,
         inspector: Inspector,
+        references: ReferenceTimes,
     ) -> None:
-        self._kept, self._confirmations, self._inspector = kept, confirmations, inspector
+        self._kept, self._confirmations, self._inspector, self._references = kept, confirmations, inspector, references
         self._jobs, self._problems, self.experience, self._artifacts = jobs, problems, experience, artifacts
 
     async def finish(self, done: FinishedJob, row: JobRow) -> Evaluation:
@@ -106,10 +108,9 @@ class Verdicts:
             await self.experience.finish(row.attempt_id, status="refused", reason=why)
             note = "; ".join(filter(None, ["the candidate was not judged", verdict.get("advice")]))
             return _unjudged(problem, row, done, why, note=note)
-        evaluation = with_trust(
-            without_baseline(await self._evaluation(problem, await self._looked_up(problem, verdict, row), done, row)),
-            thorough=bool(row.context.get("thorough")),
-        )
+        verdict = await self._compared(problem, verdict, row)
+        evaluation = without_baseline(await self._evaluation(problem, verdict, done, row))
+        evaluation = with_trust(evaluation, thorough=bool(row.context.get("thorough")))
         timed = [s.candidate for s in evaluation.shapes if s.candidate]
         await self.experience.finish(
             row.attempt_id,
@@ -135,13 +136,15 @@ class Verdicts:
                 **({"robust": evaluation.robust} if evaluation.robust else {}),
             },
         )
+        if evaluation.trust in ("confirmed", "provisional"):
+            await self._references.keep(await self.experience.get(row.attempt_id), verdict)
         return await self._owing(evaluation, row)
 
-    async def _looked_up(self, problem: Problem, verdict: dict[str, Any], row: JobRow) -> dict[str, Any]:
-        """Return the verdict, of a correct candidate with what its machine code says of required instructions."""
-        if not problem.requires or verdict["verdict"] != "correct":
-            return verdict
-        return with_look_up(verdict, await look_up(self._inspector, problem.requires, row.context, row.host))
+    async def _compared(self, problem: Problem, verdict: dict[str, Any], row: JobRow) -> dict[str, Any]:
+        """Return the verdict, of a correct candidate with what its machine code and earlier references say."""
+        if verdict["verdict"] == "correct" and problem.requires:
+            verdict = with_look_up(verdict, await look_up(self._inspector, problem.requires, row.context, row.host))
+        return await self._references.compare(await self.experience.get(row.attempt_id or ""), verdict)
 
     async def _owing(self, evaluation: Evaluation, row: JobRow) -> Evaluation:
         """Let an attempt owe a confirmation run where it is the best, or one was asked for, and say so."""

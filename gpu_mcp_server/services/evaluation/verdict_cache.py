@@ -10,7 +10,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.required_instructions import NOT_READ
-from gpu_mcp_server.services.evaluation.judge_files import judge_files
+from gpu_mcp_server.services.evaluation.judge_files import judge_sha256
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.records.attempts import AttemptStore
@@ -81,9 +81,6 @@ def key_of_request(
         timing: How it is timed.
     """
     beside = sorted((path, hashlib.sha256(text.encode()).hexdigest()) for path, text in source.beside.items())
-    harness = hashlib.sha256()
-    for name, data in sorted(judge_files().items()):
-        harness.update(name.encode() + b"\0" + hashlib.sha256(data).digest())
     judge = probe.judge
     parts = {
         "problem": problem.content_hash,
@@ -97,7 +94,7 @@ def key_of_request(
         "device": [*device, probe.driver, probe.level, probe.why_untimed()],
         "judge": [
             GENERATION,
-            harness.hexdigest(),
+            judge_sha256(),
             *((judge.path, judge.version, judge.numpy, judge.torch, judge.triton) if judge else ()),
         ],
     }

@@ -15,9 +15,8 @@ from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.evaluation import torch_fallback
+from gpu_mcp_server.services.evaluation import extension_builds
 from gpu_mcp_server.services.evaluation.extension_builds import requests_in, tolerates_failure
-from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.hostd.laboratory import wrapped
@@ -152,11 +151,14 @@ async def test_who_goes_on_without_its_extension_is_told_so_in_the_first_line(
     ],
 )
 def test_a_fallback_is_told_from_what_was_built(source: str, failed: bool, notes: list[str], words: str):
-    assert fallback_of(source, failed, notes) == words
+    assert extension_builds.fallback_of(source, failed, notes) == words
 
 
 def test_both_sides_of_the_candidates_words_on_builds_are_the_same():
-    assert (torch_fallback.FAILED, torch_fallback.BUILT) == (torch_extensions.FAILED_HERE, torch_extensions.BUILT_HERE)
+    assert (extension_builds.FAILED, extension_builds.BUILT) == (
+        torch_extensions.FAILED_HERE,
+        torch_extensions.BUILT_HERE,
+    )
 
 
 async def waited(lab: Lab) -> dict[str, bool]:
