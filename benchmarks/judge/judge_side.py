@@ -9,7 +9,7 @@ from typing import Any
 from candidate_shards import Candidate
 
 TIMES = {"candidate", "reference", "speedup", "speedup_low", "speedup_high", "basis", "in_loop", "isolated_us"}
-TIMES |= {"half_width", "unconfirmable"}
+TIMES |= {"half_width", "unconfirmable", "on_gpu"}
 """Of a shape's verdict, what is kept."""
 
 

@@ -7,8 +7,8 @@ Needs a GPU, nvcc, and a Python with torch, Triton and ninja that the judge may 
 
 - theirs: `eval_kernel_against_ref` with 5 correctness and 100 timing trials in a fresh process, build folder and
   caches empty (cold), then again (built).
-- ours: `evaluate_kernel` on a registered problem, the store empty (cold), then again (built). Between the two theirs
-  runs, or where their time is already known nothing for as long: nobody sends the same again within a second.
+- ours: `evaluate_kernel` on a registered problem of basis `kernelbench`, the store empty (cold), then again (built).
+  Between the two theirs runs, or where their time is already known nothing for as long: nobody sends the same again within a second.
 
 Problem 19 has inputs from torch.rand, of which a copy is the answer, and problem 23 has outputs below KernelBench's
 tolerance, so that zeros pass; ours refuses both as they stand, so 19 is imported with normal inputs, 23 with atol 1e-8.
@@ -195,6 +195,8 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
     found |= {"status": result.status, "seconds": result.seconds, "notes": list(shape.notes) if shape else []}
     if shape and shape.candidate and shape.reference:
         found |= {"candidate_us": shape.candidate.median_us, "reference_us": shape.reference.median_us}
+        times = shape.model_dump(include={"basis", "speedup", "speedup_low", "speedup_high", "on_gpu", "in_loop"})
+        found |= times | {"half_width": shape.half_width, "unconfirmable": shape.unconfirmable}
     return found
 
 
@@ -223,9 +225,9 @@ class Comparison:
         text = (self.kernelbench / "KernelBench" / FILES[number]).read_text()
         begin = time.perf_counter()
         try:
-            info = await lab.evaluation.registry.import_file(
-                ProblemSource(Path(FILES[number]).name, text, wish=ImportOverrides(**WISHES.get(number, {})))
-            )
+            wish = ImportOverrides(basis="kernelbench", **WISHES.get(number, {}))
+            source = ProblemSource(Path(FILES[number]).name, text, wish=wish)
+            info = await lab.evaluation.registry.import_file(source)
         except GpuMcpError as error:
             self.imports[number] = {"failed": str(error)[:1500]}
             return
