@@ -1,6 +1,7 @@
 """Evaluations that share a GPU: which do, and what becomes of one that failed beside others."""
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,3 +78,41 @@ async def test_what_others_may_have_caused_is_no_verdict_where_nobody_waits(own_
     assert (attempt.status, attempt.verdict) == ("refused", None)
     assert (attempt.reason or "").startswith("other jobs were on its GPU when it failed (crashed with SIGSEGV)")
     assert result.note
+
+
+async def test_who_read_a_job_before_another_stood_in_for_it_ends_no_attempt(
+    own_lab: Lab, beside: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    verdicts, table, experience = own_lab.evaluation.verdicts, own_lab.jobs.table, own_lab.store.experience
+    submit, submitted = own_lab.jobs.runner.submit, [""]
+    late: list[str] = []
+
+    async def settle_late(spec: Any, **more: Any) -> Any:
+        """Settle the first job by the row that it had, where the second one is on its way."""
+        if len(beside) == 2 and spec.purpose == "judge":
+            done = await own_lab.jobs.runner.wait(submitted[0], "local")
+            await verdicts.finish(done, replace(await table.get(submitted[0]), attempt_id=more["attempt_id"]))
+            late.append((await experience.get(more["attempt_id"])).status)
+        submitted[:] = [spec.id] if not late else submitted
+        return await submit(spec, **more)
+
+    monkeypatch.setattr(own_lab.jobs.runner, "submit", settle_late)
+    found = await own_lab.evaluation.evaluator.evaluate(await register(own_lab), CandidateSource(RIGHT, "c", "k.c"))
+    attempt = await experience.get(found.attempt_id)
+
+    assert late == ["running"], "it is judged again"
+    assert (attempt.status, attempt.verdict, attempt.reason) == ("judged", "correct", None)
+    asked = await own_lab.commands.status(submitted[0], wait_s=60)
+    assert (asked.note or "").startswith(judge_results.REPLACED)
+
+
+@pytest.mark.parametrize("status", ["refused", "broken", "abandoned"])
+async def test_an_attempt_that_is_judged_again_runs_on_however_it_was_ended(own_lab: Lab, status: str):
+    experience = own_lab.store.experience
+    attempt_id = await experience.start("evaluate")
+    await experience.finish(attempt_id, status=status, reason="its allocation ended")
+    await experience.resume(attempt_id)
+    assert await experience.finish(attempt_id, status="judged", verdict="correct")
+
+    await experience.resume(attempt_id)
+    assert (await experience.get(attempt_id)).status == "judged", "a verdict stays"
