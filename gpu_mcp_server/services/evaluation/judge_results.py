@@ -125,6 +125,7 @@ class Verdicts:
                 **({"unconfirmable": evaluation.unconfirmable()} if evaluation.unconfirmable() else {}),
                 **({CONFIRMED_BY: ITSELF} if evaluation.trust == "confirmed" else {}),
                 **kept_intervals(evaluation),
+                "judge_s": evaluation.seconds["judge"],
                 **{name: row.context.get(name) for name in ("generation", "resources", "compiler")},
                 "verdict_artifact": evaluation.evidence_artifact_id,
                 **({"headers": row.context["headers"]} if row.context.get("headers") else {}),

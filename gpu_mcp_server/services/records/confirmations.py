@@ -166,7 +166,7 @@ class Confirmations:
         first = before.get("first") or {
             "speedup": attempt.speedup,
             "median_us": attempt.median_us,
-            **{name: before.get(name) for name in ("speedup_range", "time_range_us", "verdict_artifact")},
+            **{name: before.get(name) for name in ("speedup_range", "time_range_us", "verdict_artifact", "judge_s")},
         }
         before.pop("unconfirmable", None)
         evidence = {**before, **now, CONFIRMED_BY: again.attempt_id, "first": first}
