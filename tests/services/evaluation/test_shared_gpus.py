@@ -64,9 +64,36 @@ async def test_what_failed_beside_others_is_judged_again_alone(own_lab: Lab, bes
     assert found.verdict == "correct"
     assert [each["may_share"] for each in beside] == [True, False]
     assert (found.note or "").startswith(
-        "judged again from the beginning, as other jobs were on its GPU when it failed (crashed with SIGSEGV)"
+        "judged again from the beginning, alone on its GPU, as other jobs were there when it failed "
+        "(crashed with SIGSEGV)"
     )
     assert len((await own_lab.store.experience.list("recent", problem_id=problem)).attempts) == 1
+
+
+@pytest.mark.parametrize("why", ["beside others", "its allocation ended"])
+async def test_a_candidate_is_judged_twice_at_most_and_the_second_time_alone(
+    own_lab: Lab, monkeypatch: pytest.MonkeyPatch, why: str
+):
+    asked: list[bool] = []
+    problem, spec_of = await register(own_lab), trial_judge.judge_spec
+
+    def judge_spec(*about: Any, may_share: bool, **more: Any) -> Any:
+        asked.append(may_share)
+        return spec_of(*about, **more)
+
+    monkeypatch.setattr(trial_judge, "judge_spec", judge_spec)
+    if why == "beside others":
+        monkeypatch.setattr(judge_results, "parse_verdict", lambda data: {"mode": "judge", "beside": "SIGSEGV"})
+    else:
+        monkeypatch.setattr(own_lab.jobs.runner, "was_preempted", lambda done: True)
+    found = await own_lab.evaluation.evaluator.evaluate(problem, CandidateSource(RIGHT, "c", "k.c"))
+
+    assert asked == [True, False]
+    assert (found.note or "").startswith("judged again from the beginning, ")
+    if why == "beside others":
+        assert found.verdict is None and found.reason.endswith("so that is no verdict; have it judged again")
+    else:
+        assert found.verdict == "correct"
 
 
 async def test_what_others_may_have_caused_is_no_verdict_where_nobody_waits(own_lab: Lab, beside: list[dict[str, Any]]):
