@@ -61,6 +61,7 @@ class AsyncClient:
         Raises:
             ToolCallFailed: If the server refuses the call or its token, or the tool fails; its words say what to do.
             HostUnavailable: If there was no answer for too long; the same call may be repeated.
+            QuotaExceeded: If for so long the user had as many requests as they may; likewise.
         """
         try:
             result = await call_tool(self._server, tool, arguments, uuid4().hex)
@@ -84,7 +85,7 @@ class AsyncClient:
 
         Raises:
             ToolCallFailed: As `call_tool`; a candidate that is wrong or does not compile is no error.
-            HostUnavailable: Likewise.
+            HostUnavailable, QuotaExceeded: Likewise.
         """
         found = await self.call_tool("evaluate_kernel", problem_id=problem_id, source=source, **more)
         if found.get("status") in ENDED:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import httpx2
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NotFound
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NotFound, QuotaExceeded
 
 PATIENCE_S = 120.0
 """So long a server may be away before a request is given up."""
@@ -43,6 +43,10 @@ class LineLost(Exception):
     def __init__(self, why: str, again_s: float = 0.0) -> None:
         super().__init__(why)
         self.again_s = again_s
+
+
+class _TooManyRequests(LineLost):
+    """The server takes no more requests of this user for now."""
 
 
 class TeamServer:
@@ -84,6 +88,7 @@ class TeamServer:
         Raises:
             BadRequest: If the server refuses it.
             HostUnavailable: If there was no answer for too long.
+            QuotaExceeded: If for so long it took no more requests of this user.
         """
         body = json.dumps(message).encode()
         headers = {**_headers_of(message), **({"Idempotency-Key": key} if key else {})}
@@ -199,6 +204,8 @@ class TeamServer:
                     began, tried = time.monotonic(), 0
                 pause_s = max(PAUSES_S[min(tried, len(PAUSES_S) - 1)], getattr(lost, "again_s", 0.0))
                 if time.monotonic() + pause_s > began + patience_s:
+                    if isinstance(lost, _TooManyRequests):
+                        raise QuotaExceeded(str(lost), hint="The same call may be repeated then.") from lost
                     raise HostUnavailable(
                         f"{self.address} did not answer for {time.monotonic() - began:.0f} s: {_why(lost)}.",
                         hint="The same call may be repeated; gpu_status shows whether a job of it still runs.",
@@ -246,7 +253,9 @@ class TeamServer:
             raise _TokenRefused(why or "it is not known there")
         if status in AWAY:
             asked = headers.get("retry-after", "")
-            raise LineLost(why or f"it answers {status}", min(float(asked), AGAIN_S) if asked.isdigit() else 0.0)
+            kind = _TooManyRequests if status == 429 else LineLost
+            why = why or f"{self.address} answers {status}."
+            raise kind(why, min(float(asked), AGAIN_S) if asked.isdigit() else 0.0)
         if status == 413:
             raise BadRequest(
                 f"{self.address} takes no request of this size, or a proxy before it does not.",

@@ -511,6 +511,24 @@ def test_slow_calls_are_played_seldom_where_they_are_no_times(court):
     assert shape["in_loop"]["candidate"]["rounds"] == 2
 
 
+@pytest.mark.parametrize("brief", [True, False], ids=["first look", "confirmation run"])
+def test_every_attempt_is_tried_untimed_at_two_hidden_shapes_and_behind_gates_in_all_placements(court, brief):
+    source = on_stream().replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
+    source = source.replace("struct work *w = p; honest(", "struct work *w = p; usleep(3000), honest(")
+    verdict = court(source, **{**GATED, "fixed_shapes": False}, brief=brief).verdict
+    shape = verdict["shapes"][0]
+    hidden = {tuple(trial["dims"].values()) for trial in verdict["trials"] if trial["hidden"]}
+    samples = shape["gated_samples"]
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert len(hidden) == 2 if brief else len(hidden) > 2
+    assert not hidden & {tuple(dims.values()) for dims in GATED["shapes"]}
+    assert {"behind new inputs", "at the first gate", "behind the last word"} == samples["later_us"].keys()
+    assert samples["fenced_rounds"] and samples["probes_behind_us"], "the fence in some rounds, the probe in others"
+    assert samples["isolated_us"] and samples["isolated_later_us"], "a gate behind each call"
+    assert shape["in_loop"]["candidate"]["rounds"], "no gate at all"
+
+
 @pytest.mark.parametrize(("brief", "rounds"), [(True, 3), (False, 7)])
 def test_a_first_look_plays_few_rounds_of_the_loop_beside_gates(court, brief, rounds):
     # on a busy host the gates of a short call give no time

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.client import AsyncClient, Client
-from gpu_mcp_server.errors import GpuMcpError, HostUnavailable, ToolCallFailed
+from gpu_mcp_server.errors import GpuMcpError, HostUnavailable, QuotaExceeded, ToolCallFailed
 from tests.laboratory import HONEST, PROBLEM
-from tests.web.site import Served, served
+from tests.web.site import Served, lab_of, served
 
 ROOT = Path(__file__).parents[2]
 SMOKE = {"language": "c", "timing": {"tier": "smoke"}}
@@ -74,6 +74,32 @@ async def test_an_evaluation_waits_for_its_verdict_beyond_the_call():
         problem = (await gpu.register_problem(**PROBLEM))["problem_id"]
         found = await gpu.evaluate(problem, HONEST, wait_s=0, **SMOKE)
     assert (found["status"], found["verdict"], found["problem_id"]) == ("judged", "correct", problem)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "kind", "advice"),
+    [
+        ("concurrent_jobs", 1, ToolCallFailed, "Wait for one with job_status, or end one with cancel_job."),
+        ("disk_bytes", 1, ToolCallFailed, "An admin prunes with gpu-mcp-server store prune, or gives more."),
+        ("requests_per_minute", 1, QuotaExceeded, "Use job_status with wait_s instead of polling."),
+    ],
+)
+async def test_a_client_meets_a_users_quota_over_http_and_the_error_says_what_to_do(
+    name: str, limit: int, kind: type[GpuMcpError], advice: str
+):
+    def search(url: str, token: str) -> str:
+        with Client(url, token, away_s=0.0) as gpu, pytest.raises(kind) as met:
+            gpu.run_command(command=["sleep", "600"], detach=True)
+            gpu.register_problem(**PROBLEM)
+            gpu.write_files(files={"kernel.c": HONEST})
+        return str(met.value)
+
+    async with served() as site:
+        said = await asyncio.to_thread(search, site.url, await site.token("ada", quotas={name: limit}))
+        lab = await lab_of(site)
+        for job in await lab.commands.recent():
+            await lab.jobs.runner.cancel(job.job_id, "local")
+    assert said.startswith(("You have 1 jobs", "Your quota")) and f"({name})" in said and advice in said, said
 
 
 async def test_a_refused_token_and_a_server_that_is_away_are_told_apart():

@@ -149,6 +149,7 @@ class Broker:
 
     def _keep(self) -> None:
         """Note what was used, for the next broker; a full disk does not matter."""
+        self.queue.charge(time.monotonic())
         text = json.dumps({"at": time.time(), "used": self.queue.shares.dump_state(time.monotonic())}).encode("ascii")
         name = USAGE % os.geteuid()
         try:
@@ -300,6 +301,7 @@ class Broker:
         """Note what somebody holds since before this broker; the locks must bear it out."""
         self._vacancy.forget()
         if all(self._vacancy.check(name, "exclusive").taken for name in request.names):
+            self.queue.charge(time.monotonic())
             self.queue.leases[request.number] = GrantedLease(request, request.names, time.monotonic())
 
     def _drop(self, fd: int) -> None:

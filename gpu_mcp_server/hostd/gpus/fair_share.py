@@ -6,7 +6,8 @@ are owners of their own, with the weights that it gives them. Any other login co
 """
 
 import math
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple
+from collections import Counter
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 HALF_LIFE_S = 3600.0
 CREDIT = 0.1
@@ -44,6 +45,7 @@ class FairShare:
 
     def __init__(self) -> None:
         self.policy = Policy()
+        self._charged_at = 0.0
         self._used: Dict[Key, Tuple[float, float]] = {}
 
     def _keys(self, who: ShareOwner) -> "List[Tuple[Key, float]]":
@@ -69,19 +71,26 @@ class FairShare:
         if len(self._used) > MAX_KEPT:
             del self._used[min(self._used, key=lambda k: self.gpu_seconds_of(k, now))]
 
+    def charge_holders(self, holders: Sequence[Tuple[ShareOwner, Sequence[str]]], now: float) -> None:
+        """Count the time since the last call, of the same holders: those of one GPU have equal parts of it."""
+        for who, gpus in _divide(holders):
+            self.charge(who, gpus * max(0.0, now - self._charged_at), now)
+        self._charged_at = now
+
     def scores(
         self,
         waiting: Iterable[Tuple[ShareOwner, float]],
-        holding: Iterable[Tuple[ShareOwner, float, float]],
+        holders: Sequence[Tuple[ShareOwner, Sequence[str]]],
         now: float,
     ) -> "Dict[ShareOwner, Tuple[float, float]]":
         """Return for each who waits the scores of its owner and of the person within it; the least is next.
 
         Args:
             waiting: Who, and for how long.
-            holding: Who, how many GPUs, and for how long.
+            holders: Who, and which GPUs; they are charged until now.
             now: On the clock of `charge`.
         """
+        self.charge_holders(holders, now)
         whose = {who: self._keys(who) for who, _ in waiting}
         used: Dict[Key, float] = {key: self.gpu_seconds_of(key, now) for keys in whose.values() for key, _ in keys}
         credit: Dict[Key, float] = dict.fromkeys(used, 0.0)
@@ -89,12 +98,12 @@ class FairShare:
             for key, _ in whose[who]:
                 # The longest wait, not the sum: a long queue of one's own must buy little.
                 credit[key] = max(credit[key], CREDIT * max(0.0, waited_s))
-        for who, gpus, held_s in holding:
+        for who, gpus in _divide(holders):
             for key in dict(self._keys(who)):
                 if key in used:
                     # A second more than it held: a grant of this very moment counts too, or one owner would get all
                     # that is free.
-                    used[key] += gpus * (1.0 + held_s)
+                    used[key] += gpus
 
         def score(key: Key, weight: float) -> float:
             return used[key] / weight - credit[key]
@@ -116,6 +125,12 @@ class FairShare:
             if not math.isfinite(value) or value < 0.0:
                 raise ValueError(value)
             self._used[(int(uid), str(label))] = (float(value), now - max(0.0, age_s))
+
+
+def _divide(holders: Sequence[Tuple[ShareOwner, Sequence[str]]]) -> List[Tuple[ShareOwner, float]]:
+    """Return who holds how many GPUs, where those of one GPU have equal parts of it."""
+    crowd = Counter(name for _, names in holders for name in names)
+    return [(who, sum(1.0 / crowd[name] for name in names)) for who, names in holders]
 
 
 def clamp_weight(weight: float) -> float:

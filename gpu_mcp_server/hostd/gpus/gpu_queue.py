@@ -19,7 +19,6 @@ from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
 AGE_S = 600.0
-SHARED_WEIGHT = 1.0 / MAX_SHARERS
 NO_GAPS_S = 600.0
 """For so long who overran a gap is given none."""
 
@@ -74,12 +73,6 @@ class Request(Waiting):
     def share_owner(self) -> ShareOwner:
         """Return whose it is."""
         return ShareOwner(self.uid, self.user, self.weight)
-
-    @property
-    def load(self) -> float:
-        """Return how many GPUs' time it costs."""
-        weights = {"exclusive": 1.0, "windowed": 1.0 / most_windowed()}
-        return self.count * weights.get(self.mode, SHARED_WEIGHT)
 
 
 @dataclass
@@ -155,14 +148,21 @@ class Queue:
         self.most_on_processor = min(MAX_SHARERS, count_cores())
         self.most_windowed = most_windowed()
 
+    def charge(self, now: float) -> None:
+        """Charge those who hold GPUs for the time until now; due before each change of leases."""
+        self.shares.charge_holders(self._holders(), now)
+
+    def _holders(self) -> List[Tuple[ShareOwner, Sequence[str]]]:
+        return [(lease.request.share_owner, lease.names) for lease in self.leases.values()]
+
     def release(self, number: int, now: float) -> None:
-        """Forget a connection and charge its user for what it held."""
+        """Forget a connection."""
+        self.charge(now)
         self.waiting.pop(number, None)
         lease = self.leases.pop(number, None)
         if lease is None:
             return
         held, request = max(0.0, now - lease.since), lease.request
-        self.shares.charge(request.share_owner, held * request.load, now)
         if lease.idle_s == 0.0:  # a reservation's length says nothing about jobs
             self.habits.note(_kind(request), held)
         if lease.gap_until is not None and now > lease.gap_until:
@@ -171,10 +171,10 @@ class Queue:
 
     def take_back(self, number: int, now: float) -> None:
         """Put a request that could not use its grant back to its place."""
+        # Charged as for use: else a client could have GPUs granted and give them back without end, at no cost.
+        self.charge(now)
         lease = self.leases.pop(number, None)
         if lease is not None:
-            # Charged as for use: else a client could have GPUs granted and give them back without end, at no cost.
-            self.shares.charge(lease.request.share_owner, max(0.0, now - lease.since) * lease.request.load, now)
             self.waiting[number] = lease.request
 
     def near_turn(self, order: Sequence[Request], now: float) -> Set[int]:
@@ -186,8 +186,7 @@ class Queue:
     def waiting_in_order(self, now: float) -> List[Request]:
         """Return those who wait, the next first."""
         waiting = [(r.share_owner, now - r.since) for r in self.waiting.values()]
-        holding = [(x.request.share_owner, x.request.load, now - x.since) for x in self.leases.values()]
-        scores = self.shares.scores(waiting, holding, now)
+        scores = self.shares.scores(waiting, self._holders(), now)
 
         def place(request: Request) -> Tuple[int, float, float, float, int]:
             known = PRIORITIES.index(request.priority) if request.priority in PRIORITIES else 1
@@ -321,8 +320,9 @@ class Queue:
         soonest = sorted(t for t in left if t is not None)
         if len(soonest) < len(left) or (ahead and self.habits.mean_s is None):
             return None
-        before = sum(r.load * (self.habits.expected_s(_kind(r)) or 0.0) for r in ahead)
-        return soonest[request.count - 1] + before / len(request.names)
+        sharers = {"exclusive": 1, "windowed": self.most_windowed}
+        before = (r.count / sharers.get(r.mode, MAX_SHARERS) * (self.habits.expected_s(_kind(r)) or 0.0) for r in ahead)
+        return soonest[request.count - 1] + sum(before) / len(request.names)
 
     def why(self, request: Request, order: Sequence[Request], now: float) -> str:
         """Say what a request waits for: its own job, and the first of the GPUs that it claims and cannot have."""

@@ -263,7 +263,7 @@ class CommandRunner:
         record = JobRecord(row.job_id, "finished", row.purpose, "broken", note)
         await self._table.finish(row.job_id, record)
         if row.attempt_id:
-            await self._experience.finish(row.attempt_id, status="broken", reason=note)
+            await self._experience.finish(row.attempt_id, by_job=row.job_id, status="broken", reason=note)
         return record
 
     async def cancel(self, job_id: str) -> JobResult:

@@ -59,10 +59,10 @@ class Auditor:
         """
         attempt = await self._auditable(attempt_id)
         source = await source_of_attempt(self._artifacts, attempt)
-        await self._confirmations.begin(attempt_id, why, self._server.register(), attempt.host or "")
-        return await self.confirm(attempt, source, progress=progress)
+        run = await self._confirmations.begin(attempt_id, why, self._server.register(), attempt.host or "")
+        return await self.confirm(attempt, source, run, progress=progress)
 
-    async def confirm_behind(self, attempt_id: str) -> AuditResult:
+    async def confirm_behind(self, attempt_id: str, run: str | None) -> AuditResult:
         """Do the same for a run that this server has begun, giving way to all others.
 
         Raises:
@@ -74,10 +74,16 @@ class Auditor:
         except (NotFound, BadRequest) as error:
             await self._confirmations.finish(attempt_id, "failed", str(error), 0.0)
             raise
-        return await self.confirm(attempt, source, background=True)
+        return await self.confirm(attempt, source, run, background=True)
 
     async def confirm(
-        self, attempt: Attempt, source: CandidateSource, *, background: bool = False, progress: Progress | None = None
+        self,
+        attempt: Attempt,
+        source: CandidateSource,
+        run: str | None,
+        *,
+        background: bool = False,
+        progress: Progress | None = None,
     ) -> AuditResult:
         """Judge an attempt again whose run has begun, and note the outcome; the run is owed again if there is none."""
         began = time.monotonic()
@@ -92,9 +98,9 @@ class Auditor:
                 gone = isinstance(error, asyncio.CancelledError)
                 counted = not gone and not isinstance(error, OF_THE_HOST)
                 why, seconds = "" if gone else str(error), time.monotonic() - began
-                await self._confirmations.release(attempt.attempt_id, why, counted=counted, seconds=seconds)
+                await self._confirmations.release(attempt.attempt_id, run, why, counted=counted, seconds=seconds)
             raise
-        return await self._outcomes.settle(attempt, again, time.monotonic() - began)
+        return await self._outcomes.settle(attempt, again, run, time.monotonic() - began)
 
     async def _auditable(self, attempt_id: str) -> Attempt:
         attempt = await self._experience.get(attempt_id)

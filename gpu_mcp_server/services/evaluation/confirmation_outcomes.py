@@ -36,12 +36,12 @@ class ConfirmationOutcomes:
         self._experience, self._artifacts, self._confirmations = experience, artifacts, confirmations
         self._table, self._kept = table, kept
 
-    async def settle(self, attempt: Attempt, again: Evaluation, seconds: float) -> AuditResult:
-        """Note what a second evaluation says of an attempt; may be done twice."""
+    async def settle(self, attempt: Attempt, again: Evaluation, run: str | None, seconds: float) -> AuditResult:
+        """Note what a second evaluation says of an attempt; may be done twice. `run` is when that run began."""
         outcome, why = compare_verdicts(attempt, await self._shapes(attempt), again)
         attempt_id = attempt.attempt_id
         stands = await self._confirmations.get(attempt_id)
-        if outcome == "voided" and again.verdict == attempt.verdict and stands and stands.needs_two():
+        if outcome == "voided" and again.verdict == attempt.verdict and stands and stands.needs_two(run):
             outcome, why = "not_judged", f"one more run decides: {why}"
         if outcome == "voided":
             await self._experience.void(attempt_id, f"{why} (audit {again.attempt_id})", again.attempt_id)
@@ -51,7 +51,7 @@ class ConfirmationOutcomes:
             await self._replace(attempt, again)
             await self._confirmations.finish(attempt_id, "done", why, seconds)
         elif outcome == "not_judged" or again.unconfirmable():
-            failed = await self._confirmations.release(attempt_id, why, counted=True, seconds=seconds)
+            failed = await self._confirmations.release(attempt_id, run, why, counted=True, seconds=seconds)
             if failed and attempt.trust == "provisional" and (doubt := again.unconfirmable()):
                 await self._experience.add_evidence(attempt_id, "unconfirmable", doubt)
         else:

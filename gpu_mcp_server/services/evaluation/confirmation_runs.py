@@ -7,7 +7,7 @@ one waits for its job.
 import asyncio
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -45,7 +45,8 @@ FAILED_S = 600.0
 GAVE_WAY_S = 30.0
 """After a run gave way to a host's queue, until the next try: each try is a job and a row of the record."""
 IN_ALLOCATION_S = 10.0
-"""Of a first look's job. A run takes about three times as long, and more would not fit an allocation's idle end."""
+"""Of a first look, without waits. A run may take 30 s. How long it takes nobody knows before; its rounds have 5 s a
+shape, where a first look's have 1.5 to 2 (`judge_job.EFFORTS`)."""
 _log = structlog.get_logger()
 
 
@@ -161,17 +162,15 @@ class ConfirmationRuns:
         """Say whether there is an allocation, and a run short enough for its idle end."""
         if not self._runner.hosts.is_connected(owed.host):
             return False
-        try:
-            job_id = (await self._experience.get(owed.attempt_id)).job_id
-            record = (await self._table.get(job_id or "")).record
-        except NotFound:
-            return False
-        return record is not None and (record.wall_s or IN_ALLOCATION_S + 1) <= IN_ALLOCATION_S
+        evidence = (await self._experience.get(owed.attempt_id)).evidence or {}
+        seconds = (evidence.get("first") or evidence).get("judge_s")
+        return seconds is not None and seconds <= IN_ALLOCATION_S
 
     async def _begin(self, owed: Confirmation) -> None:
-        if not await self._confirmations.claim(owed.attempt_id, self._server.register(), owed.host):
-            return
-        self._follow(owed, self._made(owed))
+        began = await self._confirmations.claim(owed.attempt_id, self._server.register(), owed.host)
+        if began is not None:
+            begun = replace(owed, state="running", started_at=began)
+            self._follow(begun, self._made(begun))
 
     def _follow(self, confirmation: Confirmation, work: Coroutine[None, None, None]) -> None:
         call = CallContext({"judge"})
@@ -196,10 +195,9 @@ class ConfirmationRuns:
         confirmation = run.confirmation
         attempt_id = confirmation.attempt_id
         try:
-            stands = await self._confirmations.get(attempt_id)
-            since = stands.started_at if stands is not None else None
+            since = confirmation.started_at
             if not (run.call.leaving and await self._confirmations.job_of(attempt_id, since)):
-                await self._confirmations.release_left(attempt_id, self._server.register())
+                await self._confirmations.release_left(attempt_id, self._server.register(), since)
         except GpuMcpError as error:
             _log.warning("a confirmation run stays as running", attempt=attempt_id, error=str(error))
         finally:
@@ -212,10 +210,10 @@ class ConfirmationRuns:
         watching = asyncio.create_task(self._watch_queue(owed))
         try:
             with acting_as(await self._user(owed.attempt_id)):
-                await self._auditor.confirm_behind(owed.attempt_id)
+                await self._auditor.confirm_behind(owed.attempt_id, owed.started_at)
         except GpuMcpError as error:
             self._not_before[owed.attempt_id] = time.monotonic() + FAILED_S
-            await self._confirmations.release(owed.attempt_id, str(error), counted=True)
+            await self._confirmations.release(owed.attempt_id, owed.started_at, str(error), counted=True)
             _log.info("a confirmation run ended", attempt=owed.attempt_id, error=str(error))
         finally:
             watching.cancel()
@@ -274,6 +272,8 @@ class ConfirmationRuns:
             raise
         except GpuMcpError as error:
             counted = job_id is not None and not isinstance(error, OF_THE_HOST)
-            await self._confirmations.release(one.attempt_id, "" if job_id is None else str(error), counted=counted)
+            said = "" if job_id is None else str(error)
+            await self._confirmations.release(one.attempt_id, one.started_at, said, counted=counted)
             return
-        await self._outcomes.settle(await self._experience.get(one.attempt_id), evaluation, done.record.wall_s or 0.0)
+        attempt, seconds = await self._experience.get(one.attempt_id), done.record.wall_s or 0.0
+        await self._outcomes.settle(attempt, evaluation, one.started_at, seconds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import JobBroken, LimitExceeded, ToolMissing
-from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.build_plans import compiling_environment
@@ -65,6 +65,8 @@ INTERPRETER_ROUND_S = 120.0
 WINDOWED_BYTES = 256 << 20
 """Tensors of the largest shape, up to which evaluations share a GPU outside their windows: reference, candidate and
 owner hold some four times as much each, for four jobs."""
+SHORT_S = 0.5
+"""A wait for a turn that is not worth a word."""
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
 
@@ -368,6 +370,14 @@ def parse_verdict(data: bytes) -> dict[str, Any]:
     if not isinstance(verdict, dict) or "mode" not in verdict:
         raise JobBroken("The judge wrote something that is no verdict.")
     return cast("dict[str, Any]", verdict)
+
+
+def seconds_of(record: JobRecord, verdict: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds of judging, and those of waits for a turn and for a window that are worth a word."""
+    window_s = float(verdict.get("evidence", {}).get("seconds", {}).get("window") or 0.0)
+    queue_s = (record.started_at or record.submitted_at) - record.submitted_at
+    waits = {name: wait_s for name, wait_s in (("queue", queue_s), ("window", window_s)) if wait_s >= SHORT_S}
+    return {**waits, "judge": max(0.0, (record.wall_s or 0.0) - window_s)}
 
 
 def shape_verdicts(verdict: Mapping[str, Any]) -> list[ShapeVerdict]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
-from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
@@ -17,7 +16,7 @@ from gpu_mcp_server.services.builds.disassembly import Inspector
 from gpu_mcp_server.services.builds.python_siblings import with_own_places
 from gpu_mcp_server.services.builds.required_instructions import NOT_READ, LookUp, look_up
 from gpu_mcp_server.services.evaluation.extension_builds import fallback_of
-from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, seconds_of, shape_verdicts
 from gpu_mcp_server.services.evaluation.missing_equipment import error_of
 from gpu_mcp_server.services.evaluation.reference_times import ReferenceTimes
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
@@ -57,12 +56,11 @@ NO_SPEEDUP = {"speedup": None, "speedup_low": None, "speedup_high": None, "warm_
 NO_BASELINE = "no GPU baseline; give a torch reference (NumPy computes on the processor: the time of a call ranks)"
 UNJUDGED = ("cancelled", "caller_lost", "timeout", "oom")
 """Ways for a judge job to end that are nobody's failure."""
+REPLACED = "not judged: another job stands in for this one, and list_attempts has its verdict"
 STREAM_BYTES = 65536
 """Of the candidate's stdout and of its stderr, as much as a host keeps (`OTHER_ROLES_KEEP`)."""
 PRINTED_CHARS = 1200
 """Of what it wrote, that an answer shows."""
-SHORT_S = 0.5
-"""A wait for a turn that is not worth a word."""
 
 
 class Verdicts:
@@ -96,7 +94,7 @@ class Verdicts:
         assert row.attempt_id
         if verdict is None:
             why = describe_end(done)
-            await self.experience.finish(row.attempt_id, status=done.record.status or "broken", reason=why)
+            await self._end(row, done.record.status or "broken", why)
             if done.record.status in UNJUDGED:
                 return _unjudged(problem, row, done, why)
             raise JobBroken(
@@ -105,7 +103,7 @@ class Verdicts:
             )
         if verdict.get("refused"):
             why = str(verdict["refused"])
-            await self.experience.finish(row.attempt_id, status="refused", reason=why)
+            await self._end(row, "refused", why)
             note = "; ".join(filter(None, ["the candidate was not judged", verdict.get("advice")]))
             return _unjudged(problem, row, done, why, note=note)
         verdict = await self._compared(problem, verdict, row)
@@ -114,6 +112,7 @@ class Verdicts:
         timed = [s.candidate for s in evaluation.shapes if s.candidate]
         await self.experience.finish(
             row.attempt_id,
+            by_job=row.job_id,
             status="judged",
             verdict=evaluation.verdict,
             reason="; ".join(filter(None, [evaluation.reason, evaluation.fallback])) or None,
@@ -127,10 +126,9 @@ class Verdicts:
                 **({"unconfirmable": evaluation.unconfirmable()} if evaluation.unconfirmable() else {}),
                 **({CONFIRMED_BY: ITSELF} if evaluation.trust == "confirmed" else {}),
                 **kept_intervals(evaluation),
-                "generation": row.context.get("generation"),
+                "judge_s": evaluation.seconds["judge"],
+                **{name: row.context.get(name) for name in ("generation", "resources", "compiler")},
                 "verdict_artifact": evaluation.evidence_artifact_id,
-                "resources": row.context.get("resources"),
-                "compiler": row.context.get("compiler"),
                 **({"headers": row.context["headers"]} if row.context.get("headers") else {}),
                 **({"printed": evaluation.printed} if evaluation.printed else {}),
                 **({"robust": evaluation.robust} if evaluation.robust else {}),
@@ -139,6 +137,10 @@ class Verdicts:
         if evaluation.trust in ("confirmed", "provisional"):
             await self._references.keep(await self.experience.get(row.attempt_id), verdict)
         return await self._owing(evaluation, row)
+
+    async def _end(self, row: JobRow, status: str, reason: str) -> None:
+        """Note that an attempt ended without a verdict, unless it is judged again by another job meanwhile."""
+        await self.experience.finish(row.attempt_id or "", by_job=row.job_id, status=status, reason=reason)
 
     async def _compared(self, problem: Problem, verdict: dict[str, Any], row: JobRow) -> dict[str, Any]:
         """Return the verdict, of a correct candidate with what its machine code and earlier references say."""
@@ -170,7 +172,7 @@ class Verdicts:
         if row.attempt_id and lack.get("early"):
             await self.experience.forget(row.attempt_id)
         elif row.attempt_id:
-            await self.experience.finish(row.attempt_id, status="refused", reason=str(error))
+            await self._end(row, "refused", str(error))
         return error
 
     async def _source(self, attempt: Attempt) -> tuple[str, str]:
@@ -228,7 +230,7 @@ class Verdicts:
             weaker_because=done.record.weaker_because or None,
             evidence={k: evidence[k] for k in SHOWN_EVIDENCE if k in evidence} | _extensions(row),
             evidence_artifact_id=await self._artifacts.put(whole, name="verdict.json", media_type="application/json"),
-            seconds={"compile": row.context["compile_s"], **_queue(done.record), **_judging(done.record, verdict)},
+            seconds={"compile": row.context["compile_s"], **seconds_of(done.record, verdict)},
             note="; ".join(filter(None, [verdict.get("note"), done.record.note])) or None,
         )
 
@@ -254,6 +256,8 @@ class Verdicts:
 
     async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str | None:
         """Settle a judge job that job_status found finished, and say the verdict on one line."""
+        if row.attempt_id is None:
+            return REPLACED
         try:
             evaluation = await self.finish(done, row)
         except MachineLacks as error:
@@ -279,19 +283,6 @@ class Verdicts:
             text = "other jobs were on its GPU when it failed (%s), so that is no verdict; have it judged again"
             verdict["refused"] = text % str(verdict["beside"])[:300]
         return verdict
-
-
-def _judging(record: JobRecord, verdict: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds of judging, and those in which it waited for others to leave its GPU."""
-    waited_s = float(verdict.get("evidence", {}).get("seconds", {}).get("window") or 0.0)
-    judged = {"judge": max(0.0, (record.wall_s or 0.0) - waited_s)}
-    return judged | ({"window": waited_s} if waited_s >= SHORT_S else {})
-
-
-def _queue(record: JobRecord) -> dict[str, float]:
-    """Return the seconds that a job waited for its turn; nothing where it waited for none."""
-    waited_s = (record.started_at or record.submitted_at) - record.submitted_at
-    return {"queue": waited_s} if waited_s >= SHORT_S else {}
 
 
 def kept_intervals(evaluation: Evaluation) -> dict[str, Any]:

@@ -85,9 +85,10 @@ class TrialJudge:
             beside = str((await self._verdicts.read(done) or {}).get("beside") or "")
             if chance == 2 or not (beside or self._jobs.runner.was_preempted(done)):
                 break
-            shares, why = not beside, f"its allocation ended before the verdict ({done.record.note})"
-            why = f"other jobs were on its GPU when it failed ({beside})" if beside else why
-            cut = f"judged again from the beginning, as {why}; "
+            shares, alone, why = False, "", f"its allocation ended before the verdict ({done.record.note})"
+            if beside:
+                alone, why = ", alone on its GPU", f"other jobs were there when it failed ({beside})"
+            cut = f"judged again from the beginning{alone}, as {why}; "
             # Before anything is told: meanwhile another could settle the job, whose attempt goes on with the next one.
             await self._jobs.table.detach_attempt(spec.id)
             await self._verdicts.experience.resume(trial.attempt_id)

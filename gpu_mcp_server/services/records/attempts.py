@@ -38,7 +38,9 @@ FORGET = {
     "attempts": f"DELETE FROM attempts WHERE attempt_id = ? AND {RUNNING}",  # noqa: S608
 }
 """What takes back a running attempt, table by table; one that has ended stays."""
-RESUME = "UPDATE attempts SET status = 'running', reason = NULL WHERE attempt_id = ? AND status = 'refused'"
+RESUME = "UPDATE attempts SET status = 'running', reason = NULL WHERE attempt_id = ? AND verdict IS NULL"
+OF_JOB = "(? IS NULL OR attempt_id = (SELECT jobs.attempt_id FROM jobs WHERE job_id = ?))"
+"""Whether a job still has a say in an attempt; see `JobTable.detach_attempt`."""
 DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
@@ -99,8 +101,8 @@ class AttemptStore:
                 await claim(self._db, attempt_id)
                 return attempt_id
 
-    async def finish(self, attempt_id: str, **columns: Unpack[AttemptColumns]) -> bool:
-        """Note how an attempt ended; `False` if that is noted already, which then stays as it is.
+    async def finish(self, attempt_id: str, *, by_job: str | None = None, **columns: Unpack[AttemptColumns]) -> bool:
+        """Note how an attempt ended; `False` if that is noted already, or another job stands in for `by_job` meanwhile.
 
         Raises:
             NotFound: If no attempt has this id.
@@ -109,10 +111,8 @@ class AttemptStore:
         if values.get("status", "running") == "running":
             raise BadRequest("An attempt ends with a status other than running.", hint="Say how it ended.")
         changes = ", ".join(f"{name} = ?" for name in values)
-        changed = await self._db.execute(
-            f"UPDATE attempts SET {changes} WHERE attempt_id = ? AND status = 'running'",  # noqa: S608
-            (*values.values(), attempt_id),
-        )
+        sql = f"UPDATE attempts SET {changes} WHERE attempt_id = ? AND status = 'running' AND {OF_JOB}"  # noqa: S608
+        changed = await self._db.execute(sql, (*values.values(), attempt_id, by_job, by_job))
         if not changed:
             await self._require(attempt_id)
         return changed == 1

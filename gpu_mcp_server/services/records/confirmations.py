@@ -45,9 +45,12 @@ class Confirmation:
         """Return for how long it is owed."""
         return (datetime.now(UTC) - datetime.fromisoformat(self.requested_at)).total_seconds()
 
-    def needs_two(self) -> bool:
-        """Say whether a slower time voids nothing yet: the machine may have been busy. An audit decides at once."""
-        return self.why != "audit" and self.tries == 0
+    def needs_two(self, run: str | None) -> bool:
+        """Say whether a slower time of a run voids nothing yet: the machine may have been busy, or another run decides.
+
+        An audit decides at once.
+        """
+        return self.started_at != run or (self.why != "audit" and self.tries == 0)
 
 
 class Confirmations:
@@ -104,8 +107,8 @@ class Confirmations:
         if row is not None:
             await self.owe_best(row["attempt_id"])
 
-    async def begin(self, attempt_id: str, why: Why, server: str, host: str) -> None:
-        """Note that a run begins now, owed before or not."""
+    async def begin(self, attempt_id: str, why: Why, server: str, host: str) -> str:
+        """Note that a run begins now, owed before or not; return that time, by which the run is known."""
         now = _now()
         await self._db.execute(
             "INSERT INTO confirmations (attempt_id, why, state, requested_at, started_at, server, host) "
@@ -114,15 +117,21 @@ class Confirmations:
             "ended_at = NULL",
             (attempt_id, why, now, now, server, host),
         )
+        return now
 
-    async def claim(self, attempt_id: str, server: str, host: str, *, was: str | None = None) -> bool:
-        """Begin an owed run, or take over one whose server `was` another; False if somebody else was first."""
+    async def claim(self, attempt_id: str, server: str, host: str, *, was: str | None = None) -> str | None:
+        """Begin an owed run, or take over one whose server `was` another; return when, None if another was first.
+
+        A run that is taken over has begun before.
+        """
         state, mine = ("owed", "1") if was is None else ("running", "server = ?")
-        return await self._db.execute(
+        now = _now()
+        changed = await self._db.execute(
             "UPDATE confirmations SET state = 'running', said = '', server = ?, host = ?, "  # noqa: S608
             f"started_at = coalesce(?, started_at) WHERE attempt_id = ? AND state = ? AND {mine}",
-            (server, host, _now() if was is None else None, attempt_id, state, *([was] if was is not None else [])),
-        ) == 1  # fmt: skip
+            (server, host, now if was is None else None, attempt_id, state, *([was] if was is not None else [])),
+        )
+        return now if changed == 1 else None
 
     async def note(self, attempt_id: str, said: str) -> None:
         """Note why an owed run is not made for now."""
@@ -131,25 +140,29 @@ class Confirmations:
         )
 
     async def release(
-        self, attempt_id: str, said: str = "", *, counted: bool = False, seconds: float | None = None
+        self, attempt_id: str, run: str | None, said: str = "", *, counted: bool = False, seconds: float | None = None
     ) -> bool:
-        """Owe a run again that did not come to a decision; return whether it was counted too often and has failed."""
+        """Owe a run again that did not come to a decision; return whether it was counted too often and has failed.
+
+        Nothing is noted where another run has begun since `run`, the time at which that one did.
+        """
         await self._db.execute(
             "UPDATE confirmations SET tries = tries + ?, said = ?, server = NULL, ended_at = ?, seconds = ?, "
-            "state = CASE WHEN tries + ? >= ? THEN 'failed' ELSE 'owed' END WHERE attempt_id = ? AND state = 'running'",
-            (counted, said[:500], _now(), seconds, counted, MOST_TRIES, attempt_id),
+            "state = CASE WHEN tries + ? >= ? THEN 'failed' ELSE 'owed' END "
+            "WHERE attempt_id = ? AND state = 'running' AND started_at IS ?",
+            (counted, said[:500], _now(), seconds, counted, MOST_TRIES, attempt_id, run),
         )
         self.on_owed()
         found = await self.get(attempt_id)
         return found is not None and found.state == "failed"
 
-    async def release_left(self, attempt_id: str, server: str) -> None:
+    async def release_left(self, attempt_id: str, server: str, run: str | None) -> None:
         """Owe a run again that a server holds as running although it works on it no more; nothing for any other."""
         await self._db.execute(
             "UPDATE confirmations SET state = 'owed', server = NULL, ended_at = ?1, "
             "seconds = min((julianday(?1) - julianday(started_at)) * 86400, ?4) "
-            "WHERE attempt_id = ?2 AND state = 'running' AND server = ?3",
-            (_now(), attempt_id, server, MOST_S),
+            "WHERE attempt_id = ?2 AND state = 'running' AND server = ?3 AND started_at IS ?5",
+            (_now(), attempt_id, server, MOST_S, run),
         )
 
     async def finish(self, attempt_id: str, state: State, said: str, seconds: float) -> None:
@@ -166,7 +179,7 @@ class Confirmations:
         first = before.get("first") or {
             "speedup": attempt.speedup,
             "median_us": attempt.median_us,
-            **{name: before.get(name) for name in ("speedup_range", "time_range_us", "verdict_artifact")},
+            **{name: before.get(name) for name in ("speedup_range", "time_range_us", "verdict_artifact", "judge_s")},
         }
         before.pop("unconfirmable", None)
         evidence = {**before, **now, CONFIRMED_BY: again.attempt_id, "first": first}

@@ -58,6 +58,27 @@ def test_a_login_cannot_give_itself_weight_but_the_host_can():
     assert served_s(bench, people, 200)[OTHER, "dan"] == pytest.approx(160, abs=4)
 
 
+@pytest.mark.parametrize("mode", ["windowed", "shared"])
+def test_who_shares_a_gpu_pays_its_part_of_the_time_and_who_is_alone_on_it_all(mode: str):
+    bench = Bench(A)
+    bench.queue.most_windowed = 4
+    first = bench.want(0.0, mode=mode, uid=TEAM)
+    assert bench.pump(0.0) == [first]
+    second = bench.want(10.0, mode=mode, uid=OTHER)
+    assert bench.pump(10.0) == [second]
+    bench.leave(first, 20.0)
+    bench.leave(second, 40.0)
+    used = [bench.queue.shares.gpu_seconds_of((uid, ""), 40.0) for uid in (TEAM, OTHER)]
+    assert used == pytest.approx([10 + 5, 5 + 20], rel=0.01), "40 s of one GPU, as by its clock"
+
+
+def test_what_is_held_counts_before_its_end():
+    bench = Bench(A, B)
+    assert bench.pump(0.0) == [] and bench.want(0.0, count=2, uid=TEAM) in bench.pump(0.0)
+    bench.queue.charge(30.0)
+    assert bench.queue.shares.gpu_seconds_of((TEAM, ""), 30.0) == pytest.approx(60), "the next broker knows of it"
+
+
 def test_what_was_used_outlives_the_broker_and_decays():
     shares, who = FairShare(), ShareOwner(TEAM, "ann")
     shares.charge(who, 100.0, 50.0)

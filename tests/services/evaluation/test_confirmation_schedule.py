@@ -15,7 +15,7 @@ from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
-from gpu_mcp_server.services.evaluation import confirmation_runs
+from gpu_mcp_server.services.evaluation import confirmation_runs, judge_results
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.records.confirmations import Confirmation
 from gpu_mcp_server.team.users import Users
@@ -104,24 +104,34 @@ async def test_a_run_that_was_owed_for_ten_minutes_gives_way_no_more(quick: Lab,
 async def test_in_an_allocation_only_a_short_run_begins(quick: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(confirmation_runs, "QUIET_S", 3600.0)
     monkeypatch.setattr(confirmation_runs, "BATCH_KINDS", ("local",))
-    runs = quick.evaluation.runs
+    runs, experience = quick.evaluation.runs, quick.store.experience
     attempt = await recorded(quick, await register(quick), RIGHT, 7.0)
     await quick.evaluation.confirmations.owe_best(attempt.attempt_id)
     owed = await owed_of(quick, attempt.attempt_id)
-    assert await runs._wait_s(owed) == confirmation_runs.LOOK_S, "it has no job that says how long a run takes"
+    assert await runs._wait_s(owed) == confirmation_runs.LOOK_S, "nothing says how long a run takes"
 
+    read = judge_results.parse_verdict
+    monkeypatch.setattr(judge_results, "parse_verdict", lambda data: waited(read(data), 0.01))
     first = await quick.evaluation.evaluator.evaluate(
         attempt.problem_id, CandidateSource(RIGHT + "// 2", "c", "k.c"), timing=TimingOptions(tier="smoke")
     )
     known = replace(owed, attempt_id=first.attempt_id)
     took_s = (await quick.jobs.table.get(first.job_id)).record.wall_s
-    monkeypatch.setattr(confirmation_runs, "IN_ALLOCATION_S", took_s + 0.1)
-    assert await runs._fits_allocation(known)
-    monkeypatch.setattr(confirmation_runs, "IN_ALLOCATION_S", took_s - 0.1)
-    assert not await runs._fits_allocation(known)
-    monkeypatch.setattr(confirmation_runs, "IN_ALLOCATION_S", took_s + 0.1)
+    for limit_s, fits in ((took_s - 0.005, True), (took_s - 0.015, False)):
+        monkeypatch.setattr(confirmation_runs, "IN_ALLOCATION_S", limit_s)
+        assert await runs._fits_allocation(known) is fits, "the wait for its window is no part of its length"
+    monkeypatch.setattr(confirmation_runs, "IN_ALLOCATION_S", took_s)
+    longer = (await experience.get(first.attempt_id)).model_copy(update={"evidence": {"judge_s": took_s + 1}})
+    await quick.evaluation.confirmations.confirm(await experience.get(first.attempt_id), longer)
+    assert await runs._fits_allocation(known), "what a run took is no first look's length"
     monkeypatch.setattr(quick.jobs.runner.hosts, "is_connected", lambda _: False)
     assert not await runs._fits_allocation(known), "no allocation is begun for it"
+
+
+def waited(verdict: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return a verdict whose owner waited so long until it had its GPU alone."""
+    evidence = verdict["evidence"]
+    return {**verdict, "evidence": {**evidence, "seconds": {**evidence["seconds"], "window": seconds}}}
 
 
 async def test_a_run_whose_job_is_gone_is_owed_again():

@@ -15,6 +15,7 @@ from typing import Literal
 import pytest
 
 from gpu_mcp_server.errors import ToolMissing
+from gpu_mcp_server.judge.devices.cuda_driver import CONTROL, SIGNATURES
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
@@ -160,6 +161,22 @@ def test_a_process_made_ahead_has_its_modules_and_the_driver_and_does_not_look_f
         *imported_ahead, driver_there, torch_too, numpy_too = done.stdout.split()
         assert (imported_ahead, torch_too, numpy_too) == (["True"] * 3, "False", "False")
         assert driver_there == "True" or folder != tmp_path
+
+
+@pytest.mark.parametrize("role", ["owner", "candidate"])
+def test_a_process_made_ahead_has_no_context_on_a_gpu_that_it_is_shown(tmp_path: Path, role: str):
+    called = tmp_path / "called"
+    report = f'{{ FILE *f = fopen("{called}", "a"); fprintf(f, "%s ", __func__); fclose(f); return 0; }}\n'
+    stub = "#include <stdio.h>\n" + "".join(f"int {name}(void) {report}" for name in SIGNATURES)
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run(command, input=stub, text=True, check=True)
+    shown = f"import os\nthere = os.path.exists\nos.path.exists = lambda path: path == {CONTROL!r} or there(path)"
+    problem = Problem.model_construct(framework="numpy", kind="function")
+    program = role_program(role, problem, "cuda", BuiltCandidate("library", b""))
+    tree = laid(tmp_path / "tree", judge_files())
+    done = ran(f"{shown}\n{program}\nprepare()", tree, tmp_path / "work", LD_LIBRARY_PATH=str(tmp_path))
+
+    assert called.read_text() == "cuInit ", done.stderr
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])

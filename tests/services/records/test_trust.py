@@ -153,18 +153,34 @@ async def test_an_audit_of_what_is_owed_already_decides_by_itself(db: Database):
     table, attempt_id = Confirmations(db), await correct(db, 2.0)
     await table.owe_best(attempt_id)
     owed = await table.get(attempt_id)
-    assert owed is not None and owed.needs_two()
-    await table.begin(attempt_id, "audit", "one", "box")
+    assert owed is not None and owed.needs_two(owed.started_at)
+    run = await table.begin(attempt_id, "audit", "one", "box")
     asked = await table.get(attempt_id)
-    assert asked is not None and (asked.why, asked.state, asked.needs_two()) == ("audit", "running", False)
+    assert asked is not None and (asked.why, asked.state, asked.needs_two(run)) == ("audit", "running", False)
+
+
+async def test_a_run_that_another_one_has_taken_the_place_of_notes_no_end(db: Database):
+    """As where somebody audits an attempt whose run goes on behind: the run gives way to that, and is owed no more."""
+    table, attempt_id = Confirmations(db), await correct(db, 2.0)
+    await table.owe_best(attempt_id)
+    first = await table.claim(attempt_id, "one", "box")
+    audit = await table.begin(attempt_id, "audit", "one", "box")
+    for _ in range(MOST_TRIES):
+        assert not await table.release(attempt_id, first, "it gave way", counted=True)
+    await table.release_left(attempt_id, "one", first)
+    stands = await table.get(attempt_id)
+    assert stands is not None and (stands.state, stands.tries, stands.said) == ("running", 0, "")
+    assert stands.needs_two(first) and not stands.needs_two(audit), "a slower time of the audit's decides"
+    await table.release_left(attempt_id, "one", audit)
+    assert (stands := await table.get(attempt_id)) is not None and stands.state == "owed"
 
 
 async def test_a_run_that_never_decides_fails_and_says_why(db: Database):
     table, attempt_id = Confirmations(db), await correct(db, 2.0)
     await table.owe_best(attempt_id)
     for number in range(MOST_TRIES):
-        assert await table.claim(attempt_id, "one", "box")
-        assert await table.release(attempt_id, "the judge failed", counted=True) is (number == MOST_TRIES - 1)
+        run = await table.claim(attempt_id, "one", "box")
+        assert await table.release(attempt_id, run, "the judge failed", counted=True) is (number == MOST_TRIES - 1)
     attempt = await AttemptStore(db).get(attempt_id)
     assert (attempt.trust, attempt.confirmation) == ("provisional", "failed 3 times: the judge failed")
 
@@ -175,12 +191,12 @@ async def test_a_run_that_gives_way_counts_in_the_time_that_runs_may_take(db: Da
     assert await table.claim(attempt_id, "one", "box")
     began = (datetime.now(UTC) - timedelta(seconds=60)).isoformat()
     await db.execute("UPDATE confirmations SET started_at = ? WHERE attempt_id = ?", (began, attempt_id))
-    await table.release_left(attempt_id, "one")
+    await table.release_left(attempt_id, "one", began)
     assert await table.rest_s("box", 1e6) > 59e6, "of a minute"
     assert await table.claim(attempt_id, "two", "box")
     began = (datetime.now(UTC) - timedelta(hours=10)).isoformat()
     await db.execute("UPDATE confirmations SET started_at = ? WHERE attempt_id = ?", (began, attempt_id))
-    await table.release_left(attempt_id, "two")
+    await table.release_left(attempt_id, "two", began)
     assert await table.rest_s("box", 1e6) <= 600e6, "no server was there for most of it"
     assert await table.rest_s("elsewhere", 1e6) == 0
 
