@@ -207,10 +207,11 @@ class ModelFile(PythonFile):
         What was returned is kept until a round begins with the first set again.
         """
         if not self.pooled or self.pool is None:
-            return super().run(calls, first, behind)
+            with self.torch.no_grad():
+                return super().run(calls, first, behind)
         del self.kept[first:]
         number = first
-        self.copied.clear()
+        self.copied = set()
         try:
             with self.torch.no_grad(), self.pool.use():
                 for number in range(first, first + calls):
@@ -249,9 +250,9 @@ class ModelFile(PythonFile):
     def run_copied(self, calls: int) -> Reply:
         """Answer them and copy each result at once, so that it is seen when it is there."""
         if not self.pooled or self.pool is None:
-            return super().run(calls)
+            return self.run(calls)
         self.kept = []
-        with self.pool.use():
+        with self.torch.no_grad(), self.pool.use():
             return super().run(calls)
 
     def answer(self, inputs: Sequence[Any]) -> Any:
@@ -293,6 +294,5 @@ class ModelFile(PythonFile):
 
     def call(self, number: int) -> None:
         """Call the model and copy what it returns."""
-        with self.torch.no_grad():
-            for target, result in zip(self.outputs[number], self.results(number)):
-                target.copy_(result)
+        for target, result in zip(self.outputs[number], self.results(number)):
+            target.copy_(result)

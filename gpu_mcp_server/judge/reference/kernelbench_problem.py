@@ -96,10 +96,13 @@ class ModuleProblem:
             self.model = model if self.device is None else model.to(self.device)
         self.first_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
+    def no_grad(self) -> Any:
+        """Return the context of calls."""
+        return torch.no_grad()
+
     def call(self, inputs: Sequence[Any]) -> Any:
-        """Answer the inputs; what comes behind them is the state, which the model has itself."""
-        with torch.no_grad():
-            return self.model(*self._arguments(inputs))
+        """Answer the inputs, in that context; what comes behind them is the state, which the model has itself."""
+        return self.model(*self._arguments(inputs))
 
     def call_wide(self, inputs: Sequence[Any]) -> Any:
         """Answer in double precision."""

@@ -1,12 +1,13 @@
 """The reference's process: a problem's Python function computes what is expected, and is the baseline of the clock."""
 
+import contextlib
 import importlib
 import os
 import sys
 import time
 import traceback
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Sequence, cast
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, cast
 
 from ..adapters.adapter_choice import load_file, prepare_files
 from ..channel.packet_link import Link
@@ -249,24 +250,30 @@ class Reference:
         self.kept = []
         self.gate.enter(value)
         self.gate.close(value)
-        self.kept = [self._answer(number) for number in range(calls)]
+        with self._calling():
+            self.kept = [self._answer(number) for number in range(calls)]
         self.gate.end(value)
         return {}
 
     def call_between_words(self, calls: int, value: int) -> Reply:
         """Call one by one, each behind a sweep of the cache, between two words that the GPU writes."""
         self.kept = []
-        for number in range(calls):
-            self.gate.begin_swept(value + number)
-            self.kept.append(self._answer(number))
-            self.gate.end(value + number)
-            self.arrays.finish()
+        with self._calling():
+            for number in range(calls):
+                self.gate.begin_swept(value + number)
+                self.kept.append(self._answer(number))
+                self.gate.end(value + number)
+                self.arrays.finish()
         return {}
 
     def finish(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Wait for calls that were launched behind a gate."""
         self.arrays.finish()
         return {}
+
+    def _calling(self) -> ContextManager[Any]:
+        """Return what is around a round's calls; around each it takes as long as launching some kernels."""
+        return cast("ContextManager[Any]", self.module.no_grad()) if self.module else contextlib.nullcontext()
 
     def _answer(self, number: int) -> Any:
         given = self.given[number]
@@ -286,18 +293,9 @@ class Reference:
         if "gate" in message:
             return self.launch_behind_gate(message["calls"], message["gate"])
         storing, begin_ns = 0, time.perf_counter_ns()
-        for left in reversed(range(message.get("passes", 1))):
-            self.kept = []
-            storing += self._renew(message["calls"])
-            for number in range(message["calls"]):
-                result = self._answer(number)
-                if self.arrays.store_later:
-                    self.kept.append(result)
-                elif not left:
-                    begin = time.perf_counter_ns()
-                    self.arrays.store(number, self.results(result))
-                    storing += time.perf_counter_ns() - begin
-                del result
+        with self._calling():
+            for left in reversed(range(message.get("passes", 1))):
+                storing += self._call_all(message["calls"], stores=not left)
         self.arrays.finish()
         storing += self._learn(message["calls"])
         ran_ns = time.perf_counter_ns() - begin_ns - storing
@@ -307,6 +305,20 @@ class Reference:
             "notes": self.arrays.notes(),
             "peak_bytes": self.arrays.peak_bytes(),
         }
+
+    def _call_all(self, calls: int, *, stores: bool) -> int:
+        """Answer each set, and store the results where they are not kept; return the nanoseconds besides answering."""
+        self.kept, besides = [], self._renew(calls)
+        for number in range(calls):
+            result = self._answer(number)
+            if self.arrays.store_later:
+                self.kept.append(result)
+            elif stores:
+                begin = time.perf_counter_ns()
+                self.arrays.store(number, self.results(result))
+                besides += time.perf_counter_ns() - begin
+            del result
+        return besides
 
     def _renew(self, calls: int) -> int:
         """Give a function that writes to its inputs, or may, copies of its own; return the nanoseconds it took."""
