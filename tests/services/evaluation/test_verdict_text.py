@@ -10,7 +10,7 @@ from gpu_mcp_server.models.attempt import Attempt, AttemptList
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import ClockTimes, Evaluation, ShapeVerdict, Timing
 from gpu_mcp_server.models.profile import ProfileResult
-from gpu_mcp_server.services.evaluation.judge_results import _queue
+from gpu_mcp_server.services.evaluation.judge_job import seconds_of
 
 OF: Any = {"attempt_id": "a-1", "problem_id": "p-1", "problem_hash": "0", "language": "c", "host": "local"}
 EVIDENCE = {"seed_commitment": "3f" * 32, "harness_sha256": "a0" * 32, "memory": "memfd, inputs sealed"}
@@ -139,7 +139,7 @@ def test_a_note_that_a_line_says_already_is_not_said_again():
 
 def test_a_wait_for_a_turn_is_a_number_of_its_own():
     waited, at_once = (JobRecord("j-1", "finished", submitted_at=5.0, started_at=at) for at in (140.0, 5.1))
-    assert (_queue(waited), _queue(at_once)) == ({"queue": 135.0}, {})
+    assert (seconds_of(waited, {}), seconds_of(at_once, {})) == ({"queue": 135.0, "judge": 0.0}, {"judge": 0.0})
 
 
 def test_one_attempt_s_evidence_has_short_numbers_and_nothing_empty():
