@@ -5,8 +5,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from gpu_mcp_server.services.evaluation import judge_job
 from gpu_mcp_server.services.lab import Lab
 from tests import judge_package
-from tests.commands import Commands
+from tests.commands import Commands, shared_commands
 from tests.laboratory import laboratory
 
 judge_package.load()
@@ -126,10 +125,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def commands() -> Iterator[Commands]:
-    """Yield a runner of the program's commands."""
-    with closing(Commands()) as commands:
-        yield commands
+def commands() -> Commands:
+    """Return a runner of the program's commands."""
+    return shared_commands()
 
 
 @pytest.fixture(scope="module")
