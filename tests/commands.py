@@ -132,6 +132,7 @@ def fork_commands() -> None:
     """Fork a process for each line of stdin, and tell its exit code."""
     for name in IMPORTED:
         importlib.import_module(name)
+    importlib.import_module("tests.brief_rounds").set_rounds(brief=True)
     gc.freeze()  # or each process searches all of it for garbage as it ends
     for line in sys.stdin:
         order = json.loads(line)
