@@ -5,19 +5,17 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
 
-from gpu_mcp_server.services.evaluation import judge_job
 from gpu_mcp_server.services.lab import Lab
 from tests import judge_package
-from tests.commands import Commands
+from tests.brief_rounds import set_rounds
+from tests.commands import Commands, shared_commands
 from tests.laboratory import laboratory
 
 judge_package.load()
@@ -27,9 +25,6 @@ TOGETHER = ("judge", "cheats")
 
 NEIGHBOURS = 12
 """Tests of a module that one worker has, where they share what was set up: more would leave others idle at the end."""
-EFFORTS = judge_job.EFFORTS
-BRIEF = {name: replace(effort, budget_s=effort.budget_s / 8) for name, effort in EFFORTS.items()}
-"""Rounds of evaluations that no test times: all jobs of the judge have one turn of the processor, whoever runs them."""
 OVERDUE_S = 60.0
 """After its limit a test's process ends: asyncio's loop swallows what pytest-timeout raises within a callback."""
 STDERR = pytest.StashKey[int]()
@@ -95,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give a test's evaluations as many rounds as it needs."""
-    judge_job.EFFORTS = EFFORTS if {"cheats", "real"} & {*item.path.parts} else BRIEF
+    set_rounds(brief=not {"cheats", "real"} & {*item.path.parts})
 
 
 def shares_fixtures(item: pytest.Item) -> bool:
@@ -126,10 +121,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def commands() -> Iterator[Commands]:
-    """Yield a runner of the program's commands."""
-    with closing(Commands()) as commands:
-        yield commands
+def commands() -> Commands:
+    """Return a runner of the program's commands."""
+    return shared_commands()
 
 
 @pytest.fixture(scope="module")

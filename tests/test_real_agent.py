@@ -15,7 +15,8 @@ import pytest
 from tests.laboratory import Folder
 from tests.recipes.conftest import TWICE
 
-AGENT = Path(__file__).parents[1] / "benchmarks/agent"
+ROOT = Path(__file__).parents[1]
+AGENT = ROOT / "benchmarks/agent"
 REAL: dict[str, Any] = runpy.run_path(str(AGENT / "real.py"))
 PLAN = """
 name = "real"
@@ -25,6 +26,14 @@ language = "c"
 [agent]
 command = ["{python}", "agent.py", "{seed}"]
 files = { "agent.py" = "AGENT" }
+"""
+BRIEFLY = """
+import runpy, sys
+from tests.brief_rounds import set_rounds
+set_rounds(brief=True)
+sys.argv[:1] = []
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -65,10 +74,12 @@ def test_a_win_is_beyond_its_interval_and_a_false_one_was_claimed():
 def test_both_arms_are_judged_anew_and_a_killed_measurement_goes_on(tmp_path: Path):
     (tmp_path / "p.toml").write_text(TWICE)
     (tmp_path / "plan.toml").write_text(PLAN.replace("AGENT", str(AGENT / "scripted_agent.py")))
-    command = [sys.executable, str(AGENT / "real.py"), "plan.toml", "--problems", "p.toml", "--seeds", "2"]
+    command = [sys.executable, "-c", BRIEFLY, str(AGENT / "real.py"), "plan.toml", "--problems", "p.toml"]
+    command += ["--seeds", "2"]
     shell = ["--shell", f"python3 {AGENT / 'scripted_agent.py'} {{seed}}"]
     with Folder() as data:
         env = {**os.environ, "GPU_MCP_DATA_DIR": str(data), "GPU_MCP_INDEX_DOCUMENTATION": "false"}
+        env |= {"PYTHONPATH": str(ROOT)}
         refused = subprocess.run([*command, *shell], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert refused.returncode == 2 and "--allow-shell" in refused.stderr
         whole = [*command, *shell, "--allow-shell"]

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models._base import read_field_docs
 
 BEGIN, END = "<!-- generated: {name} -->", "<!-- end: {name} -->"
 
@@ -95,11 +96,11 @@ def settings_text() -> str:
     from gpu_mcp_server.settings.team_settings import TeamSettings
 
     blocks = [_table("", Settings), "## A shared server: `[team]`\n\n" + _table("team.", TeamSettings)]
-    common = CommonHostSettings.model_fields
+    common = read_field_docs(CommonHostSettings)
     blocks.append("## Every host: `[hosts.NAME]`\n\n" + _table("hosts.NAME.", CommonHostSettings))
     for model in dict.fromkeys(HOST_KINDS.values()):
         kind = model.model_fields["kind"].default
-        same = {name for name in common if model.model_fields[name].description == common[name].description}
+        same = {name for name, text in common.items() if read_field_docs(model).get(name) == text}
         title = f'## A host of kind "{kind}": `[hosts.NAME]`, besides the settings of every host'
         blocks.append(f"{title}\n\n" + _table("hosts.NAME.", model, without=same))
     return "\n".join(blocks)
@@ -115,9 +116,13 @@ def _table(prefix: str, model: Any, without: Collection[str] = ()) -> str:
         default = (
             "required" if field.is_required() else ("" if field.default_factory else f"`{json.dumps(field.default)}`")
         )
-        text = " ".join((field.description or "").split())
+        text = " ".join(_about(model, name).split())
         lines.append(f"| `{key}` | `{variable}` | {default} | {text} |")
     return "\n".join(lines) + "\n"
+
+
+def _about(model: type[BaseModel], name: str) -> str:
+    return model.model_fields[name].description or read_field_docs(model).get(name, "")
 
 
 def commands_text() -> str:
@@ -184,7 +189,7 @@ def _models_text(said: dict[type[BaseModel], str], *, with_defaults: bool = Fals
         for name, field in model.model_fields.items():
             within = [each for each in _models_in(field.annotation) if each not in known]
             known += within
-            text = " ".join((field.description or "").split()).replace("|", "\\|")
+            text = " ".join(_about(model, name).split()).replace("|", "\\|")
             default = f" {_default(field)} |" if with_defaults else ""
             lines.append(f"| `{name}` | {_type_name(field.annotation)} |{default} {text} |")
         lines.append("")

@@ -14,7 +14,7 @@ _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:/@+,-]*$")]
 class CommonHostSettings(BaseModel):
     """Settings that every kind of host has."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
     target: ClassVar[str] = "ssh"
     """What `hosts add` is told: `ssh` for [user@]host[:port], `login` for that of a login node, nothing, or a setting's
     name."""

@@ -88,7 +88,6 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
     )
 
     data_dir: Path = Field(default_factory=default_data_dir)

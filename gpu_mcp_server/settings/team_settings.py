@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class OpenIdSettings(BaseModel):
     """An issuer whose users come in beside those with tokens of this server; all of them have the scope `run`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     issuer: str = Field(pattern=r"^(https://\S+|http://(localhost|127\.0\.0\.1)(:\d+)?(/\S*)?)$")
     """Its identifier, as in the tokens' `iss`; its keys are found from there (OpenID Connect Discovery)."""
@@ -25,7 +25,7 @@ class OpenIdSettings(BaseModel):
 class TeamSettings(BaseModel):
     """Settings of `serve --http` and its users."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     public_url: str | None = Field(default=None, pattern=r"^https?://[^/\s]+(/\S*)?$")
     """Address at which clients reach the server, such as https://gpu.example.org; unset: the one that it listens on."""

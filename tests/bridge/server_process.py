@@ -11,6 +11,8 @@ from pathlib import Path
 
 import httpx2
 
+from tests.commands import Started, shared_commands
+
 
 class ServerProcess:
     """A server as a process of its own, at one address whatever happens to it."""
@@ -25,15 +27,20 @@ class ServerProcess:
             "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), "GPU_MCP_DATA_DIR": str(folder / "data"),
             "GPU_MCP_INDEX_DOCUMENTATION": "false", "GPU_MCP_MIN_LEVEL": "unconfined", "GPU_MCP_ACCEPT_UNCONFINED": "true",
         }  # fmt: skip
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Started | None = None
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "gpu_mcp_server", *words]
 
     def start(self) -> None:
+        serve = "serve", "--http", f"127.0.0.1:{self.port}"
+        if not self._inside:
+            log = self.folder / "log"
+            self.process = shared_commands().start(*serve, env=self.environment, cwd=self.folder, out=log, err=log)
+            return
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._inside, *self.command("serve", "--http", f"127.0.0.1:{self.port}")],
+                [*self._inside, *self.command(*serve)],
                 env=self.environment, cwd=self.folder, stderr=log, stdout=log,
             )  # fmt: skip
 
@@ -53,10 +60,9 @@ class ServerProcess:
                     await asyncio.sleep(0.1)
 
     def token(self) -> str:
-        done = subprocess.run(
-            self.command("token", "create", "ada", "--scope", "run"),
-            env=self.environment, cwd=self.folder, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        words = "token", "create", "ada", "--scope", "run"
+        done = shared_commands().run(*words, env=self.environment, cwd=self.folder)
+        done.check_returncode()
         return next(word for word in done.stdout.split() if word.startswith("gpumcp_"))
 
     def runs_of(self, mark: str) -> int:

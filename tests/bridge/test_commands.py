@@ -15,6 +15,7 @@ from gpu_mcp_server.bridge.command_session import CommandSession, target_in
 from gpu_mcp_server.bridge.kept_tokens import keep_token
 from gpu_mcp_server.errors import PathRefused
 from tests.bridge.lines import line_to
+from tests.commands import shared_commands
 from tests.laboratory import Folder
 from tests.web.site import Served, served
 
@@ -42,11 +43,8 @@ class Laptop:
 
     async def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the project's folder; the server is in this process, so it must not wait."""
-        return await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "gpu_mcp_server", *words],
-            env=self.environment, cwd=self.project, capture_output=True, text=True, timeout=90, check=False,
-        )  # fmt: skip
+        run = shared_commands().run
+        return await asyncio.to_thread(run, *words, env=self.environment, cwd=self.project, timeout=90)
 
     async def told(self, *words: str) -> Any:
         """Run a command that must succeed, and return its JSON."""

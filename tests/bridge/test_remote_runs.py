@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +25,7 @@ from gpu_mcp_server.services.lab import Lab
 from tests.bridge.lines import line_to
 from tests.bridge.server_process import ServerProcess
 from tests.bridge.test_commands import Laptop
+from tests.commands import Started, shared_commands
 from tests.laboratory import Folder
 from tests.real.clients.model import ScriptedModel, Step, Use
 from tests.recipes.conftest import HERE, TWICE
@@ -144,25 +143,22 @@ async def test_the_agent_stays_on_the_laptop_and_the_server_judges(server: Serve
 
 async def test_a_killed_command_and_a_killed_server_go_on_where_they_stopped(server: ServerProcess, home: Path):
     laptop = await laptop_of(server, home, "learns", slow=True)
-    command = [sys.executable, "-m", "gpu_mcp_server", "recipe"]
+    out, err = home / "out", home / "err"
 
-    def begin(*words: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [*command, *words], env=laptop.environment, cwd=laptop.project,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def begin(*words: str) -> Started:
+        return shared_commands().start("recipe", *words, env=laptop.environment, cwd=laptop.project, out=out, err=err)
 
     first = begin("run", "plan.toml", "--run-id", "r-two")
     await until(lambda: '"begun","step":"code-001"' in journal(server, "r-two") or first.poll() is not None)
     first.send_signal(signal.SIGKILL)
-    first.communicate()
+    first.wait()
+    out.unlink()
     second = begin("resume", "r-two", "--json")
     await until(lambda: '"begun","step":"code-002"' in journal(server, "r-two") or second.poll() is not None)
     server.kill()
     server.start()
-    out, err = await asyncio.to_thread(second.communicate, timeout=300)
-    assert second.returncode == 0, err
-    state = json.loads(out)
+    assert await asyncio.to_thread(second.wait, 300) == 0, err.read_text()
+    state = json.loads(out.read_text())
     steps = [step["step"] for step in state["steps"]]
 
     assert state["state"] == "finished" and len(steps) == len(set(steps))

@@ -4,8 +4,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from gpu_mcp_server.recipes.reports.step_variance import gains_of, variance_by_s
 from gpu_mcp_server.recipes.run.paired_statistics import difference_of_shares, mean_of_differences
 from gpu_mcp_server.recipes.suites import Suites
 from gpu_mcp_server.services.lab import Lab
+from tests.commands import shared_commands
 from tests.laboratory import Folder
 from tests.recipes.conftest import HERE, TWICE, Begun
 
@@ -171,20 +171,17 @@ def test_a_comparison_that_is_killed_goes_on_and_does_every_step_once(tmp_path: 
     for name, limit in (("a", "1"), ("b", "2")):
         text = PLAN.replace("AGENT", str(HERE / "agent.py")).replace("LIMIT", limit)
         (tmp_path / f"{name}.toml").write_text(text)
-    command = [sys.executable, "-m", "gpu_mcp_server", "recipe", "compare", "a.toml", "b.toml", "--json"]
+    command = ["recipe", "compare", "a.toml", "b.toml", "--json"]
+    commands = shared_commands()
     with Folder() as data:
         env = {**os.environ, "GPU_MCP_DATA_DIR": str(data), "GPU_MCP_INDEX_DOCUMENTATION": "false"}
         journals = [data / "recipes" / f"r-a-b-{side}-own-1" / "journal.jsonl" for side in "ab"]
-        running = subprocess.Popen(
-            command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert running.stderr is not None
-        for line in running.stderr:
-            if "code-001" in line and journals[1].exists():
-                break
-        running.send_signal(signal.SIGKILL)
-        running.communicate()
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        running = commands.start(*command, cwd=tmp_path, env=env)
+        while running.poll() is None and not (journals[1].exists() and "code-001" in journals[1].read_text()):
+            time.sleep(0.02)
+        running.kill()
+        assert running.wait() == -signal.SIGKILL
+        done = commands.run(*command, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)
         assert told["changed"] == ["iterations.compile: 1 | 2"]

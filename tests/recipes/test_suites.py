@@ -4,8 +4,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from gpu_mcp_server.recipes.reports.text_difference import mean_difference
 from gpu_mcp_server.recipes.run.plan_loader import read_plan
 from gpu_mcp_server.recipes.suites import Suites, kernelbench_problems, suite_report
 from gpu_mcp_server.services.lab import Lab
+from tests.commands import shared_commands
 from tests.laboratory import Folder
 from tests.recipes.conftest import HERE, TWICE, Begun
 
@@ -191,28 +191,23 @@ environment = { SCENARIO = "never" }
 def test_a_series_killed_again_and_again_does_every_step_once(tmp_path: Path):
     (tmp_path / "p.toml").write_text(TWICE)
     (tmp_path / "plan.toml").write_text(PLAN.replace("AGENT", str(HERE / "agent.py")))
-    command = [sys.executable, "-m", "gpu_mcp_server", "recipe", "repeat", "plan.toml", "-n", "2", "--json"]
+    command = ["recipe", "repeat", "plan.toml", "-n", "2", "--json"]
+    commands = shared_commands()
     with Folder() as data:
         env = {**os.environ, "GPU_MCP_DATA_DIR": str(data), "GPU_MCP_INDEX_DOCUMENTATION": "false"}
         for place in ("r-killed-1", "r-killed-2"):
             journal = data / "recipes" / place / "journal.jsonl"
-            running = subprocess.Popen(
-                command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            assert running.stderr is not None
-            for line in running.stderr:
-                if "code-001" in line and journal.exists():
-                    break
-            running.send_signal(signal.SIGKILL)
-            running.communicate()
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+            running = commands.start(*command, cwd=tmp_path, env=env)
+            while running.poll() is None and not (journal.exists() and "code-001" in journal.read_text()):
+                time.sleep(0.02)
+            running.kill()
+            assert running.wait() == -signal.SIGKILL
+        done = commands.run(*command, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr
         assert [row["stopped"] for row in json.loads(done.stdout)["rows"]] == ["iterations", "iterations"]
         for place in ("r-killed-1", "r-killed-2"):
             lines = (data / "recipes" / place / "journal.jsonl").read_text().splitlines()
             steps = [entry["step"] for entry in map(json.loads, lines) if entry["event"] == "done"]
             assert sorted(steps) == sorted(set(steps)) and {"code-001", "judge-001", "judge-002", "end"} <= set(steps)
-        shown = subprocess.run(
-            [*command[:4], "list"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
+        shown = commands.run("recipe", "list", cwd=tmp_path, env=env)
         assert shown.stdout.count("iterations") == 2

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing, suppress
@@ -19,6 +20,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from gpu_mcp_server.store.database import DATABASE
+from tests.commands import Started, shared_commands
 
 PROGRAM = [sys.executable, "-m", "gpu_mcp_server"]
 Transport = Literal["http", "stdio"]
@@ -62,10 +64,7 @@ class Store:
 
     async def ask(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run one command to its end."""
-        return await asyncio.to_thread(
-            subprocess.run, [*PROGRAM, *arguments], capture_output=True, text=True, env=self.environment,
-            cwd=self.folder, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        return await asyncio.to_thread(shared_commands().run, *arguments, env=self.environment, cwd=self.folder)
 
     @asynccontextmanager
     async def serving(self, transport: Transport, end: signal.Signals = signal.SIGTERM) -> AsyncGenerator[Server]:
@@ -79,22 +78,18 @@ class Store:
                 await client.call_tool("list_problems", {})
                 yield Server(client, next(iter(self.holders() - there), 0))
             return
-        process = await asyncio.create_subprocess_exec(
-            *PROGRAM, "serve", "--http", "127.0.0.1:0", env=self.environment, cwd=self.folder,
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        assert process.stderr is not None
-        try:
-            async with Client(f"{await _url(process.stderr)}/mcp") as client:
-                draining = asyncio.create_task(process.stderr.read())
-                await client.call_tool("list_problems", {})
-                yield Server(client, process.pid)
-            process.send_signal(end)
-            await asyncio.gather(draining, process.wait())
-        finally:
-            if process.returncode is None:
+        with tempfile.NamedTemporaryFile() as file:
+            words, log = ("serve", "--http", "127.0.0.1:0"), Path(file.name)
+            process = shared_commands().start(*words, env=self.environment, cwd=self.folder, err=log)
+            try:
+                async with Client(f"{await _url(process, log)}/mcp") as client:
+                    await client.call_tool("list_problems", {})
+                    yield Server(client, process.pid)
+                process.send_signal(end)
+                await asyncio.to_thread(process.wait)
+            finally:
                 process.kill()
-            await process.wait()
+                await asyncio.to_thread(process.wait)
 
     def holders(self) -> set[int]:
         """Return the processes that have the database open."""
@@ -113,14 +108,11 @@ class Store:
             return {workspace_id for (workspace_id,) in connection.execute("SELECT workspace_id FROM workspaces")}
 
 
-async def _url(stderr: asyncio.StreamReader) -> str:
-    heard = b""
-    while line := await stderr.readline():
-        heard += line
-        found = re.search(rb"running on (http://[\d.:]+)", line)
-        if found:
-            return found[1].decode()
-    raise AssertionError(heard.decode())
+async def _url(process: Started, log: Path) -> str:
+    while not (found := re.search(r"running on (http://[\d.:]+)\s", log.read_text())):
+        assert process.poll() is None, log.read_text()
+        await asyncio.sleep(0.05)
+    return found[1]
 
 
 def posix_locks(pid: int) -> set[int]:

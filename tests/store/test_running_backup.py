@@ -14,6 +14,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.bridge.server_process import ServerProcess
+from tests.commands import shared_commands
 from tests.laboratory import Folder, called
 
 pytestmark = pytest.mark.timeout(400)
@@ -33,10 +34,7 @@ def servers() -> Iterator[tuple[ServerProcess, ServerProcess]]:
 
 
 async def done(server: ServerProcess, *words: str) -> "subprocess.CompletedProcess[str]":
-    return await asyncio.to_thread(
-        subprocess.run, server.command(*words),
-        env=server.environment, cwd=server.folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return await asyncio.to_thread(shared_commands().run, *words, env=server.environment, cwd=server.folder)
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from gpu_mcp_server.recipes.inside.sandbox_proxy import MODEL
 from gpu_mcp_server.recipes.run.journal import Journal, entries
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
+from tests.commands import shared_commands
 from tests.laboratory import Folder
 from tests.real.clients.model import ScriptedModel, Shown, Step, Use
 from tests.recipes.conftest import Begun
@@ -176,9 +177,8 @@ async def test_a_session_that_was_killed_goes_on_from_what_was_judged(lab: Lab, 
         agent = {"client": "chat", "command": [], "address": f"{model.url}/v1", "model": "m"}
         run_id = await begun("killed", agent, mode="agent")
         problem_id = Runs(lab).plan(run_id).problem
-        command = [sys.executable, "-m", "gpu_mcp_server", "recipe", "resume", run_id]
         env = {**os.environ, "GPU_MCP_DATA_DIR": str(lab.settings.data_dir), "GPU_MCP_INDEX_DOCUMENTATION": "false"}
-        running = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+        running = shared_commands().start("recipe", "resume", run_id, env=env, cwd=Path.cwd())
         assert await asyncio.to_thread(running.wait, 60) == -signal.SIGKILL
         before = Runs(lab).state(run_id)
         steps[:] = [lambda _: judge(problem_id, GOOD), lambda _: "done"]

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from gpu_mcp_server.recipes.run.planted_mistakes import choose_mistakes
 from gpu_mcp_server.recipes.run.project_check import judge_build, missing_sources
 from gpu_mcp_server.recipes.run.project_files import apply_change
 from gpu_mcp_server.services.lab import Lab
+from tests.commands import shared_commands
 from tests.laboratory import Folder
 from tests.recipes.conftest import HERE
 
@@ -155,24 +154,22 @@ def test_a_run_that_is_killed_at_each_step_does_every_step_once(tmp_path: Path):
         "code-002", "test-files-002", "check-002", "plant-002-01", "plant-002-02",
     ]  # fmt: skip
     (tmp_path / "plan.toml").write_text(PLAN.replace("AGENT", str(HERE / "project_agent.py")))
-    program = [sys.executable, "-m", "gpu_mcp_server", "recipe"]
+    commands = shared_commands()
     with Folder() as data:
         env = {**os.environ, "GPU_MCP_DATA_DIR": str(data), "GPU_MCP_INDEX_DOCUMENTATION": "false"}
         journal = data / "recipes" / "r-killed"
-        command = [*program, "run", "plan.toml", "--run-id", "r-killed"]
+        command = ["recipe", "run", "plan.toml", "--run-id", "r-killed"]
         within = 0
         for step in steps:
-            running = subprocess.Popen(
-                command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
+            running = commands.start(*command, env=env, cwd=tmp_path)
             while not any(e["step"] == step for e in entries(journal)):
                 assert running.poll() is None
                 time.sleep(0.02)
             running.send_signal(signal.SIGKILL)
             assert running.wait() == -signal.SIGKILL
             within += entries(journal)[-1]["step"] == step and entries(journal)[-1]["event"] == "begun"
-            command = [*program, "resume", "r-killed"]
-        done = subprocess.run([*command, "--json"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+            command = ["recipe", "resume", "r-killed"]
+        done = commands.run(*command, "--json", env=env, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         state = json.loads(done.stdout)
         assert state["stopped"] == "target", state["why"]
