@@ -13,17 +13,18 @@ from typing import Any, Dict, List
 
 from ..devices.device import Buffers
 from ..numerics.stats import half_width, median, speedup, timing
-from ..timing.gate_doubts import AGREE
+from ..timing.gate_doubts import AGREE, BESIDE
+from ..timing.gated_pass import NoGate
 from ..timing.gated_rounds import GatedRounds
 from ..timing.rounds import Round, named
 from ..timing.series import Goal, Progress, Series
-from ..verdicts import JudgeFailed
 
 CALLS = 24
 """Of a round at most: each comes with a wait for the GPU, and its inputs are checked."""
 NEAR_US = 5.0
 """By which the time between two calls may be longer than the reference's where that is more than a tenth of a call, as
 each side waits for the GPU by its own library."""
+LATE = "the GPU wrote the %s's words around a call late, or not at all"
 OUTSIDE = ": it may work outside of its events"
 
 
@@ -44,15 +45,20 @@ class EventSeries:
 
         Raises:
             Judged: If the candidate did not pass one of them.
+            NoGate: If a word did not come in time.
         """
         self.series.measure(buffers, self._play, progress)
 
     def _play(self, buffers: Buffers, played: int) -> Round:
         rounds, gated = self.rounds, self.gated
+        gated.launched += 1  # each round's probes are one finding
         rounds.draw(buffers)
         reference_s = rounds.solve(buffers, self.calls) / self.calls * self.series.sets
         if gated.reference is not None:
+            # No gate holds the candidate's calls back: what they left running would slow the reference.
+            gated.probe(BESIDE)
             reference_s = self._time("reference")
+            gated.probe(BESIDE)
         with rounds.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
@@ -60,8 +66,8 @@ class EventSeries:
         with rounds.ledger.part("check"):
             check = buffers.check_first(self.calls)
             rounds.judge(buffers, reply, check, 0.0)
-        if not candidate_s:
-            raise JudgeFailed("the GPU wrote no word behind a call that ended")
+        if not (candidate_s and reference_s):
+            raise NoGate(LATE % ("reference" if candidate_s else "candidate"))
         rounds.calls_checked += self.calls
         return Round(candidate_s, reference_s, check)
 
