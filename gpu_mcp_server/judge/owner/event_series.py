@@ -2,11 +2,12 @@
 
 KernelBench overwrites 256 MiB, records an event, calls, records another, and waits for the GPU. Launching is in such a
 time as far as it takes longer than the sweep. Here the GPU writes words of the owner's page instead of recording
-events, and the owner's clock sees them, so that no time is the candidate's own word.
+events, and the owner's clock sees them.
 Source: https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/timing.py (time_execution_with_cuda_event).
 
-A candidate could work before its first word or behind its last one. That makes the time between two calls longer than
-the reference's, and leaves less than the calls take behind gates: either makes the time unconfirmable.
+A candidate could write the words itself, and work before its first or behind its last one. That makes the time between
+two calls longer than the reference's, but where it leaves out the sweep. And it leaves less than the calls take behind
+gates, but where launching is what it hides. Either makes the time unconfirmable.
 """
 
 from typing import Any, Dict, List
