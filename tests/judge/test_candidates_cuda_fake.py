@@ -486,6 +486,18 @@ def test_a_problem_may_have_the_times_of_events_around_each_call(court):
     assert "speedup" not in shape or shape["speedup"] is None, "the reference computes on the processor"
 
 
+def test_a_word_that_comes_late_leaves_the_time_on_the_gpu_alone_which_is_not_confirmed(court):
+    """A candidate could choose to be ranked by that, and could have what it was told called the judge's failure."""
+    impatient = edited("owner/event_series.py", ("limit_s = gated.limit_s(1)", "limit_s = -gated.limit_s(1)"))
+    task = {**GATED, "basis": "kernelbench", "owner_files": {**DEAR_GATES, **impatient}}
+    verdict = court(on_stream(), **task).verdict
+    shape = verdict["shapes"][0]
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert shape["basis"] == "device" and shape["candidate"]["rounds"] >= 7
+    assert shape["unconfirmable"] == "the GPU wrote the candidate's words around a call late, or not at all"
+
+
 def test_a_loop_has_no_time_that_is_far_below_what_the_gpu_needs_behind_gates(court):
     source = on_gates_alone("run(work);").replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
     source = source.replace("push(stream, run, work)", "push(stream, run_slowly, work)")

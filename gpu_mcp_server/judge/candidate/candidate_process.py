@@ -158,6 +158,8 @@ class Candidate:
     def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the page with the words of gates; a driver without gates is no fault of the candidate's."""
         try:
+            if self.gate is not None:
+                self.gate.free()
             self.gate = self.memory.gate(descriptors[0], message["offsets"], sweeps=message.get("sweeps") is True)
         except CudaError as error:
             return {"error": NO_GATES % error}

@@ -2,28 +2,30 @@
 
 KernelBench overwrites 256 MiB, records an event, calls, records another, and waits for the GPU. Launching is in such a
 time as far as it takes longer than the sweep. Here the GPU writes words of the owner's page instead of recording
-events, and the owner's clock sees them, so that no time is the candidate's own word.
+events, and the owner's clock sees them.
 Source: https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/timing.py (time_execution_with_cuda_event).
 
-A candidate could work before its first word or behind its last one. That makes the time between two calls longer than
-the reference's, and leaves less than the calls take behind gates: either makes the time unconfirmable.
+A candidate could write the words itself, and work before its first or behind its last one. That makes the time between
+two calls longer than the reference's, but where it leaves out the sweep. And it leaves less than the calls take behind
+gates, but where launching is what it hides. Either makes the time unconfirmable.
 """
 
 from typing import Any, Dict, List
 
 from ..devices.device import Buffers
 from ..numerics.stats import half_width, median, speedup, timing
-from ..timing.gate_doubts import AGREE
+from ..timing.gate_doubts import AGREE, BESIDE
+from ..timing.gated_pass import NoGate
 from ..timing.gated_rounds import GatedRounds
 from ..timing.rounds import Round, named
 from ..timing.series import Goal, Progress, Series
-from ..verdicts import JudgeFailed
 
 CALLS = 24
 """Of a round at most: each comes with a wait for the GPU, and its inputs are checked."""
 NEAR_US = 5.0
 """By which the time between two calls may be longer than the reference's where that is more than a tenth of a call, as
 each side waits for the GPU by its own library."""
+LATE = "the GPU wrote the %s's words around a call late, or not at all"
 OUTSIDE = ": it may work outside of its events"
 
 
@@ -44,15 +46,20 @@ class EventSeries:
 
         Raises:
             Judged: If the candidate did not pass one of them.
+            NoGate: If a word did not come in time.
         """
         self.series.measure(buffers, self._play, progress)
 
     def _play(self, buffers: Buffers, played: int) -> Round:
         rounds, gated = self.rounds, self.gated
+        gated.launched += 1  # each round's probes are one finding
         rounds.draw(buffers)
         reference_s = rounds.solve(buffers, self.calls) / self.calls * self.series.sets
         if gated.reference is not None:
+            # No gate holds the candidate's calls back: what they left running would slow the reference.
+            gated.probe(BESIDE)
             reference_s = self._time("reference")
+            gated.probe(BESIDE)
         with rounds.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
@@ -60,8 +67,8 @@ class EventSeries:
         with rounds.ledger.part("check"):
             check = buffers.check_first(self.calls)
             rounds.judge(buffers, reply, check, 0.0)
-        if not candidate_s:
-            raise JudgeFailed("the GPU wrote no word behind a call that ended")
+        if not (candidate_s and reference_s):
+            raise NoGate(LATE % ("reference" if candidate_s else "candidate"))
         rounds.calls_checked += self.calls
         return Round(candidate_s, reference_s, check)
 

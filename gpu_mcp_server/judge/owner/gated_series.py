@@ -82,7 +82,7 @@ class GatedSeries:
         self.open: Any = None
         """The buffers that are open, once there are some."""
         self.why = ""
-        """Why there is no such time, if so."""
+        """Why there is no such time, or none by events, if so."""
         self.disturbed = False
         """Whether calls seem to share work for certain, and other jobs may be why."""
 
@@ -120,8 +120,9 @@ class GatedSeries:
                 if not self.disturbed:
                     raise cheat(self._shared())
             if self.rounds.task.get("basis") == BY_EVENTS and self.is_basis(self.rounds.task):
-                self.events = EventSeries(self.gated, self.goal, buffers.sets)
-                self.events.measure(buffers, progress)
+                events = EventSeries(self.gated, self.goal, buffers.sets)
+                events.measure(buffers, progress)
+                self.events = events
         except NoGate as found:
             self.why = str(found)
         return self.open
@@ -209,7 +210,8 @@ class GatedSeries:
 
     def doubt(self) -> str:
         """Say why the time is not confirmed; empty if it is."""
-        if self.series is None:
+        # Without its times by events a shape has those on the GPU alone: a candidate could choose that.
+        if self.series is None or self.why:
             return self.why
         if self._is_shared(1.0, 0.0):
             return self._shared()

@@ -238,6 +238,8 @@ class Reference:
     def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the page with the words of gates."""
         try:
+            if self.gate is not None:
+                self.gate.free()
             self.gate = self.arrays.gate(descriptors[0], message["offsets"], sweeps=message.get("sweeps") is True)
         except CudaError as error:
             return {"error": NO_GATES % error}

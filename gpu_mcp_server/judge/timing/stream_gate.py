@@ -75,6 +75,12 @@ class StreamGate:
         """Hold back what is launched from now on."""
         self._wait("timed", value)
 
+    def free(self) -> None:
+        """Free the memory that is swept, for the gates of another shape."""
+        if self.swept:
+            self.driver.free(self.swept)
+            self.swept = 0
+
     def end(self, value: int) -> None:
         """Say when all that was launched so far is done."""
         self._write("end", value)

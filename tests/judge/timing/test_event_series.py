@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from gpu_mcp_judge.devices import gate_words
 from gpu_mcp_judge.owner import event_series
-from gpu_mcp_judge.timing import gated_pass, rounds, series, time_accounting
+from gpu_mcp_judge.timing import gate_doubts, gated_pass, gated_rounds, rounds, series, time_accounting
 
 GOAL = series.Goal(0.02, 9, 1.0, 1e9)
 
@@ -42,6 +42,33 @@ def test_work_outside_of_its_events_is_doubted(call_us, between_us, device_us, s
     doubt = played(call_us, between_us).doubt(device_us)
 
     assert doubt == (said + ": it may work outside of its events" if said else "")
+
+
+@pytest.mark.parametrize(("probe_s", "rounds_busy"), [(50e-6, 0), (2.4e-3, 3)])
+def test_what_a_candidate_left_running_beside_the_reference_is_found_round_by_round(probe_s: float, rounds_busy: int):
+    played_by: list[str] = []
+
+    def player(role: str) -> SimpleNamespace:
+        return SimpleNamespace(time_each=lambda calls, limit_s: (played_by.append(role), [1e-5] * calls, [], {})[1:])
+
+    nothing, ledger = (lambda *given: None), time_accounting.Ledger()
+    gated = gated_rounds.GatedRounds.__new__(gated_rounds.GatedRounds)
+    gated.rounds = SimpleNamespace(
+        ledger=ledger, draw=nothing, solve=lambda buffers, calls: 1.0, judge=nothing, calls_checked=0
+    )
+    gated.device = SimpleNamespace(probe_s=lambda: (played_by.append("probe"), probe_s)[1])
+    gated.busy, gated.launched, gated.call_s = {}, 7, 1e-5
+    gated.candidate, gated.reference = player("candidate"), player("reference")
+    buffers = SimpleNamespace(poison=nothing, publish=nothing, check_first=nothing)
+    one = event_series.EventSeries(gated, GOAL, 24)
+    for number in range(3):
+        one._play(buffers, number)
+
+    once = [each for number, each in enumerate(played_by) if each != "probe" or played_by[number - 1] != "probe"]
+    assert once == ["probe", "reference", "probe", "candidate"] * 3
+    assert len(gated.busy.get(gate_doubts.BESIDE, ())) == rounds_busy and gated.is_reference_slowed() == bool(
+        rounds_busy
+    )
 
 
 def test_calls_end_behind_the_first_that_does_not_and_the_reply_says_why():

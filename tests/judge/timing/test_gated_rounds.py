@@ -244,7 +244,7 @@ def test_a_reference_that_was_timed_beside_a_busy_gpu_has_no_time_there_and_no_s
         gated("torch", 8e-3, 30e-6),
         SimpleNamespace(samples_s=[], doubt=lambda device_s: ""),
     )
-    series.gated.ungated, series.gated.busy = "", {gated_rounds.BESIDE: rounds}
+    series.why, series.gated.ungated, series.gated.busy = "", "", {gated_rounds.BESIDE: rounds}
     series.series = SimpleNamespace(samples_us=lambda: ([18.0] * 7, [34.0] * 7), sets=110, stopped_by="half_width")
 
     assert ("speedup" in series.result()) == ("reference" in series.result()) == (len(rounds) < 2)
