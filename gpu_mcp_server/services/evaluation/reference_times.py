@@ -18,6 +18,9 @@ from gpu_mcp_server.store.database import Database
 
 COUNTED = 9
 """The newest evaluations, of which the median counts: a GPU that became slower for good is believed after five."""
+ALIKE = 2
+"""Times as many calls of a round, or as few, that an evaluation may have had to count: weights are cold in a round's
+first call alone, and a slow candidate has few."""
 LEAST = 3
 """Evaluations below which none counts: one may have been lucky."""
 ALLOWED = 0.1
@@ -30,7 +33,7 @@ SLOWED = (
 EARLIER = (
     "SELECT t.median_us FROM reference_times t JOIN attempts a USING (attempt_id) "
     "LEFT JOIN attempts p ON p.attempt_id = a.parent_id AND a.kind = 'confirm' "
-    "WHERE t.key = ? AND a.voided IS NULL AND p.voided IS NULL "
+    "WHERE t.key = ? AND t.calls BETWEEN ? AND ? AND a.voided IS NULL AND p.voided IS NULL "
     "AND a.seq < (SELECT seq FROM attempts WHERE attempt_id = ?) ORDER BY a.seq DESC LIMIT ?"
 )
 """What a voided candidate was judged beside counts no more, nor does its confirmation run."""
@@ -60,16 +63,18 @@ class ReferenceTimes:
         if not _is_compared(attempt, verdict):
             return
         rows = [
-            (_key(attempt, verdict, shape), attempt.attempt_id, shape["reference"]["median_us"])
+            (_key(attempt, verdict, shape), attempt.attempt_id, timed["calls_per_round"], timed["median_us"])
             for shape in verdict["shapes"]
+            for timed in [shape["reference"]]
         ]
-        await self._db.execute_many("INSERT OR IGNORE INTO reference_times VALUES (?, ?, ?)", rows)
+        await self._db.execute_many("INSERT OR IGNORE INTO reference_times VALUES (?, ?, ?, ?)", rows)
 
     async def _compared(
         self, attempt: Attempt, verdict: Mapping[str, Any], shape: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        key = _key(attempt, verdict, shape)
-        rows = await self._db.fetch_all(EARLIER, (key, attempt.attempt_id, COUNTED))
+        key, calls = _key(attempt, verdict, shape), shape["reference"]["calls_per_round"]
+        alike = calls / ALIKE, calls * ALIKE
+        rows = await self._db.fetch_all(EARLIER, (key, *alike, attempt.attempt_id, COUNTED))
         today_us, timed = shape["reference"]["median_us"], shape["candidate"]
         before_us = median(row["median_us"] for row in rows) if len(rows) >= LEAST else today_us
         # Closer than that the rounds' own ratios are better evidence: drift slows both sides of a round.

@@ -150,6 +150,15 @@ async def test_times_of_another_kind_do_not_count(db: Database, columns: dict[st
     assert await compared(db, given, **columns) == given
 
 
+@pytest.mark.parametrize(("calls", "counted"), [(4, False), (5, True), (20, True), (21, False)])
+async def test_evaluations_with_far_more_or_fewer_calls_a_round_do_not_count(db: Database, calls: int, counted: bool):
+    """A round's first call finds a model's weights cold, and a slow candidate has few calls."""
+    for _ in range(LEAST):
+        await judged(db, 400)
+    given = verdict_of(shape(520, reference={**timing(520), "calls_per_round": calls}))
+    assert (await compared(db, given) != given) is counted
+
+
 async def test_a_judge_that_changed_begins_anew(db: Database, monkeypatch: pytest.MonkeyPatch):
     for _ in range(LEAST):
         await judged(db, 400)
