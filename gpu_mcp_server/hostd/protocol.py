@@ -244,6 +244,8 @@ class JobRecord:
     ended_at: Optional[float] = None
     wall_s: Optional[float] = None
     """From the first process's start to the end."""
+    gpu_s: Optional[float] = None
+    """GPU seconds that a job with windows is charged: its part while others were there; None of others, or unknown."""
     stdout_bytes: int = 0
     """Written by the leader; what is kept may be less."""
     stderr_bytes: int = 0

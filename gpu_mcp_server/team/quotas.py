@@ -11,6 +11,7 @@ from gpu_mcp_server.errors import GpuMcpError, QuotaExceeded
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.gpu_seconds import GPU_S
 
 Refresh = Callable[[str, str], Awaitable[Any]]
 
@@ -19,9 +20,9 @@ _TAKEN = (
     "coalesce(sum(CASE WHEN jobs.context ->> 'lease' IS NOT NULL THEN 0 "
     "WHEN record IS NULL THEN coalesce(jobs.context ->> 'gpus', 0) "
     "* max(0, unixepoch('now') - unixepoch(submitted_at)) "
-    "ELSE json_array_length(record, '$.gpus') * coalesce(record ->> 'wall_s', 0) END), 0)"
+    f"ELSE {GPU_S} END), 0)"
 )
-"""Seconds times GPUs. Jobs within a reservation are counted by it; others since their submission until they end."""
+"""GPU seconds. Jobs within a reservation are counted by it; others since their submission until they end."""
 _KEPT = (
     "SELECT coalesce((SELECT sum(size_bytes) FROM artifacts JOIN owners ON handle = artifact_id WHERE owner = ?), 0) "
     "+ coalesce((SELECT sum(size_bytes) FROM workspace_files JOIN owners ON handle = workspace_id WHERE owner = ?), 0) "

@@ -11,13 +11,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.gpu_seconds import GPU_S
 
 METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 240)
 
 _JOBS = (
-    "SELECT coalesce(record ->> 'status', 'unfinished') AS status, purpose, count(*) AS number, "
-    "coalesce(sum(json_array_length(record, '$.gpus') * (record ->> 'wall_s')), 0) AS gpu_s FROM jobs "
+    "SELECT coalesce(record ->> 'status', 'unfinished') AS status, purpose, count(*) AS number, "  # noqa: S608
+    f"coalesce(sum({GPU_S}), 0) AS gpu_s FROM jobs "
     "WHERE job_id >= ? "
     "GROUP BY 1, 2 ORDER BY 1, 2"
 )

@@ -157,10 +157,10 @@ async def test_problems_run_side_by_side_and_a_spent_budget_begins_no_further_on
     assert max(begins) < min(ends), "all were begun before any was judged"
 
 
-async def test_gpu_seconds_are_gpus_times_the_time_of_finished_jobs(lab: Lab):
+async def test_gpu_seconds_are_gpus_times_the_time_of_finished_jobs_and_of_sharers_their_part(lab: Lab):
     rows: list[tuple[str, str, dict[str, Any] | None]] = [
         ("j-1", "a-1", {"gpus": ["G0", "G1"], "wall_s": 3.0}), ("j-2", "a-1", {"gpus": [], "wall_s": 9.0}),
-        ("j-3", "a-2", {"gpus": ["G0"], "wall_s": 1.5}), ("j-4", "a-3", {"gpus": ["G0"], "wall_s": 50.0}),
+        ("j-3", "a-2", {"gpus": ["G0"], "wall_s": 4.0, "gpu_s": 1.5}), ("j-4", "a-3", {"gpus": ["G0"], "wall_s": 50.0}),
         ("j-5", "a-2", None),
     ]  # fmt: skip
     for job_id, attempt_id, record in rows:

@@ -263,6 +263,9 @@ class Broker:
             lease.idle_since, lease.idle_s = time.monotonic(), max(0.001, float(message["after_s"]))
         elif what == "busy" and lease is not None:
             lease.idle_since, lease.told = None, False
+        elif what == "charged" and lease is not None:
+            self.queue.charge(time.monotonic())
+            client.send({"charged": lease.charged_s})
         elif what == "show":
             client.send({"shown": self._shown(time.monotonic())})
         else:

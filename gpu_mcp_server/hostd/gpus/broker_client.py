@@ -25,6 +25,7 @@ RETRY_S = 0.01
 MAX_TRIES = 5
 """Brokers in a row that end without a word."""
 SHOW_S = 0.3
+MOST_CHARGED_S = 1e9
 
 
 class BrokerGone(Exception):
@@ -104,6 +105,15 @@ class BrokerClient:
             self.close()
             raise BrokerGone if message else _Ended
         return cast("Dict[str, Any]", message)
+
+    def ask_charged_s(self) -> Optional[float]:
+        """Return the GPU seconds that the broker has charged for what it granted; None if it does not say."""
+        self.send("charged")
+        try:
+            said = (self.receive(SHOW_S) or {}).get("charged")
+        except BrokerGone:
+            return None
+        return float(said) if isinstance(said, (int, float)) and 0.0 <= said < MOST_CHARGED_S else None
 
     def close(self) -> None:
         """End the connection."""

@@ -71,11 +71,16 @@ class FairShare:
         if len(self._used) > MAX_KEPT:
             del self._used[min(self._used, key=lambda k: self.gpu_seconds_of(k, now))]
 
-    def charge_holders(self, holders: Sequence[Tuple[ShareOwner, Sequence[str]]], now: float) -> None:
-        """Count the time since the last call, of the same holders: those of one GPU have equal parts of it."""
-        for who, gpus in _divide(holders):
-            self.charge(who, gpus * max(0.0, now - self._charged_at), now)
-        self._charged_at = now
+    def charge_holders(self, holders: Sequence[Tuple[ShareOwner, Sequence[str]]], now: float) -> List[float]:
+        """Count the time since the last call, of the same holders: those of one GPU have equal parts of it.
+
+        Return the GPU seconds of each.
+        """
+        charged = [(who, gpus * max(0.0, now - self._charged_at)) for who, gpus in _divide(holders)]
+        for who, gpu_s in charged:
+            self.charge(who, gpu_s, now)
+        self._charged_at = max(now, self._charged_at)
+        return [gpu_s for _, gpu_s in charged]
 
     def scores(
         self,

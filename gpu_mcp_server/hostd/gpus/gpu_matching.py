@@ -1,6 +1,6 @@
 """Matches a job with the GPUs of a host. No I/O."""
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..protocol import VENDORS, GpuRequest, has_memory
 
@@ -23,3 +23,21 @@ def matches_request(gpu: Mapping[str, Any], want: GpuRequest) -> bool:
     named = not want.uuids or gpu["uuid"] in want.uuids
     known = not want.arch or gpu.get("arch") == want.arch
     return want.vendor in ("", vendor_of(gpu)) and named and known and has_memory(gpu, want.memory_bytes)
+
+
+def choose_gpus(names: Sequence[str], count: int, links: Optional[Mapping[str, Sequence[str]]]) -> List[str]:
+    """Return `count` of the names, the first that will do; where links matter, all joined to each other; or none."""
+    if links is None or count < 2:
+        return list(names[:count]) if len(names) >= count else []
+
+    def grow(chosen: List[str], rest: Sequence[str]) -> List[str]:
+        if len(chosen) == count:
+            return chosen
+        for at, name in enumerate(rest):
+            peers = set(links.get(name, ()))
+            more = grow([*chosen, name], [n for n in rest[at + 1 :] if n in peers])
+            if more:
+                return more
+        return []
+
+    return grow([], list(names))

@@ -14,6 +14,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from .fair_share import FairShare, ShareOwner
 from .gpu_locks import PROCESSOR
+from .gpu_matching import choose_gpus
 from .head_start import MAX_SHARERS, HeadStarts, Waiting, count_cores, most_windowed
 from .runtime_history import Kind, RuntimeHistory
 
@@ -83,6 +84,7 @@ class GrantedLease:
         idle_since: When its holder said that it does not use them; None while it does.
         idle_s: How long it may be idle before it is asked to leave.
         told: Whether it was asked to.
+        charged_s: GPU seconds so far, its part of GPUs that others share.
         gap_until: When the one ahead may want the GPUs, where they were lent from what is held back for it.
     """
 
@@ -92,6 +94,7 @@ class GrantedLease:
     idle_since: Optional[float] = None
     idle_s: float = 0.0
     told: bool = False
+    charged_s: float = 0.0
     gap_until: Optional[float] = None
 
 
@@ -150,7 +153,9 @@ class Queue:
 
     def charge(self, now: float) -> None:
         """Charge those who hold GPUs for the time until now; due before each change of leases."""
-        self.shares.charge_holders(self._holders(), now)
+        charged = self.shares.charge_holders(self._holders(), now)
+        for lease, gpu_s in zip(self.leases.values(), charged):
+            lease.charged_s += gpu_s
 
     def _holders(self) -> List[Tuple[ShareOwner, Sequence[str]]]:
         return [(lease.request.share_owner, lease.names) for lease in self.leases.values()]
@@ -185,6 +190,7 @@ class Queue:
 
     def waiting_in_order(self, now: float) -> List[Request]:
         """Return those who wait, the next first."""
+        self.charge(now)
         waiting = [(r.share_owner, now - r.since) for r in self.waiting.values()]
         scores = self.shares.scores(waiting, self._holders(), now)
 
@@ -367,24 +373,6 @@ class Queue:
         """Return when the next idle holder may be asked to leave."""
         due = [lease.idle_since + lease.idle_s for lease in self.leases.values() if lease.idle_since and not lease.told]
         return min(due) if due and self.waiting else None
-
-
-def choose_gpus(names: Sequence[str], count: int, links: Optional[Mapping[str, Sequence[str]]]) -> List[str]:
-    """Return `count` of the names, the first that will do; where links matter, all joined to each other; or none."""
-    if links is None or count < 2:
-        return list(names[:count]) if len(names) >= count else []
-
-    def grow(chosen: List[str], rest: Sequence[str]) -> List[str]:
-        if len(chosen) == count:
-            return chosen
-        for at, name in enumerate(rest):
-            peers = set(links.get(name, ()))
-            more = grow([*chosen, name], [n for n in rest[at + 1 :] if n in peers])
-            if more:
-                return more
-        return []
-
-    return grow([], list(names))
 
 
 def _kind(request: Request) -> Kind:

@@ -10,8 +10,7 @@ from ..gpus.broker_client import BrokerClient, BrokerGone, GrantRequest, wait_fo
 from ..gpus.drain import DrainFiles
 from ..gpus.gpu_availability import DYING_S
 from ..gpus.gpu_locks import PROCESSOR, Held
-from ..gpus.gpu_matching import matching_gpus, vendor_of
-from ..gpus.gpu_queue import choose_gpus
+from ..gpus.gpu_matching import choose_gpus, matching_gpus, vendor_of
 from ..gpus.gpu_window import GpuWindow
 from ..protocol import GpuRequest, JobSpec
 from ..sandbox.processes import Identity
@@ -41,6 +40,7 @@ class Lease:
         notes: What the record must say about the GPUs.
         link: The connection to the broker that granted them, if one did.
         window: The job's windows, if it shares its GPU so.
+        charged_s: GPU seconds that the broker has charged such a job, once it let go; None if unknown.
     """
 
     def __init__(self, host: Host, spec: JobSpec, gpus: List[Dict[str, Any]]) -> None:
@@ -53,6 +53,7 @@ class Lease:
         self._said, self._say_at, self._moved_at = "", 0.0, 0.0
         self.link: Optional[BrokerClient] = None
         self.window: Optional[GpuWindow] = None
+        self.charged_s: Optional[float] = None
         self.notes: List[str] = []
 
     def take(
@@ -309,6 +310,7 @@ class Lease:
         lost = [uuid for uuid, fd in self.locks().items() if not self._host.locks.is_in_place(uuid, fd)]
         if self.window is not None:
             self.window.close()
+            self.charged_s = self.link.ask_charged_s() if self.link is not None else None
         _close(self._locks)
         if self.link is not None:
             self.link.close()

@@ -1,7 +1,4 @@
-"""The process that runs one job, parents its sandboxes and outlives the channel.
-
-Forked from hostd without exec. Everything the job may do is bounded here; how it ended is written once, at the end.
-"""
+"""The process that runs one job within its bounds and outlives the channel: forked from hostd without exec."""
 
 import os
 import select
@@ -387,6 +384,7 @@ class Supervisor:
             started_at=self.started_at,
             ended_at=self.ended_at or time.time(),
             wall_s=wall,
+            gpu_s=self.lease.charged_s,
             stdout_bytes=leader.bytes_written("stdout") if leader else 0,
             stderr_bytes=leader.bytes_written("stderr") if leader else 0,
             stdout_kept=leader.bytes_kept("stdout") if leader else 0,

@@ -14,6 +14,7 @@ from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_js
 from gpu_mcp_server.runtime.tracing import job_spans
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.events import Events
+from gpu_mcp_server.store.gpu_seconds import GPU_S
 from gpu_mcp_server.store.ownership import claim, require_own, visibility_condition
 
 COMMAND_ARGUMENTS, COMMAND_CHARS = 50, 200
@@ -148,9 +149,9 @@ class JobTable:
         return [_job(row) for row in rows]
 
     async def gpu_seconds(self, attempt_ids: Sequence[str]) -> float:
-        """Return the seconds times GPUs that the finished jobs of some attempts took."""
+        """Return the GPU seconds that the finished jobs of some attempts took."""
         row = await self._db.fetch_one(
-            "SELECT coalesce(sum(json_array_length(record, '$.gpus') * coalesce(record ->> 'wall_s', 0)), 0) AS gpu_s "
+            f"SELECT coalesce(sum({GPU_S}), 0) AS gpu_s "  # noqa: S608
             "FROM jobs WHERE record IS NOT NULL AND attempt_id IN (SELECT value FROM json_each(?))",
             (json.dumps([*attempt_ids]),),
         )

@@ -19,6 +19,7 @@ from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.records.trust import BEST, RANKED, number_ranks, trust_of
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.gpu_seconds import GPU_S
 from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visibility_condition
 from gpu_mcp_server.team.users import Users
 
@@ -29,8 +30,8 @@ MAX_BOARDS = 200
 Right = Literal["none", "sees", "own"]
 FAILED = "json_extract(record, '$.status') NOT IN ('ok', 'cancelled')"
 WALL_S = "coalesce(json_extract(record, '$.wall_s'), 0)"
-GPU_S = f"iif(context ->> 'lease' IS NULL, coalesce(json_array_length(record, '$.gpus'), 0) * {WALL_S}, 0)"
-"""Seconds times GPUs; jobs within a reservation are counted by it, as in quotas."""
+OUTSIDE_S = f"iif(context ->> 'lease' IS NULL, {GPU_S}, 0)"
+"""GPU seconds; jobs within a reservation are counted by it, as in quotas."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class DashboardQueries:
         seen, values = visibility_condition("job_id")
         rows = await self._db.fetch_all(
             "SELECT substr(submitted_at, 1, 10) AS day, sum(purpose != 'reserve') AS jobs, "  # noqa: S608
-            f"sum({GPU_S}) AS gpu_s, sum(iif(purpose = 'reserve', 0, {WALL_S})) AS wall_s, "
+            f"sum({OUTSIDE_S}) AS gpu_s, sum(iif(purpose = 'reserve', 0, {WALL_S})) AS wall_s, "
             f"sum(purpose != 'reserve' AND {FAILED}) AS failed FROM jobs "
             f"WHERE record IS NOT NULL AND {seen} GROUP BY day ORDER BY day DESC LIMIT ?",
             (*values, days),

@@ -67,6 +67,10 @@ def test_who_shares_a_gpu_pays_its_part_of_the_time_and_who_is_alone_on_it_all(m
     second = bench.want(10.0, mode=mode, uid=OTHER)
     assert bench.pump(10.0) == [second]
     bench.leave(first, 20.0)
+    bench.pump(25.0)  # the order of those who wait charges as well
+    (lease,) = bench.queue.leases.values()
+    bench.queue.charge(30.0)
+    assert lease.charged_s == pytest.approx(5 + 10), "the job hears of it"
     bench.leave(second, 40.0)
     used = [bench.queue.shares.gpu_seconds_of((uid, ""), 40.0) for uid in (TEAM, OTHER)]
     assert used == pytest.approx([10 + 5, 5 + 20], rel=0.01), "40 s of one GPU, as by its clock"

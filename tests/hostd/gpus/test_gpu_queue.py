@@ -5,7 +5,8 @@ import random
 import pytest
 
 from gpu_mcp_server.hostd.gpus.gpu_locks import PROCESSOR
-from gpu_mcp_server.hostd.gpus.gpu_queue import AGE_S, MAX_SHARERS, GpuState, Queue, Request, choose_gpus
+from gpu_mcp_server.hostd.gpus.gpu_matching import choose_gpus
+from gpu_mcp_server.hostd.gpus.gpu_queue import AGE_S, MAX_SHARERS, GpuState, Queue, Request
 
 A, B, C, D = "GPU-a", "GPU-b", "GPU-c", "GPU-d"
 

@@ -359,6 +359,11 @@ async def test_jobs_share_a_gpu_and_have_it_alone_in_their_windows(open_lab, sta
             if "alone" in (part, other):
                 assert end <= since or until <= begin, (part, begin, end, other, since, until)
     assert kept.text.endswith("beside False\n")
+    records = [each.record for each in done]
+    held_s = max(each.ended_at for each in records) - min(each.submitted_at for each in records)
+    assert all(each.gpu_s and each.gpu_s > 0 for each in records), records
+    assert sum(each.gpu_s or 0 for each in records) <= held_s + 0.1, "a second of the GPU is charged once"
+    assert kept.record.gpu_s and kept.record.gpu_s >= kept.record.wall_s - 0.1, "alone it is charged all"
 
 
 async def test_the_wait_for_a_window_is_none_of_a_job_s_own_time(open_lab, state: Path):
