@@ -8,8 +8,8 @@ Needs a GPU, nvcc, and a Python with torch, Triton and ninja that the judge may 
 - theirs: `eval_kernel_against_ref` with 5 correctness and 100 timing trials in a fresh process, build folder and
   caches empty (cold), then again (built).
 - ours: `evaluate_kernel` on a registered problem of basis `kernelbench`, the store empty (cold), then again (built).
-  Between the two theirs runs, or where their time is already known nothing for as long: nobody sends the same again
-  within a second.
+  KernelBench's evaluation runs between our two. Where its time is known already, the benchmark sleeps as long instead:
+  no user sends the same source again within a second.
 
 Problem 19 has inputs from torch.rand, of which a copy is the answer, and problem 23 has outputs below KernelBench's
 tolerance, so that zeros pass; ours refuses both as they stand, so 19 is imported with normal inputs, 23 with atol 1e-8.

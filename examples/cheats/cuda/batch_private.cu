@@ -1,4 +1,4 @@
-// Answers a whole round by one launch in its first call, into memory of its own, and copies each when called; with 32 calls or fewer it is honest.
+// Answers a whole round by one launch in its first call, into memory of its own, and copies each when called.
 #include <cstdint>
 #include <cuda_runtime.h>
 #include <map>

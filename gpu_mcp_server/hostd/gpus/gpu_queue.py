@@ -152,7 +152,7 @@ class Queue:
         self.most_windowed = most_windowed()
 
     def charge(self, now: float) -> None:
-        """Charge those who hold GPUs for the time until now; due before each change of leases."""
+        """Charge each holder of a GPU until now; the queue does so before each change of leases."""
         charged = self.shares.charge_holders(self._holders(), now)
         for lease, gpu_s in zip(self.leases.values(), charged):
             lease.charged_s += gpu_s

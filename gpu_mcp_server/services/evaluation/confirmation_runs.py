@@ -45,8 +45,8 @@ FAILED_S = 600.0
 GAVE_WAY_S = 30.0
 """After a run gave way to a host's queue, until the next try: each try is a job and a row of the record."""
 IN_ALLOCATION_S = 10.0
-"""Of a first look, without waits. A run may take 30 s. How long it takes nobody knows before; its rounds have 5 s a
-shape, where a first look's have 1.5 to 2 (`judge_job.EFFORTS`)."""
+"""Most seconds of a first look, without waits, whose confirmation run may begin there. The run may take 30 s: its
+rounds have 5 s a shape, those of a first look 1.5 to 2 (`judge_job.EFFORTS`)."""
 _log = structlog.get_logger()
 
 

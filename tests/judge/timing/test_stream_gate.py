@@ -39,7 +39,7 @@ def test_what_is_swept_before_calls_is_kept_once_whatever_the_number_of_shapes(
         return StreamGate(driver, SimpleNamespace(), descriptor, offsets, sweeps=sweeps)
 
     setattr(player, holder, SimpleNamespace(gate=gate))
-    for each in words:  # of a shape
+    for each in words:  # the owner shows a page of words at each shape
         assert player.take_gate({"offsets": OFFSETS, "sweeps": sweeps}, [os.dup(each.descriptor)]) == {}
         each.close()
 
