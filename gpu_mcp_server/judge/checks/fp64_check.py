@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
@@ -27,10 +27,10 @@ MOST = 4 * LOOKED_AT
 AS_EXACT = 2.0
 """Times the reference's errors that an answer's may be, where many tell: the next coarser type has eight times as large
 ones or more."""
-BY_CHANCE, COARSER = 30.0, 8.0
-"""Over the square of how many elements err, what chance adds to that, and the most that may come of it. With these one
-in a hundred of two equally exact answers looks less exact: the F distribution's 99th percentile for n and n degrees of
-freedom is 99 for two, 29 for three and 6 for eight, and this its root."""
+BY_CHANCE, COARSER = 8.0, 8.0
+"""Over the root of how many elements err, what chance adds to that, and the most that may come of it. Each of hundreds
+of calls is asked: of two equally exact answers of eight elements or more, one in some 10,000 looks less exact (roots of
+the F distribution's 99.99th percentile: 4.8 for eight elements, 2.8 for sixteen)."""
 LARGEST = 4.0
 """The same of the largest error of all: of two equally exact answers one's is now and then more than twice the other's,
 where sums of few terms and of many lie side by side."""
@@ -80,7 +80,12 @@ class Look(NamedTuple):
 
 
 def as_exact(
-    exact: Array, want: Array, have: Array, tolerances: Tuple[float, float], leeway: float = 1.0
+    exact: Array,
+    want: Array,
+    have: Array,
+    tolerances: Tuple[float, float],
+    leeway: float = 1.0,
+    moved: Optional[Array] = None,
 ) -> Optional[Array]:
     """Say of each element whether it is within the tolerance of double precision, or as near as the reference.
 
@@ -97,6 +102,8 @@ def as_exact(
         have: The candidate's.
         tolerances: The relative and the absolute one.
         leeway: Times all of that which is allowed.
+        moved: How far each element moves with the inputs, by which those of about its size are told instead: what is
+            left of large terms errs far more than others of its size.
     """
     rtol, atol = tolerances
     with np.errstate(all="ignore"):
@@ -104,10 +111,10 @@ def as_exact(
         known = np.isfinite(own) & np.isfinite(off)
         told = np.flatnonzero(known & (own + off > 0))
         rounded = own <= np.maximum(NOTHING_LIKE * size, CLOSE * (atol + rtol * size))
-        chance = BY_CHANCE / max(1, told.size) ** 2 if rounded[told].all() else 0.0
+        chance = BY_CHANCE / math.sqrt(max(1, told.size)) if rounded[told].all() else 0.0
         most = leeway * min(COARSER, AS_EXACT + chance)
-        # By size: a large element's error, or a small one's in parts of itself, must excuse no other element.
-        ordered = told[np.argsort(size[told], kind="stable")]
+        # By groups: a large element's error, or a small one's in parts of itself, must excuse no other element.
+        ordered = told[np.argsort((size if moved is None else moved)[told], kind="stable")]
         groups = np.array_split(ordered, max(1, ordered.size // NEIGHBOURS))
         usual = _usual(off, groups)
         mine, its = (part[usual > 0] / usual[usual > 0] for part in (own, off))
@@ -188,7 +195,9 @@ class InDouble:
         """
         wrong = check.wrong.copy()
         for call in np.flatnonzero(check.wrong.any(axis=1)).tolist():
-            wrong[call] = self._wrong(buffers, call, rounding=True)
+            counts, looks = self._looks(buffers, call)
+            known = self._known(buffers, call, looks)
+            wrong[call] = self._left(buffers, call, counts, looks, known, rounding=True)
         return check._replace(wrong=wrong)
 
     def excuse(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
@@ -199,11 +208,9 @@ class InDouble:
         wrong = check.wrong.copy()
         for call in np.flatnonzero(check.wrong.any(axis=1)).tolist():
             begin = time.perf_counter()
-            wrong[call] = self._wrong(buffers, call, rounding=False)
+            wrong[call] = self._excused(buffers, call)
             self.left_s -= time.perf_counter() - begin
             if wrong[call].any():
-                if self._is_close(buffers, call) and not any(self._wrong(buffers, call, rounding=True)):
-                    self.notes[NARROW] = None
                 break
             if self.left_s < 0:
                 raise JudgeFailed(SLOW % MOST_S)
@@ -216,30 +223,62 @@ class InDouble:
             buffers.wrong_places(call, number, (rtol, atol), 1.0, 1)[0] for number in range(len(buffers.outputs))
         )
 
-    def _wrong(self, buffers: Buffers, call: int, *, rounding: bool) -> List[int]:
-        """Return how many elements of each output are wrong all the same."""
-        rtol, atol = self.tolerances
-        found: List[int] = []
+    def _looks(self, buffers: Buffers, call: int) -> Tuple[List[int], List[Look]]:
+        """Return how many elements of each output are wrong, and elements of those that have some."""
+        counts: List[int] = []
         looks: List[Look] = []
         for number, item in enumerate(buffers.outputs):
             count, places = buffers.wrong_places(call, number, self.tolerances, 1.0, MOST)
-            found.append(count)
+            counts.append(count)
             if count and item.dtype in EPSILON:
                 looks.append(self._look(buffers, call, number, count, places))
-        known = self._known(buffers, call, looks) if rounding else [None] * len(looks)
-        left: List[Array] = []
+        return counts, looks
+
+    def _excused(self, buffers: Buffers, call: int) -> List[int]:
+        """Return how many elements of each output are wrong, but for what is as exact as the reference.
+
+        Elements are compared with those of their size, which costs little; where that leaves some, with those that
+        inputs move as far.
+        """
+        counts, looks = self._looks(buffers, call)
+        found = self._left(buffers, call, counts, looks, [None] * len(looks))
+        if any(found) and self._is_close(buffers, call):
+            known = self._known(buffers, call, looks)
+            found = self._left(buffers, call, counts, looks, known)
+            if any(found) and not any(self._left(buffers, call, counts, looks, known, rounding=True)):
+                self.notes[NARROW] = None
+        return found
+
+    def _left(
+        self,
+        buffers: Buffers,
+        call: int,
+        counts: Sequence[int],
+        looks: Sequence[Look],
+        known: Sequence[Optional[Known]],
+        *,
+        rounding: bool = False,
+    ) -> List[int]:
+        """Return how many elements of each output are wrong all the same; `rounding` allows what it may do to each."""
+        rtol, atol = self.tolerances
+        found, left = list(counts), cast("List[Array]", [])
         for look, told in zip(looks, known):
             more = slack(look.want, buffers.inputs, buffers.outputs[look.number], told) if rounding else 0.0
             most = self.leeway * (atol + rtol * np.abs(look.want) + more)
             left.append(beyond(look.have, look.want, most)[: look.farthest + look.drawn])
-        for look, some in zip(looks, self._without_as_exact(buffers, call, looks, left)):
+        for look, some in zip(looks, self._without_as_exact(buffers, call, looks, left, known)):
             # The drawn ones stand for all wrong elements: their share is what is left of those that were not looked at.
             share = np.count_nonzero(some[look.farthest :]) / max(1, look.drawn)
             found[look.number] = max(int(np.count_nonzero(some)), math.ceil(share * look.bad))
         return found
 
     def _without_as_exact(
-        self, buffers: Buffers, call: int, looks: Sequence[Look], left: Sequence[Array]
+        self,
+        buffers: Buffers,
+        call: int,
+        looks: Sequence[Look],
+        left: Sequence[Array],
+        known: Sequence[Optional[Known]],
     ) -> Sequence[Array]:
         """Return which wrong elements are left where they are not as near to double precision as the reference."""
         wrong = [look for look, some in zip(looks, left) if some.any()]
@@ -251,9 +290,10 @@ class InDouble:
             return left
         exact = {look.number: part for look, part in zip(wrong, np.split(told, np.cumsum(sizes)[:-1]))}
         found: List[Array] = []
-        for look, some in zip(looks, left):
+        for look, some, rounded in zip(looks, left, known):
             if look.number in exact:
-                near = as_exact(exact[look.number], look.want, look.have, self.tolerances, self.leeway)
+                moved = rounded.moved if rounded else None
+                near = as_exact(exact[look.number], look.want, look.have, self.tolerances, self.leeway, moved)
                 if near is not None and not (some & ~near[: some.size]).any():
                     self.notes[FARTHER % buffers.outputs[look.number].name] = None
                     some = np.zeros_like(some)

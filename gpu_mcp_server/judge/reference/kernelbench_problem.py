@@ -109,6 +109,11 @@ class ModuleProblem:
         if self.wide is None:
             self.wide = copy.deepcopy(self.model).double()
             self.wide.load_state_dict(self.first_state)
+            # `double` leaves tensors that are neither parameters nor buffers, as many a recurrent model's first state.
+            for part in self.wide.modules():
+                for name, value in vars(part).items():
+                    if torch.is_tensor(value) and value.is_floating_point():
+                        setattr(part, name, value.double())
         with torch.no_grad():
             return self.wide(*self._arguments(inputs))
 

@@ -198,3 +198,39 @@ def test_a_problem_may_wish_that_its_weights_are_copied(verdict_on):
 
     assert found["verdict"] == "correct", found["reason"]
     assert "5 taken over from the problem" in str(found["shapes"][0]["notes"])
+
+
+PLAIN_TENSORS = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.randn(16, 16)
+        self.b = self.a + 1e-4 * torch.randn(16, 16)
+    def forward(self, x):
+        x = 1e4 * x
+        return x @ self.a - x @ self.b
+
+def get_inputs():
+    return [torch.randn(32, 16)]
+
+def get_init_inputs():
+    return []
+"""
+"""The difference of two large products: what is left errs by a thousandth, and a product of two types raises."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("x.flip(1) @ self.a.flip(0) - x.flip(1) @ self.b.flip(0)", "correct"),
+        ("x @ self.a - x @ (self.b - 1e-6)", "incorrect"),
+    ],
+)
+def test_tensors_that_are_no_parameters_are_widened_too(verdict_on, answer, verdict):
+    new = PLAIN_TENSORS.split("def get_inputs")[0].replace("class Model(", "class ModelNew(")
+    found = verdict_on(new.replace("x @ self.a - x @ self.b", answer), PLAIN_TENSORS, {})
+
+    assert found["verdict"] == verdict, found["reason"]
+    assert "no double precision oracle" not in str(found)

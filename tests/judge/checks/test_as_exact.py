@@ -1,6 +1,6 @@
 """Answers that are as near to double precision as the reference, where sums of few and of many terms lie side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -66,6 +66,101 @@ def test_what_is_less_exact_or_wrong_among_such_sums_is_not_forgiven(spoil, wher
     found = as_exact(exact, want, have, (1e-5, 1e-5))
 
     assert found is None or not found[where].all()
+
+
+ORDERS = {
+    "forward": [range(64)],
+    "every eighth": [range(first, 64, 8) for first in range(8)],
+    "runs": [range(first, first + 8) for first in range(0, 64, 8)],
+    "runs backward": [range(last, last - 8, -1) for last in range(63, 0, -8)],
+}
+
+
+def decayed_sums(seed: int) -> tuple[np.ndarray, np.ndarray, Callable[..., np.ndarray]]:
+    """Return sums of 64 products whose weights decay, in double precision, how far they move, and what adds them.
+
+    What is left of large terms errs far more than others of its size do, as in a scan of a state space model.
+    """
+    draw = np.random.default_rng(seed)
+    weights = np.exp(np.cumsum(draw.standard_normal((64, 32, 1)), 0)[::-1]).astype(np.float32)
+    left, right = (draw.standard_normal((64, 32, n)).astype(np.float32) for n in (16, 64))
+
+    def summed(a: np.ndarray, b: np.ndarray, parts: Sequence[Iterable[int]], dtype: type) -> np.ndarray:
+        total = np.zeros((32, 16, 64), dtype)
+        for part in parts:
+            some = np.zeros_like(total)
+            for k in part:
+                some += a[k][:, :, None] * b[k][:, None, :]
+            total += some
+        return total.ravel().astype(np.float64)
+
+    def add(order: str, lower: type = np.float32) -> np.ndarray:
+        a, b = (each.astype(lower).astype(np.float32) for each in (left, right))
+        return summed(weights * a, b, ORDERS[order], np.float32)
+
+    def nudged(given: np.ndarray) -> np.ndarray:
+        return given * (1 + draw.uniform(-1, 1, given.shape) * 2.0**-24)
+
+    exact = summed(weights * left, right, ORDERS["forward"], np.float64)
+    moves = [summed(nudged(weights * left), nudged(right), ORDERS["forward"], np.float64) - exact for _ in range(4)]
+    return exact, np.abs(moves).max(0), add
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("reference", "candidate"),
+    [("runs", "every eighth"), ("every eighth", "runs"), ("runs", "runs backward"), ("forward", "runs")],
+)
+def test_what_another_order_leaves_of_large_terms_is_forgiven_beside_what_moves_as_far(seed, reference, candidate):
+    exact, moved, add = decayed_sums(seed)
+    want, have = add(reference), add(candidate)
+    wrong = np.abs(have - want) > 1e-4 + 1e-4 * np.abs(want)
+    found = as_exact(exact, want, have, (1e-4, 1e-4), moved=moved)
+
+    assert found is not None and found[wrong].all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_such_sums_of_half_precision_are_forgiven_neither_way(seed):
+    exact, moved, add = decayed_sums(seed)
+    want, have = add("runs"), add("runs backward", np.float16)
+    wrong = np.abs(have - want) > 1e-4 + 1e-4 * np.abs(want)
+    for way in (None, moved):
+        found = as_exact(exact, want, have, (1e-4, 1e-4), moved=way)
+        assert found is None or not found[wrong].all()
+
+
+@pytest.mark.parametrize("size", [1, 30, 1e4])
+def test_an_element_that_errs_more_than_others_that_move_as_far_is_not_forgiven(size):
+    exact, moved, add = decayed_sums(3)
+    want, have = add("runs"), add("runs backward")
+    place = int(np.argmin(np.abs(np.abs(exact) - size)))
+    have[place] += 0.02 * size
+    found = as_exact(exact, want, have, (1e-4, 1e-4), moved=moved)
+
+    assert found is None or not found[place]
+
+
+@pytest.mark.parametrize(("rows", "refused"), [(8, 3), (16, 1), (40, 0)])
+def test_of_few_sums_in_half_precision_hardly_any_looks_less_exact_and_coarser_ones_do(rows, refused):
+    draw = np.random.default_rng(rows)
+
+    def added(terms: np.ndarray) -> np.ndarray:
+        total = np.zeros(rows, np.float16)
+        for column in terms.T:
+            total = (total + column).astype(np.float16)
+        return total.astype(np.float64)
+
+    found = {"other order": 0, "coarser": 0}
+    for _ in range(300):
+        terms = draw.uniform(-1, 1, (rows, 200)).astype(np.float16)
+        exact, want, other = terms.astype(np.float64).sum(1), added(terms), added(terms[:, ::-1])
+        for name, have in (("other order", other), ("coarser", exact + 8 * (other - exact))):
+            near = as_exact(exact, want, have, (2e-3, 1e-3))
+            found[name] += near is None or not near.all()
+
+    assert found["other order"] <= refused
+    assert found["coarser"] > 250
 
 
 def test_steps_that_two_answers_take_elsewhere_are_forgiven_and_a_larger_one_is_not():
