@@ -295,6 +295,38 @@ class ModelNew(torch.nn.Module):
 """
 
 
+LONG = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(KERNELS):
+            x = torch.sin(x)
+        return x
+
+def get_inputs():
+    return [torch.randn(256, 256)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernels", "basis", "why"), [(900, "device", ""), (2000, "call", "launch more than its queue holds")]
+)
+async def test_a_call_of_many_kernels_is_timed_behind_gates_where_the_queue_has_room(lab: Lab, kernels, basis, why):
+    text = LONG.replace("KERNELS", str(kernels))
+    info = await lab.evaluation.registry.import_file(ProblemSource("sines.py", text))
+    candidate = CandidateSource(text.replace("class Model", "class ModelNew"), "python", "k.py")
+    found = await lab.evaluation.evaluator.evaluate(info.problem_id, candidate, device="cuda")
+    (shape,) = found.shapes
+
+    assert found.verdict == "correct" and found.speedup, found.summary()
+    assert shape.basis == basis, shape.notes
+    assert why in shape.unconfirmable and bool(why) == found.trust.startswith("unconfirmable"), found.summary()
+
+
 async def test_a_graph_of_several_branches_has_a_time(lab: Lab):
     # One of a GRU of six layers seemed busy to probes while it waited at its gate (H200).
     info = await lab.evaluation.registry.import_file(ProblemSource("tanh.py", TANH.replace("ROWS", "1024")))

@@ -197,7 +197,7 @@ class InDouble:
         for call in np.flatnonzero(check.wrong.any(axis=1)).tolist():
             counts, looks = self._looks(buffers, call)
             known = self._known(buffers, call, looks)
-            wrong[call] = self._left(buffers, call, counts, looks, known, rounding=True)
+            wrong[call] = self._left(buffers, call, counts, looks, {}, known, rounding=True)
         return check._replace(wrong=wrong)
 
     def excuse(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
@@ -237,17 +237,25 @@ class InDouble:
     def _excused(self, buffers: Buffers, call: int) -> List[int]:
         """Return how many elements of each output are wrong, but for what is as exact as the reference.
 
-        Elements are compared with those of their size, which costs little; where that leaves some, with those that
-        inputs move as far.
+        Elements are compared with those of their size, which costs little. Where that leaves some, and the reference
+        errs by more than the tolerance, they are compared with those that the inputs move as far.
         """
         counts, looks = self._looks(buffers, call)
-        found = self._left(buffers, call, counts, looks, [None] * len(looks))
-        if any(found) and self._is_close(buffers, call):
+        exact, known = cast("Dict[int, Array]", {}), cast("Sequence[Optional[Known]]", [None] * len(looks))
+        found = self._left(buffers, call, counts, looks, exact, known)
+        is_close = any(found) and self._is_close(buffers, call)
+        if is_close or (any(found) and self._reference_errs(looks, exact)):
             known = self._known(buffers, call, looks)
-            found = self._left(buffers, call, counts, looks, known)
-            if any(found) and not any(self._left(buffers, call, counts, looks, known, rounding=True)):
-                self.notes[NARROW] = None
+            found = self._left(buffers, call, counts, looks, exact, known)
+        if is_close and any(found) and not any(self._left(buffers, call, counts, looks, exact, known, rounding=True)):
+            self.notes[NARROW] = None
         return found
+
+    def _reference_errs(self, looks: Sequence[Look], exact: Dict[int, Array]) -> bool:
+        """Say whether the reference is farther from double precision than the tolerance."""
+        rtol, atol = self.tolerances
+        pairs = [(look.want, exact[look.number]) for look in looks if look.number in exact]
+        return any(beyond(want, double, atol + rtol * np.abs(double)).any() for want, double in pairs)
 
     def _left(
         self,
@@ -255,18 +263,22 @@ class InDouble:
         call: int,
         counts: Sequence[int],
         looks: Sequence[Look],
+        exact: Dict[int, Array],
         known: Sequence[Optional[Known]],
         *,
         rounding: bool = False,
     ) -> List[int]:
-        """Return how many elements of each output are wrong all the same; `rounding` allows what it may do to each."""
+        """Return how many elements of each output are wrong all the same; `rounding` allows what it may do to each.
+
+        What is asked in double precision is added to `exact`, by the outputs' numbers.
+        """
         rtol, atol = self.tolerances
         found, left = list(counts), cast("List[Array]", [])
         for look, told in zip(looks, known):
             more = slack(look.want, buffers.inputs, buffers.outputs[look.number], told) if rounding else 0.0
             most = self.leeway * (atol + rtol * np.abs(look.want) + more)
             left.append(beyond(look.have, look.want, most)[: look.farthest + look.drawn])
-        for look, some in zip(looks, self._without_as_exact(buffers, call, looks, left, known)):
+        for look, some in zip(looks, self._without_as_exact(buffers, call, looks, left, exact, known)):
             # The drawn ones stand for all wrong elements: their share is what is left of those that were not looked at.
             share = np.count_nonzero(some[look.farthest :]) / max(1, look.drawn)
             found[look.number] = max(int(np.count_nonzero(some)), math.ceil(share * look.bad))
@@ -278,20 +290,20 @@ class InDouble:
         call: int,
         looks: Sequence[Look],
         left: Sequence[Array],
+        exact: Dict[int, Array],
         known: Sequence[Optional[Known]],
     ) -> Sequence[Array]:
         """Return which wrong elements are left where they are not as near to double precision as the reference."""
-        wrong = [look for look, some in zip(looks, left) if some.any()]
+        wrong = [look for look, some in zip(looks, left) if some.any() and look.number not in exact]
         picked: Dict[str, Array] = {str(look.number): look.at for look in wrong}
         sizes = [look.at.size for look in wrong]
         small = max(item.count for item in [*buffers.inputs, *buffers.outputs]) <= IN_DOUBLE[self.rounds.device.kind]
         told = self.read(buffers, "oracle", sum(sizes), call, picked) if wrong and small else None
-        if told is None:
-            return left
-        exact = {look.number: part for look, part in zip(wrong, np.split(told, np.cumsum(sizes)[:-1]))}
+        if told is not None:
+            exact.update((look.number, part) for look, part in zip(wrong, np.split(told, np.cumsum(sizes)[:-1])))
         found: List[Array] = []
         for look, some, rounded in zip(looks, left, known):
-            if look.number in exact:
+            if some.any() and look.number in exact:
                 moved = rounded.moved if rounded else None
                 near = as_exact(exact[look.number], look.want, look.have, self.tolerances, self.leeway, moved)
                 if near is not None and not (some & ~near[: some.size]).any():

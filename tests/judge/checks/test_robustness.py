@@ -382,3 +382,56 @@ def test_a_verdict_of_a_hidden_shape_says_that_declared_ones_pass_or_that_nobody
 
     assert wrong["declared"] == "right at rows=8,cols=100; rows=16,cols=100"
     assert crash["declared"] == "right at rows=8,cols=100; not tried: rows=16,cols=100"
+
+
+DECAY = {
+    "entry": "decay",
+    "reference": """
+import numpy as np
+
+def decay(s, a, b):
+    weights = np.exp(np.cumsum(s, axis=0)[::-1])  # of one precision, as are all sums
+    return sum((weights[k][:, None] * a[k])[:, :, None] * b[k][:, None, :] for k in range(64))
+""",
+    "inputs": [
+        {"name": "s", "dtype": "float32", "shape": [64, "heads"], "distribution": "normal"},
+        {"name": "a", "dtype": "float32", "shape": [64, "heads", 16], "distribution": "normal"},
+        {"name": "b", "dtype": "float32", "shape": [64, "heads", 32], "distribution": "normal"},
+    ],
+    "outputs": [{"name": "y", "dtype": "float32", "shape": ["heads", 16, 32]}],
+    "shapes": [{"heads": 64}],
+    "rtol": 1e-4,
+    "atol": 1e-4,
+    **LONGER,
+}
+"""Terms that decay, as of a scan of a state space model: what is left of large ones errs by hundreds of tolerances."""
+
+
+@pytest.mark.parametrize(("left", "verdict"), [("a", "correct"), ("(_Float16)a", "incorrect")])
+def test_a_scan_of_another_order_is_as_exact_as_its_reference(court, left, verdict):
+    source = """#include <math.h>
+#include <stdint.h>
+#include <string.h>
+int launch(const float *s, const float *a, const float *b, float *y, int64_t heads) {
+    for (int64_t h = 0; h < heads; h++) {
+        float weights[64], sum = 0, *out = y + h * 512;
+        for (int k = 0; k < 64; k++) weights[k] = sum += s[k * heads + h];
+        memset(out, 0, 512 * sizeof(float));
+        for (int first = 0; first < 8; first++) {
+            float part[512] = {0};
+            for (int k = first; k < 64; k += 8)
+                for (int i = 0; i < 512; i++) {
+                    const float w = expf(weights[63 - k]);
+                    part[i] += w * LEFT[(k * heads + h) * 16 + i / 32] * b[(k * heads + h) * 32 + i % 32];
+                }
+            for (int i = 0; i < 512; i++) out[i] += part[i];
+        }
+    }
+    return 0;
+}
+"""
+    found = court(source.replace("LEFT", left), **DECAY).verdict
+
+    assert found["verdict"] == verdict, found["reason"]
+    if verdict == "correct":
+        assert any("such differences do not count" in note for note in found["shapes"][0]["notes"])
