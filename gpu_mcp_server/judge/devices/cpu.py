@@ -135,8 +135,4 @@ class CpuDevice(Device):
 
     def evidence(self) -> Dict[str, Any]:
         """Return the machine."""
-        return {
-            "cpu": self.label,
-            "cores": len(os.sched_getaffinity(0)),
-            "memory": self.memory,
-        }
+        return {"cpu": self.label, "cores": len(os.sched_getaffinity(0)), "memory": self.memory}

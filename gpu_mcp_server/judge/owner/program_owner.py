@@ -22,16 +22,7 @@ from ..programs.output_parsers import READ_S, Series, Unreadable, said, within
 from ..programs.program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from ..timing.run_delay import While
 from ..timing.time_accounting import Ledger
-from ..verdicts import (
-    VERDICTS,
-    Judged,
-    JudgeFailed,
-    ReferenceFailed,
-    cheat,
-    duration,
-    incorrect,
-    registration_result,
-)
+from ..verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, duration, incorrect, registration_result
 from .peer_processes import START_S
 
 FEWEST = 6

@@ -86,11 +86,7 @@ class ShapeTimes:
         candidate, reference = series.samples_us()
         states = [played.state for played in series.played]
         result["conditions"], marked = summary(states)
-        samples: Dict[str, Any] = {
-            "candidate_us": candidate,
-            "reference_us": reference,
-            "calls_per_round": series.sets,
-        }
+        samples: Dict[str, Any] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": series.sets}
         result["samples"] = dict(samples, states=states, marks=marked, looking=looking)
         result["samples"].update(series.evidence())
         loop: Dict[str, Any] = {
@@ -120,12 +116,7 @@ class ShapeTimes:
             result["in_loop"] = loop
 
     def _add_events(
-        self,
-        series: Series,
-        result: Dict[str, Any],
-        loop: Dict[str, Any],
-        alone: Dict[str, Any],
-        events: EventSeries,
+        self, series: Series, result: Dict[str, Any], loop: Dict[str, Any], alone: Dict[str, Any], events: EventSeries
     ) -> None:
         """Take the times by events, and those on the GPU alone beside them."""
         result.update(events.result(alone["candidate"]["median_us"]), basis=BY_EVENTS)

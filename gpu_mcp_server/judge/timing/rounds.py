@@ -246,13 +246,7 @@ class Rounds:
         return reference_s
 
     def judge(
-        self,
-        buffers: Buffers,
-        reply: Dict[str, Any],
-        check: RoundCheck,
-        reference_s: float,
-        *,
-        twice: bool = False,
+        self, buffers: Buffers, reply: Dict[str, Any], check: RoundCheck, reference_s: float, *, twice: bool = False
     ) -> None:
         """Return if the round passed; if not, see `twice` where one more call is wrong, before that is told.
 

@@ -16,12 +16,7 @@ SHARE = 0.3
 
 
 def outlasted(
-    first: Round,
-    play: Callable[[Buffers], Round],
-    buffers: Buffers,
-    least_s: float,
-    spread_s: float,
-    budget_s: float,
+    first: Round, play: Callable[[Buffers], Round], buffers: Buffers, least_s: float, spread_s: float, budget_s: float
 ) -> Tuple[Round, Round]:
     """Return the quickest of a round that seems to last long enough and of others that are played now, and the last.
 
