@@ -56,10 +56,6 @@ class Elsewhere:
         self.double = InDouble(rounds, rounds.notes)
         self.agenda = Agenda(self.well)
 
-    def begin(self, first: int) -> None:
-        """Draw behind which of so many first rounds one is played."""
-        self.agenda.begin(first)
-
     def after(self, buffers: Buffers, played: int, play: Optional[Callable[[Buffers], Any]] = None) -> None:
         """Play what is due behind a round.
 

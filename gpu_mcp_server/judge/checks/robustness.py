@@ -106,23 +106,13 @@ class Robustness:
             return "NaN or infinite where the reference is finite"
         return lower_precision(self._errors(buffers, judged.answer, rounds)) or text
 
-    def verdict(self) -> str:
-        """Return `no`, `yes`, or `unknown` where no other inputs were tried."""
-        if self.found:
-            return "no"
-        return "yes" if self.right else "unknown"
-
     def text(self, why_not: str = "") -> str:
-        """Say it in words.
-
-        Args:
-            why_not: Why nothing else was tried, where nothing was.
-        """
-        verdict = self.verdict()
-        if verdict == "unknown":
-            return "unknown; " + (why_not or "no other distribution was tried")
-        tried = ", with %d other distributions" % len(self.right) if verdict == "yes" else ""
-        return "; ".join([verdict + tried, *("%s: %s" % pair for pair in self.found.items())])
+        """Say it in words; `why_not` says why nothing else was tried, where nothing was."""
+        if self.found:
+            return "; ".join(["no", *("%s: %s" % pair for pair in self.found.items())])
+        if self.right:
+            return "yes, with %d other distributions" % len(self.right)
+        return "unknown; " + (why_not or "no other distribution was tried")
 
 
 class Sameness:
@@ -132,7 +122,7 @@ class Sameness:
         items = buffers.outputs
         # A few whole numbers, such as a class, agree by chance; floats do so hardly ever.
         self.telling = any(item.dtype in EPSILON for item in items) or sum(i.count for i in items) >= TELLING
-        self.kept: Sequence[Kept] = [buffers.keep(number) for number in range(len(items))] if self.telling else []
+        self.kept: Sequence[Kept] = [Kept(buffers, number) for number in range(len(items))] if self.telling else []
         self.alike: List[str] = []
         """Distributions that got a wrong answer which is the one to inputs as declared, bit for bit."""
 
@@ -144,8 +134,3 @@ class Sameness:
     def holds(self) -> bool:
         """Say whether the answer that is there now is the one that was kept."""
         return self.telling and all(kept.other() is None for kept in self.kept)
-
-    def close(self) -> None:
-        """Let the answer go."""
-        for kept in self.kept:
-            kept.close()

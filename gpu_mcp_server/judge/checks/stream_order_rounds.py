@@ -28,10 +28,6 @@ class Separation:
         self.ahead = bool(rounds.well.word() % 2)
         self.agenda = Agenda(rounds.well)
 
-    def begin(self, first: int) -> None:
-        """Draw behind which of so many first rounds one is played."""
-        self.agenda.begin(first)
-
     def after(self, buffers: Buffers, played: int) -> None:
         """Play what is due behind a round.
 

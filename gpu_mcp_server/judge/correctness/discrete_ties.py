@@ -93,6 +93,9 @@ class Suspects(NamedTuple):
 class Ties:
     """Explains wrong discrete elements at one shape, as long as chance could have made them."""
 
+    reason = ""
+    """No reason of its own: elements say why an answer is wrong."""
+
     def __init__(self, reference: Player, well: Well, rtol: float, atol: float, timeout_s: float) -> None:
         self.reference, self.well, self.rtol, self.atol = reference, well, rtol, atol
         self.timeout_s = timeout_s
@@ -388,11 +391,3 @@ class Ties:
         names: List[str] = [item.name for item in buffers.outputs if item.discrete]
         text = "some elements of %s differ from the reference's and are as right: they tie within rounding"
         return text % ", ".join(names)
-
-    def hint(self) -> str:
-        """Return why the judge forgave nothing, where the candidate alone is not to blame."""
-        return self.advice
-
-    def reason(self) -> str:
-        """Return nothing: elements say why an answer is wrong."""
-        return ""

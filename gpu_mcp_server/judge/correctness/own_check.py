@@ -67,9 +67,12 @@ def refusal_of(
 class OwnCheck:
     """Stands where near ties of discrete answers are explained."""
 
+    advice = ""
+    """None: the check says why."""
+
     def __init__(self, reference: Player, well: Well, timeout_s: float) -> None:
         self.reference, self.well, self.timeout_s = reference, well, timeout_s
-        self.said = ""
+        self.reason = ""
         """Why it refused an answer last."""
 
     def excuse(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
@@ -91,7 +94,7 @@ class OwnCheck:
                     answers = [answer for _, answer in pairs]
                     why = refusal_of(self.reference, buffers.outputs, answers, call, self.timeout_s)
                 if why is not None:
-                    self.said = why
+                    self.reason = "the problem's own check refuses the answer: %s" % why
                     # One refused call decides the round, so the check need not see the others.
                     left[call] = check.wrong[call]
                     break
@@ -106,11 +109,3 @@ class OwnCheck:
     def excuse_note(self, buffers: Buffers) -> str:
         """Return the note on a round in which the check took something."""
         return "right by the problem's own check; if it is slow, it checks some calls of each round, chosen in secret"
-
-    def hint(self) -> str:
-        """Return nothing: the check says why."""
-        return ""
-
-    def reason(self) -> str:
-        """Return why the answer that it refused is wrong."""
-        return "the problem's own check refuses the answer: %s" % self.said

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..channel.supervisor_client import Player
-from ..numerics.compare import Kept, compare, numbers
+from ..numerics.compare import compare, numbers
 from ..numerics.tensors import Array, Tensor, layout
 
 
@@ -172,10 +172,6 @@ class Buffers:
     def misplaced(self) -> List[Tuple[int, int]]:
         """Return call and output of answers that were others when they were copied, or whose next ones had begun."""
         raise NotImplementedError
-
-    def keep(self, number: int) -> Kept:
-        """Keep the first call's answer in one output."""
-        return Kept(self, number)
 
     def close(self) -> None:
         """Free the memory."""

@@ -2,7 +2,7 @@
 
 from ctypes import c_double, c_int, c_int64, c_uint64
 from dataclasses import replace
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -28,20 +28,6 @@ PIECE = 1 << 12
 """Bytes of which a part of the inputs is a multiple."""
 
 
-class Copied(NamedTuple):
-    """Ranges of answers copied behind calls, to slots from `room` on; see judge/candidate/stream_copies.py."""
-
-    ahead: bool
-    first: int
-    bytes: List[int]
-    spans: List[int]
-    offset: int
-    step: int
-    calls: int
-    slot: int
-    room: int
-
-
 def share(where: Layout, memory: Shared) -> Dict[str, Any]:
     """Return a layout as a message."""
     return dict(share_file(where), bytes=memory.size)
@@ -59,8 +45,8 @@ class CudaBuffers(Buffers):
         self.given = Shared.create(driver, self.input_layout.total)
         self.room = -(-self.output_layout.total // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         """Where, behind the outputs, bytes of answers are copied to."""
-        self.copied_bytes: Optional[Copied] = None
-        """In a round with copies behind its calls; in others nobody writes there."""
+        self.copied_bytes: Dict[str, Any] = {}
+        """What `separators` said in a round with copies behind its calls; in others nobody writes there."""
         self.got = Shared.create(driver, self.room + COPIED_BYTES * sets)
         self.expected = Shared.create(driver, self.expected_layout.total)
         self.files: List[Region] = []
@@ -310,24 +296,25 @@ class CudaBuffers(Buffers):
         spans = [item.nbytes - size + 1 for item, size in zip(self.outputs, sizes)]
         # Offset and step are drawn, so a candidate cannot serve only the bytes that are copied.
         offset, step = (self.well.word() % max(spans) for _ in range(2))
-        first, calls = self.well.word() % len(self.outputs), self.sets - ahead
-        self.copied_bytes = Copied(ahead, first, sizes, spans, offset, step, calls, COPIED_BYTES, self.room)
-        return self.copied_bytes._asdict()
+        self.copied_bytes = {
+            "ahead": ahead, "first": self.well.word() % len(self.outputs), "bytes": sizes, "spans": spans,
+            "offset": offset, "step": step, "calls": self.sets - ahead, "slot": COPIED_BYTES, "room": self.room,
+        }  # fmt: skip
+        return self.copied_bytes
 
     def misplaced(self) -> List[Tuple[int, int]]:
         """Return call and output wherever something else was copied than is there, or than the poison of the next."""
-        asked, self.copied_bytes = self.copied_bytes, None
-        if asked is None:
-            return []
-        copied = np.empty((asked.calls, asked.slot), dtype=np.uint8)
-        self.tools.driver.download(copied.ctypes.data, self.got.address + asked.room, copied.nbytes)
+        asked, self.copied_bytes = self.copied_bytes, {}
+        count, first, offset, step = (int(asked[name]) for name in ("calls", "first", "offset", "step"))
+        copied = np.empty((count, COPIED_BYTES), dtype=np.uint8)
+        self.tools.driver.download(copied.ctypes.data, self.got.address + self.room, copied.nbytes)
         found: List[Tuple[int, int]] = []
-        for output, (size, span) in enumerate(zip(asked.bytes, asked.spans)):
-            calls = np.arange((output - asked.first) % len(self.outputs), asked.calls, len(self.outputs))
+        for output, (size, span) in enumerate(zip(asked["bytes"], asked["spans"])):
+            calls = np.arange((output - first) % len(self.outputs), count, len(self.outputs))
             if not calls.size:
                 continue
-            places = ((asked.offset + calls * asked.step) % span)[:, None] + np.arange(size)[None, :]
-            right = self._poisoned(output, places) if asked.ahead else self._there(output, calls, places)
+            places = ((offset + calls * step) % int(span))[:, None] + np.arange(int(size))[None, :]
+            right = self._poisoned(output, places) if asked["ahead"] else self._there(output, calls, places)
             wrong = calls[(copied[calls, :size] != right).any(axis=1)]
             found += [(call, output) for call in wrong.tolist()]
         return sorted(found)

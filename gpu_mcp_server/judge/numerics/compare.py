@@ -189,6 +189,3 @@ class Kept:
         """Return what was kept and what is there now, `None` if they are the same bits."""
         now = self._now()
         return None if self.before.tobytes() == now.tobytes() else (self.before, now)
-
-    def close(self) -> None:
-        """Let it go."""

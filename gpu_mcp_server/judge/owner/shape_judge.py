@@ -228,8 +228,8 @@ class Shape:
         # plain loop answer too early or too late: copies between calls and one interruption show that.
         first = goal.most_rounds if advisory else LEAST_ROUNDS
         self.interruption.begin(first, once=advisory)
-        self.elsewhere.begin(LEAST_ROUNDS)
-        self.separation.begin(first)
+        self.elsewhere.agenda.begin(LEAST_ROUNDS)
+        self.separation.agenda.begin(first)
         self.rounds.watch = self.watch
         series.measure(buffers, self._next, progress)
         if self.strict.owed:
@@ -272,7 +272,7 @@ class Shape:
         buffers, pace = self._begin(1)
         gated = self.gated = GatedSeries(self.rounds, pace, self.goal)
         strict = Strict(self.rounds, FEWEST_ROUNDS)
-        self.elsewhere.begin(FEWEST_ROUNDS)
+        self.elsewhere.agenda.begin(FEWEST_ROUNDS)
 
         def after(buffers_: Buffers, played: int) -> None:
             strict.look(buffers_, played)

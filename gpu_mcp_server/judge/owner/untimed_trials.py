@@ -16,7 +16,7 @@ from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.constraints import Dims
 from ..inputs.hidden_shapes import elements
-from ..numerics.compare import LARGE, numbers
+from ..numerics.compare import LARGE, Kept, numbers
 from ..numerics.tensors import FLOATS, MADE, symbols
 from ..timing.judging_setup import JudgingSetup
 from ..verdicts import Judged, incorrect
@@ -243,7 +243,6 @@ class Trials(TrialRoom):
         if table.failed:
             with CATCHES.during("untimed, inputs as declared after others"), CATCHES.check():
                 self._look_at_declared(table, same)
-        same.close()
         return tried
 
     def _answers_zeros(self, table: Table) -> bool:
@@ -273,7 +272,7 @@ class Trials(TrialRoom):
     def _again(self, table: Table) -> None:
         """Have the same inputs answered again, and compare bit by bit."""
         rounds, buffers = table.rounds, table.buffers
-        before = [buffers.keep(number) for number in range(len(buffers.outputs))]
+        before = [Kept(buffers, number) for number in range(len(buffers.outputs))]
         first = FirstAnswer(buffers, self.task)
         rounds.forgives = self.forgives(rounds, strict=not table.hidden, first=first)
         for _ in range(REPEATS):
@@ -295,8 +294,6 @@ class Trials(TrialRoom):
                         apart = float(np.nanmax(np.abs(a - b)))
                     self.unsteady = "not deterministic: max difference %.3g in %s" % (apart, item.name)
         rounds.forgives = self.forgives(rounds, strict=not table.hidden)
-        for kept in before:
-            kept.close()
 
     def _precision(self, table: Table) -> None:
         """Compare errors of the candidate and of the reference against double precision."""

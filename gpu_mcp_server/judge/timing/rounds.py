@@ -318,8 +318,8 @@ class Rounds:
         repeated = self.repeated(buffers, call, output)
         if repeated:
             return repeated
-        if self.ties.reason():
-            return incorrect(where + self.ties.reason())
+        if self.ties.reason:
+            return incorrect(where + self.ties.reason)
         rtol, atol = self.history.rtol, self.history.atol
         if buffers.outputs[output].count > LARGE:
             return judged_by_samples(self.history, self.number, buffers, check, (call, output))
@@ -332,7 +332,7 @@ class Rounds:
         which += "; wrong: %d of %s" % (bad, calls_text(buffers.sets)) if buffers.sets > 1 else ""
         difference, poison = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask), buffers.words[output]
         whole, first, again = bool(mask.all()), not self.calls_checked, play if twice else None
-        hint = self.ties.hint()  # of this round: another look is at other inputs
+        hint = self.ties.advice  # of this round: another look is at other inputs
         others, more = look_again(
             buffers, check, (call, output), (rtol, atol), self.ties, again, whole=whole, first=first
         )

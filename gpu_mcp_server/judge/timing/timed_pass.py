@@ -1,12 +1,10 @@
 """A player's work on a round, by the owner's clock and by what the player says of it."""
 
 import time
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple
 
 from ..channel.supervisor_client import Player
 from ..devices.device import Buffers
-
-LONGEST_TOLD_US = 1e12
 
 
 class Pass(NamedTuple):
@@ -38,8 +36,3 @@ def own_clock_s(reply: Dict[str, Any], elapsed: float) -> float:
     """Return what calls took by the clock of who made them; the owner's, where that says nothing that can be."""
     told = reply.get("ran_ns")
     return told / 1e9 if isinstance(told, int) and 0 < told <= elapsed * 1e9 else elapsed
-
-
-def reported_us(told: Any) -> Optional[float]:
-    """Return a time that a candidate told, `None` if it is no number or none that a round can take."""
-    return float(told) if isinstance(told, (int, float)) and 0 <= told < LONGEST_TOLD_US else None

@@ -75,7 +75,7 @@ def test_a_limit_of_elements_is_a_calls_and_beyond_it_few_are_no_verdict(monkeyp
             ties.excuse(Two(), check)
     else:
         assert ties.excuse(Two(), check).passed is passes
-        assert bool(ties.hint()) is not passes
+        assert bool(ties.advice) is not passes
 
 
 JUMPS = task(
