@@ -2,8 +2,9 @@
 
 import math
 from statistics import median
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+SPEEDUP = "speedup", "speedup_low", "speedup_high"
 WIDE = 0.1
 """Half of an interval as a part of its median, beyond which a shape says so: five times what `quick` asks for."""
 
@@ -59,6 +60,15 @@ def timing(samples_us: Sequence[float], calls: int) -> Dict[str, float]:
     """Return what a verdict says about the samples of one side."""
     middle, low, high = median_interval(samples_us)
     return {"median_us": middle, "low_us": low, "high_us": high, "rounds": len(samples_us), "calls_per_round": calls}
+
+
+def times_of(candidate_us: Sequence[float], reference_us: Sequence[float], calls: int) -> Dict[str, Any]:
+    """Return what a verdict says of both sides' paired samples in microseconds, or of the candidate's alone."""
+    found: Dict[str, Any] = {"candidate": timing(candidate_us, calls)}
+    if reference_us:
+        found["reference"] = timing(reference_us, calls)
+        found.update(zip(SPEEDUP, speedup(reference_us, candidate_us)))
+    return found
 
 
 def wide(half_width_: float) -> str:

@@ -13,7 +13,7 @@ gates, but where launching is what it hides. Either makes the time unconfirmable
 from typing import Any, Dict, List
 
 from ..devices.device import Buffers
-from ..numerics.stats import half_width, median, speedup, timing
+from ..numerics.stats import half_width, median, times_of
 from ..timing.gate_doubts import AGREE, BESIDE
 from ..timing.gated_pass import NoGate
 from ..timing.gated_rounds import GatedRounds
@@ -98,21 +98,11 @@ class EventSeries:
     def result(self, device_us: float) -> Dict[str, Any]:
         """Return times with their intervals, what ended the rounds and what speaks against them, as `doubt` does."""
         candidate, reference = self.series.samples_us()
-        calls = self.series.sets
-        result: Dict[str, Any] = {"candidate": timing(candidate, calls)}
-        result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
-        if self.gated.reference is not None:
-            result["reference"] = timing(reference, calls)
-            result.update(zip(("speedup", "speedup_low", "speedup_high"), speedup(reference, candidate)))
+        result = times_of(candidate, reference if self.gated.reference is not None else (), self.series.sets)
+        result.update(half_width=half_width(candidate), stopped_by=self.series.stopped_by)
         return dict(result, unconfirmable=self.doubt(device_us))
 
     def samples(self) -> Dict[str, Any]:
         """Return all rounds, for the evidence."""
-        candidate, reference = self.series.samples_us()
         between = {role: round(median(each_us), 2) for role, each_us in self.between_us.items() if each_us}
-        return {
-            "candidate_us": candidate,
-            "reference_us": reference,
-            "calls_per_round": self.series.sets,
-            "between_us": between,
-        }
+        return dict(self.series.samples(), between_us=between)

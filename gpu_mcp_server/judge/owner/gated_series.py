@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 from ..checks.interrupted_rounds import STOPPED_CALLS
 from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
-from ..numerics.stats import half_width, median, speedup, timing
+from ..numerics.stats import half_width, median, times_of
 from ..timing.gated_pass import BY_EVENTS, NoGate
 from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
@@ -225,13 +225,8 @@ class GatedSeries:
         if self.series is None:
             return {}
         candidate, reference = self.series.samples_us()
-        calls = self.series.sets
-        result: Dict[str, Any] = {"candidate": timing(candidate, calls), "unconfirmable": self.doubt()}
-        result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
-        if self._is_reference_timed():
-            result["reference"] = timing(reference, calls)
-            names = ("speedup", "speedup_low", "speedup_high")
-            result.update(zip(names, speedup(reference, candidate)))
+        result = times_of(candidate, reference if self._is_reference_timed() else (), self.series.sets)
+        result.update(half_width=half_width(candidate), stopped_by=self.series.stopped_by, unconfirmable=self.doubt())
         if self.isolated.samples_s:
             result["isolated_us"] = median(self.isolated.samples_s) * 1e6
         return result
@@ -244,22 +239,12 @@ class GatedSeries:
         """Return all rounds, for the evidence."""
         if self.series is None:
             return {"why": self.why}
-        candidate, reference = self.series.samples_us()
-        isolated = [round(each * 1e6, 3) for each in self.isolated.samples_s]
-        return {
-            "candidate_us": candidate,
-            "reference_us": reference,
-            "calls_per_round": self.series.sets,
-            "isolated_us": isolated,
-            "launch_us": round(self.launch_us(), 3),
-            "isolated_later_us": [round(each * 1e6, 1) for each in self.isolated.later_s],
-            **self._taken_off(),
-        }
-
-    def _taken_off(self) -> Dict[str, Any]:
-        """Return what was taken off, and what was seen besides, in microseconds."""
         gated = self.gated
         return {
+            **self.series.samples(),
+            "isolated_us": [round(each * 1e6, 3) for each in self.isolated.samples_s],
+            "launch_us": round(self.launch_us(), 3),
+            "isolated_later_us": [round(each * 1e6, 1) for each in self.isolated.later_s],
             "empty_us": {role: round(each * 1e6, 2) for role, each in gated.empty_s.items()},
             "switch_us": round(gated.empty.switch_s * 1e6, 1),
             "probes_behind_us": [round(each * 1e6, 1) for each in gated.behind_s],

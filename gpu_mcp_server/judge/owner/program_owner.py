@@ -17,7 +17,7 @@ from ..channel.packet_link import Link
 from ..channel.supervisor_client import Player, Supervisor
 from ..evidence import commitment_of, identity, say
 from ..numerics.random_inputs import Well
-from ..numerics.stats import geometric_mean, half_width, median, speedup, timing
+from ..numerics.stats import geometric_mean, half_width, median, times_of
 from ..programs.output_parsers import READ_S, Series, Unreadable, said, within
 from ..programs.program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from ..timing.run_delay import While
@@ -360,8 +360,7 @@ class Case:
             "speedup": None,
         }
         if verdict == "correct" and candidate_us:
-            result["candidate"], result["reference"] = timing(candidate_us, 1), timing(reference_us, 1)
-            result["speedup"], result["speedup_low"], result["speedup_high"] = speedup(reference_us, candidate_us)
+            result.update(times_of(candidate_us, reference_us, 1))
             result["samples"] = {"candidate_us": candidate_us, "reference_us": reference_us}
             empty_us = median(self.owner.empty_s) * 1e6
             if empty_us > COST * result["candidate"]["median_us"]:

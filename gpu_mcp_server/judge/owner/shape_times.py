@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Optional, Sequence
 
-from ..numerics.stats import half_width, median_interval, speedup, timing, wide
+from ..numerics.stats import SPEEDUP, half_width, median_interval, times_of, wide
 from ..timing.gated_pass import BY_EVENTS
 from ..timing.judging_setup import JudgingSetup
 from ..timing.machine_state import summary
@@ -15,7 +15,6 @@ from .gated_series import GatedSeries
 
 COLD = 2
 """Times the cache that a round's data must be to find nothing of itself there."""
-SPEEDUP = "speedup", "speedup_low", "speedup_high"
 SHARING = 1.5
 """Times its time in a loop of the host's, that a call may take on the GPU alone: both are cold, and noise is less."""
 LAUNCHING = 3.0
@@ -64,6 +63,10 @@ def _doubt_loop(loop: Dict[str, Any], alone: Dict[str, Any], launch_us: float) -
     return (text + "the loop, or find their data in the cache") % (loop_us, device_us, launch_us)
 
 
+def _times_alone(alone: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: alone[name] for name in ("candidate", "reference", *SPEEDUP) if name in alone}
+
+
 class ShapeTimes:
     """Adds the times of series to a shape's result, and to its notes what makes them less sure."""
 
@@ -83,48 +86,36 @@ class ShapeTimes:
         beside them. It is the other way round where the problem's basis is `call`, or the reference's calls could not
         be launched behind gates. Where the basis is `kernelbench` both stand beside the times by events.
         """
-        candidate, reference = series.samples_us()
         states = [played.state for played in series.played]
         result["conditions"], marked = summary(states)
-        samples: Dict[str, Any] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": series.sets}
-        result["samples"] = dict(samples, states=states, marks=marked, looking=looking)
-        result["samples"].update(series.evidence())
-        loop: Dict[str, Any] = {
-            "candidate": timing(candidate, series.sets),
-            "reference": timing(reference, series.sets),
-        }
-        loop.update(zip(SPEEDUP, speedup(reference, candidate)))
-        alone = gated.result() if gated is not None else {}
+        result["samples"] = dict(series.samples(), states=states, marks=marked, looking=looking, **series.evidence())
+        loop, alone = times_of(*series.samples_us(), series.sets), gated.result() if gated is not None else {}
         if gated is not None:
             result["gated_samples"] = gated.samples()
-        if gated is not None and gated.events is not None:
-            self._add_events(series, result, loop, alone, gated.events)
-        elif gated is not None and gated.is_basis(self.task):
-            self._add_gated(series, result, loop, alone)
+        if gated is not None and (gated.events is not None or gated.is_basis(self.task)):
+            self._add_gated(series, result, loop, alone, gated.events)
         else:
             self._add_loop(series, result, loop, gated, alone)
 
-    def _add_gated(self, series: Series, result: Dict[str, Any], loop: Dict[str, Any], alone: Dict[str, Any]) -> None:
-        """Take the times on the GPU alone; say so where the launch and not the GPU takes most of a call."""
-        result.update(alone, basis="device")
-        kept, calls = result["gated_samples"], result["gated_samples"]["calls_per_round"]
-        self._hold_against_floor(result, kept["candidate_us"], kept["empty_us"]["candidate"], calls)
-        self.notes.update(dict.fromkeys(filter(None, [wide(result["half_width"])])))
-        if self.is_too_short(series):
-            return
-        if self._is_loops_own(loop, alone):
-            result["in_loop"] = loop
-
-    def _add_events(
-        self, series: Series, result: Dict[str, Any], loop: Dict[str, Any], alone: Dict[str, Any], events: EventSeries
+    def _add_gated(
+        self,
+        series: Series,
+        result: Dict[str, Any],
+        loop: Dict[str, Any],
+        alone: Dict[str, Any],
+        events: Optional[EventSeries],
     ) -> None:
-        """Take the times by events, and those on the GPU alone beside them."""
-        result.update(events.result(alone["candidate"]["median_us"]), basis=BY_EVENTS)
-        result["unconfirmable"] = alone["unconfirmable"] or result["unconfirmable"]
-        result["on_gpu"] = {name: alone[name] for name in ("candidate", "reference", *SPEEDUP) if name in alone}
-        kept = result["event_samples"] = events.samples()
-        self._hold_against_floor(result, kept["candidate_us"], 0.0, kept["calls_per_round"])
-        self.notes.update(dict.fromkeys(filter(None, [wide(result["half_width"])])))
+        """Take the times on the GPU alone, or those by events and the former beside them."""
+        kept = result["gated_samples"]
+        clock_us = kept["empty_us"]["candidate"]
+        if events is None:
+            result.update(alone, basis="device")
+        else:
+            result.update(events.result(alone["candidate"]["median_us"]), basis=BY_EVENTS, on_gpu=_times_alone(alone))
+            result["unconfirmable"] = alone["unconfirmable"] or result["unconfirmable"]
+            kept, clock_us = events.samples(), 0.0
+            result["event_samples"] = kept
+        self._hold_against_floor(result, kept["candidate_us"], clock_us, kept["calls_per_round"])
         if not self.is_too_short(series) and self._is_loops_own(loop, alone):
             result["in_loop"] = loop
 
@@ -158,7 +149,7 @@ class ShapeTimes:
             return
         result["unconfirmable"] = series.unconfirmable()
         if alone:
-            result["on_gpu"] = {name: alone[name] for name in ("candidate", "reference", *SPEEDUP) if name in alone}
+            result["on_gpu"] = _times_alone(alone)
         if gated is not None:
             result["unconfirmable"] = (
                 gated.doubt() or _doubt_loop(loop, alone, gated.launch_us()) or result["unconfirmable"]
@@ -166,7 +157,6 @@ class ShapeTimes:
             if alone and gated.gated.ungated and self.task["framework"] != "numpy":
                 self.notes["the reference was not timed on the GPU alone: %s" % gated.gated.ungated] = None
         result.update({name: loop[name] for name in SPEEDUP})
-        self.notes.update(dict.fromkeys(filter(None, [wide(result["half_width"])])))
         clock_us = self.costs["candidate"].low_s * 1e6
         self._hold_against_floor(result, result["samples"]["candidate_us"], clock_us, series.sets)
         unsure = self.costs["candidate"].spread_s * 1e6 / series.sets
@@ -177,9 +167,10 @@ class ShapeTimes:
     def _hold_against_floor(
         self, result: Dict[str, Any], samples_us: Sequence[float], clock_us: float, sets: int
     ) -> None:
+        """Void a time that the device cannot reach; note that, and a wide interval."""
         floor = floor_of(self.task, self.device.label, self.number, sets)
         said = hold_against_floor(result, floor, samples_us, clock_us / sets) if floor else ""
-        self.notes.update({said: None} if said else {})
+        self.notes.update(dict.fromkeys(filter(None, [said, wide(result["half_width"])])))
 
     def has_no_time(self, series: Series, which: str = "") -> bool:
         """Say, in a note too, whether rounds are too short for the clock, or no time of their calls."""
@@ -204,11 +195,9 @@ class ShapeTimes:
 
     def add_warm(self, warm: Series, result: Dict[str, Any]) -> None:
         """Add the times of rounds whose data fits the cache."""
-        candidate, reference = warm.samples_us()
-        result["warm_samples"] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": warm.sets}
-        result["warm_samples"].update(warm.evidence())
+        result["warm_samples"] = dict(warm.samples(), **warm.evidence())
         if not self.has_no_time(warm, "warm: "):
-            result["warm"] = timing(candidate, warm.sets)
+            times = times_of(*warm.samples_us(), warm.sets)
+            result["warm"], result["warm_speedup"] = times["candidate"], times["speedup"]
             if self.device.kind == "cuda":
                 self.notes["warm times are those of a loop, which no gate confirms"] = None
-            result["warm_speedup"] = speedup(reference, candidate)[0]

@@ -105,6 +105,11 @@ class Series:
             found["outside_us"] = [round(p.outside_s * 1e6 / self.sets, 4) for p in self.played]
         return found
 
+    def samples(self) -> Dict[str, Any]:
+        """Return the rounds that count, for the evidence."""
+        candidate, reference = self.samples_us()
+        return {"candidate_us": candidate, "reference_us": reference, "calls_per_round": self.sets}
+
     def gap(self) -> float:
         """Return how much more the owner's clock reads than the candidate's own, as a part of the latter."""
         return median([p.outside_s / p.candidate_s - 1 for p in self.played if p.outside_s] or [0.0])
