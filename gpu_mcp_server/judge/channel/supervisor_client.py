@@ -1,5 +1,6 @@
 """The owner's line to its supervisor, and to the processes that it plays with."""
 
+import contextlib
 import os
 import select
 import time
@@ -28,6 +29,7 @@ LATE = {
 }
 """What a player whose time is up was doing, for a kernel's author."""
 
+OUT_OF_TURN = "spoke out of turn on its link: %s"
 ALONE = ("start", "gate", "go", "finish")
 """Requests at which a player that was not asked for anything else since its hello runs the judge's own code alone."""
 
@@ -50,16 +52,13 @@ class Supervisor:
             starting: Links to processes that import. The job is let to its GPUs when all of them have answered.
             start_s: For how long they are waited for at most.
         """
-        try:
-            self.link.send({"do": "turn", "role": ""})
-            left, until = list(starting), time.monotonic() + start_s
-            while left and not self.link.pending() and time.monotonic() < until:
-                sockets = [each.socket for each in (self.link, *left)]
-                select.select(sockets, [], [], max(0.0, until - time.monotonic()))
-                left = [each for each in left if not each.pending()]
-            self.link.send({"do": "ready", "role": ""})
-        except LinkClosed as error:
-            raise JudgeFailed("the supervisor is gone: %s" % error) from None
+        self._send("turn", "")
+        left, until = list(starting), time.monotonic() + start_s
+        while left and not self.link.pending() and time.monotonic() < until:
+            sockets = [each.socket for each in (self.link, *left)]
+            select.select(sockets, [], [], max(0.0, until - time.monotonic()))
+            left = [each for each in left if not each.pending()]
+        self._send("ready", "")
         self._await_answer("turn", "", "turn", time.monotonic() + TURN_S)
         self.waited_s = 0.0  # of the job's own time only
 
@@ -71,10 +70,7 @@ class Supervisor:
         Returns:
             Whether other jobs have been on the GPU so far.
         """
-        try:
-            self.link.send({"do": "window", "role": part})
-        except LinkClosed as error:
-            raise JudgeFailed("the supervisor is gone: %s" % error) from None
+        self._send("window", part)
         said = self._await_answer("window", part, "window", time.monotonic() + TURN_S)
         return said.get("beside") is True
 
@@ -96,10 +92,8 @@ class Supervisor:
 
     def dismiss(self, role: str) -> None:
         """End `role` without waiting for a word on it."""
-        try:
-            self.link.send({"do": "kill", "role": role})
-        except LinkClosed:
-            return  # then it is ended with the job
+        with contextlib.suppress(JudgeFailed):  # of a supervisor that is gone: then it is ended with the job
+            self._send("kill", role)
 
     def exit_of(self, role: str, timeout_s: float) -> Optional[Dict[str, Any]]:
         """Return how `role` ended, waiting up to `timeout_s` seconds for the word."""
@@ -119,12 +113,15 @@ class Supervisor:
             return True
         return False
 
-    def _request(self, do: str, role: str, answer: str) -> Dict[str, Any]:
-        began = time.monotonic()
+    def _send(self, do: str, role: str) -> None:
         try:
             self.link.send({"do": do, "role": role})
         except LinkClosed as error:
             raise JudgeFailed("the supervisor did not answer %r: %s" % (do, error)) from None
+
+    def _request(self, do: str, role: str, answer: str) -> Dict[str, Any]:
+        began = time.monotonic()
+        self._send(do, role)
         message = self._await_answer(do, role, answer, began + REPLY_S)
         self.waited_s += time.monotonic() - began
         return message
@@ -216,14 +213,10 @@ class Player:
         self.asked, self.sequence = do, int.from_bytes(os.urandom(6), "big")
         self.is_empty = do == "hello" or (self.is_empty and do in ALONE)
         self.rounds_asked += do == "go" and bool(fields.get("calls"))
-        try:
+        with contextlib.suppress(LinkClosed):
             if self.link.pending():
                 self._unasked()
             self.link.send(dict(fields, do=do, seq=self.sequence), descriptors)
-        except LinkClosed:
-            return
-        except LinkGarbage as error:
-            raise self._lied("spoke out of turn on its link: %s" % error) from None
 
     def hear(self, timeout_s: float) -> Dict[str, Any]:
         """Return the reply to the last request; raises as `ask` does."""
@@ -249,9 +242,9 @@ class Player:
                 what += " (compilation counts)"
             raise self._fault("%s within %.0f s and was killed" % (what, timeout_s)) from None
         except LinkGarbage as error:
-            raise self._lied("spoke out of turn on its link: %s" % error) from None
+            raise self._lied(OUT_OF_TURN % error) from None
         if reply.get("seq") != self.sequence:
-            raise self._lied("spoke out of turn on its link: an answer without a request, as a forked copy sends it")
+            raise self._lied(OUT_OF_TURN % "an answer without a request, as a forked copy sends it")
         lack = lack_in(str(reply["error"]), self.device, WORK) if reply.get("error") else None
         if reply.get("error") and self.wants_gpu:
             lack = lack or {"kind": "gpu", "name": self.wants_gpu}
@@ -269,12 +262,13 @@ class Player:
                 self._unasked()
             except LinkClosed:
                 raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S))) from None
-            except LinkGarbage as error:
-                raise self._lied("spoke out of turn on its link: %s" % error) from None
 
     def _unasked(self) -> None:
-        self.link.receive(0)
-        raise self._lied("spoke out of turn on its link: a message without a request")
+        try:
+            self.link.receive(0)
+        except LinkGarbage as error:
+            raise self._lied(OUT_OF_TURN % error) from None
+        raise self._lied(OUT_OF_TURN % "a message without a request")
 
     def _fault(self, how: str) -> Exception:
         self.lost = True
