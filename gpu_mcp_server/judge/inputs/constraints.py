@@ -4,6 +4,7 @@ A constraint has `left`, `operator` and `right`; a side is a term. One such as `
 follows from `h` wherever shapes are made. Drawn for itself it would hardly ever be right.
 """
 
+import operator
 from itertools import islice
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
@@ -24,20 +25,11 @@ Term = Any
 Constraint = Dict[str, Any]
 
 COMPARISONS: Dict[str, Callable[[int, int], bool]] = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<=": lambda a, b: a <= b,
-    ">=": lambda a, b: a >= b,
-    "<": lambda a, b: a < b,
-    ">": lambda a, b: a > b,
-}
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
 ARITHMETIC: Dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-}
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": lambda a, b: a // b, "%": operator.mod,
+}  # fmt: skip
 BESIDE = {"<": -1, ">": 1, "!=": 1}
 """The nearest left side that complies, seen from the right one."""
 
