@@ -159,7 +159,7 @@ class Interruption:
         rounds.solve(buffers)
         with rounds.ledger.part("fill"):
             buffers.poison()
-            buffers.publish(look=self.well.word() / 2**64)
+            buffers.publish()
         with rounds.ledger.part("wait"):
             if exchange is not None and exchange.calls.size:
                 self._exchanged(buffers, exchange, stopped=kind == STOPPED or not exchange.apart)

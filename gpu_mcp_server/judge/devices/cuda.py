@@ -86,10 +86,6 @@ class CudaDevice(Device):
         """Say so if the GPU was not idle between the rounds."""
         return self.idleness.remarks()
 
-    def doubt(self) -> str:
-        """Say so if it was not while inputs were laid out."""
-        return self.idleness.doubt()
-
     def max_bytes(self) -> Tuple[int, int]:
         """Return parts of the free memory, no more than 1 GiB with a reference on the CPU."""
         room = self.room_bytes or self.free_bytes()

@@ -71,11 +71,8 @@ class Buffers:
     def collect_expected(self) -> None:
         """Take over what the reference has computed."""
 
-    def publish(self, look: float = 0.0) -> None:
-        """Show the inputs to the candidate, where it does not share them with the reference.
-
-        After a part `look` of them it is seen whether somebody works on them already, where that can be.
-        """
+    def publish(self) -> None:
+        """Show the inputs to the candidate, where it does not share them with the reference."""
 
     def stop(self, player: Player) -> None:
         """End a timed pass, and take elements of the candidate's outputs at secret places."""
@@ -268,10 +265,6 @@ class Device:
     def remarks(self) -> List[str]:
         """Return what was seen on the device that makes its times doubtful."""
         return []
-
-    def doubt(self) -> str:
-        """Return what speaks against times since the last question."""
-        return ""
 
     def evidence(self) -> Dict[str, Any]:
         """Return what does not change."""

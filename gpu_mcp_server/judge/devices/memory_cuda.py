@@ -24,8 +24,6 @@ DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
 """Types that the GPU's kernel does not draw: they are made on the processor, as small numbers of any type are."""
 COPIED_BYTES = 64
 """Of an output, behind each call that is kept apart from the next one."""
-PIECE = 1 << 12
-"""Bytes of which a part of the inputs is a multiple."""
 
 
 def share(where: Layout, memory: Shared) -> Dict[str, Any]:
@@ -154,18 +152,11 @@ class CudaBuffers(Buffers):
             found.append((side, [*arguments, c_uint64(self.guard_key)], size * self.sets))
         return found
 
-    def publish(self, look: float = 0.0) -> None:
+    def publish(self) -> None:
         """Copy the inputs to the candidate's, as the last thing before its clock starts."""
         # Positions are drawn per round and before the clock: a candidate that knew them could answer only those.
         self.fence.arm(self.well.word())
-        (to, at), total = (self.given.address, self.staged.address), self.input_layout.total
-        # In two parts, with a look at the GPU between them: work that waits for the first inputs to change is seen
-        # there.
-        first = int(look * total) // PIECE * PIECE
-        if first:
-            self.tools.driver.copy(to, at, first)
-            self.device.idleness.ahead()
-        self.tools.driver.copy(to + first, at + first, total - first)
+        self.tools.driver.copy(self.given.address, self.staged.address, self.input_layout.total)
 
     def stop(self, player: Player) -> None:
         """Stop the candidate's clock by the fence; the reference has waited for its own work."""

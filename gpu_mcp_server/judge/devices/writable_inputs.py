@@ -36,7 +36,7 @@ class WritableCpuBuffers(CpuBuffers):
             return fields, descriptors
         return dict(fields, writable=True), [self.copy.fd, self.output_region.fd]
 
-    def publish(self, look: float = 0.0) -> None:
+    def publish(self) -> None:
         """Copy the inputs to where the candidate may write."""
         total = self.input_layout.total
         self.copy.bytes[:total] = self.input_region.bytes[:total]

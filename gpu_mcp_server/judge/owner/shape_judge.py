@@ -242,7 +242,7 @@ class Shape:
             self.interruption.look(buffers)
         self.elsewhere.play(buffers)
         self.rounds.watch = None
-        series.doubt, series.changed = self.device.doubt(), self.interruption.changed
+        series.changed = self.interruption.changed
         if not advisory:
             self.separation.look(buffers)
         return series

@@ -173,14 +173,11 @@ class ShapeTimes:
         self.notes.update(dict.fromkeys(filter(None, [said, wide(result["half_width"])])))
 
     def has_no_time(self, series: Series, which: str = "") -> bool:
-        """Say, in a note too, whether rounds are too short for the clock, or no time of their calls."""
-        why = series.doubt
+        """Say, in a note too, whether rounds are too short for the clock."""
         if self.is_too_short(series):
             text = "too fast to time on this machine, so no speed-up: a call must take at least %s"
-            why = text % duration(self.shortest_s / series.sets)
-        if why:
-            self.notes[which + why] = None
-        return bool(why)
+            self.notes[which + text % duration(self.shortest_s / series.sets)] = None
+        return self.is_too_short(series)
 
     def cache_text(self, touched: int) -> str:
         """Say how the bytes of a round's data compare with the cache; empty where its size is unknown."""

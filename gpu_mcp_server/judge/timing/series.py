@@ -60,8 +60,6 @@ class Series:
         self.note = ""
         self.changed: List[int] = []
         """Of how many calls inputs were changed in time, in each round in which some were to be."""
-        self.doubt = ""
-        """Why its rounds are no time of a call's, if so."""
 
     def measure(self, buffers: Buffers, play: Callable[[Buffers, int], Round], progress: Progress) -> None:
         """Play rounds until one of the three is reached.
