@@ -22,28 +22,10 @@ TURN_IS_THERE_S = 0.1
 REHEARSE_S = 0.05
 """For more empty passes than there always are, where a task says nothing else."""
 PUBLIC = (
-    "device",
-    "framework",
-    "entry",
-    "symbol",
-    "inputs",
-    "outputs",
-    "candidate",
-    "interpreted",
-    "problem",
-    "state",
-    "constants",
-    "libraries",
-    "backward",
-    "copy_state",
-    "layouts",
-    "adapter",
-    "cases",
-    "case_layouts",
-    "case_constants",
-    "scalars",
-    "max_bytes",
-)
+    "device", "framework", "entry", "symbol", "inputs", "outputs", "candidate", "interpreted", "problem", "state",
+    "constants", "libraries", "backward", "copy_state", "layouts", "adapter", "cases", "case_layouts",
+    "case_constants", "scalars", "max_bytes",
+)  # fmt: skip
 """What the other processes may know of the task: neither seed nor tolerances."""
 
 
