@@ -99,16 +99,9 @@ class Candidate:
     def serve(self) -> None:
         """Answer until the owner closes the link."""
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
-            "hello": self.hello,
-            "start": self.start,
-            "load": self.load,
-            "open": self.open,
-            "prepare": self.prepare,
-            "close": self.close,
-            "gate": self.take_gate,
-            "go": self.go,
-            "finish": self.finish,
-        }
+            "hello": self.hello, "start": self.start, "load": self.load, "open": self.open, "prepare": self.prepare,
+            "close": self.close, "gate": self.take_gate, "go": self.go, "finish": self.finish,
+        }  # fmt: skip
         for message, descriptors in self.link.requests():
             reply = verbs[message["do"]](message, descriptors)
             reply["seq"] = message["seq"]

@@ -30,18 +30,11 @@ PROBLEM = os.path.join(WORK, "problem.py")
 BUILT = os.path.join(WORK, "built")
 """Extensions that were built beforehand, if the file asks for some."""
 CACHES = {
-    "TRITON_CACHE_DIR": "triton",
-    "TORCH_EXTENSIONS_DIR": "torch_extensions",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "CUDA_CACHE_PATH": "cuda",
-    "CUPY_CACHE_DIR": "cupy",
-    "CUTE_DSL_CACHE_DIR": "cute",
-    "HELION_CACHE_DIR": "helion",
-    "JAX_COMPILATION_CACHE_DIR": "jax",
-    "NUMBA_CACHE_DIR": "numba",
-    "TILELANG_CACHE_DIR": "tilelang",
+    "TRITON_CACHE_DIR": "triton", "TORCH_EXTENSIONS_DIR": "torch_extensions", "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUDA_CACHE_PATH": "cuda", "CUPY_CACHE_DIR": "cupy", "CUTE_DSL_CACHE_DIR": "cute", "HELION_CACHE_DIR": "helion",
+    "JAX_COMPILATION_CACHE_DIR": "jax", "NUMBA_CACHE_DIR": "numba", "TILELANG_CACHE_DIR": "tilelang",
     "WARP_CACHE_PATH": "warp",
-}
+}  # fmt: skip
 """Where compilers may write, below the workspace: private to this candidate, gone with it."""
 TRITON = "Triton's interpreter"
 INTERPRETERS = {

@@ -13,14 +13,9 @@ Reply = Dict[str, Any]
 
 LIBRARY = os.path.join(WORK, "candidate.so")
 ALLOCATE = (
-    "cudaMalloc",
-    "cudaMallocAsync",
-    "cudaMallocFromPoolAsync",
-    "cudaMallocManaged",
-    "cudaMallocHost",
-    "cudaHostAlloc",
+    "cudaMalloc", "cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaMallocManaged", "cudaMallocHost", "cudaHostAlloc",
     "cudaMallocPitch",
-)
+)  # fmt: skip
 """As numbered where a CUDA source's allocations are wrapped."""
 
 

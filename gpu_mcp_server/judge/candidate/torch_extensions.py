@@ -18,16 +18,9 @@ from typing import Any, Callable, Dict, List, Tuple
 
 STEP = "_write_ninja_file_and_build_library"
 ENVIRONMENT = (
-    "TORCH_CUDA_ARCH_LIST",
-    "CC",
-    "CXX",
-    "PYTORCH_NVCC",
-    "NVCC_APPEND_FLAGS",
-    "NVCC_PREPEND_FLAGS",
-    "CPATH",
-    "CPLUS_INCLUDE_PATH",
-    "LIBRARY_PATH",
-)
+    "TORCH_CUDA_ARCH_LIST", "CC", "CXX", "PYTORCH_NVCC", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH",
+    "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
+)  # fmt: skip
 """Variables that a candidate may set and compilers heed."""
 FAILURE_CHARACTERS = 20000
 

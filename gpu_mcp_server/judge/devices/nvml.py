@@ -11,16 +11,9 @@ GPU_TEMPERATURE = 0
 """Source: nvml.h, nvmlClockType_t and nvmlTemperatureSensors_t."""
 
 THROTTLE_REASONS = {
-    0x1: "idle",
-    0x2: "application clocks",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
-    0x100: "display clocks",
-}
+    0x1: "idle", 0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
+    0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake", 0x100: "display clocks",
+}  # fmt: skip
 """Source: nvml.h, nvmlClocksThrottleReason*."""
 
 

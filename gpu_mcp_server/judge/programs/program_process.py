@@ -88,13 +88,9 @@ class ProgramPlayer:
     def serve(self) -> None:
         """Answer until the owner closes the link."""
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Answer]] = {
-            "hello": self.hello,
-            "prepare": self.prepare,
-            "run": self.run,
-            "look": self.look,
-            "left": self.left,
+            "hello": self.hello, "prepare": self.prepare, "run": self.run, "look": self.look, "left": self.left,
             "clean": self.clean,
-        }
+        }  # fmt: skip
         for message, descriptors in self.link.requests():
             try:
                 reply, files = verbs[message["do"]](message, descriptors)

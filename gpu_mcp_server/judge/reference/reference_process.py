@@ -91,24 +91,12 @@ class Reference:
         """Answer until the owner closes the link."""
         double = DoublePrecision(self)
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
-            "hello": self.hello,
-            "start": self.start,
-            "load": self.load,
-            "open": self.open,
-            "close": self.close,
-            "gate": self.take_gate,
-            "go": self.go,
-            "finish": self.finish,
-            "reload": self.reload,
-            "store": self.store,
-            "oracle": double.answer_fp64,
-            "sensitivity": double.sensitivity,
-            "decide": double.decide,
-            "describe": self.describe,
-            "specify": self.specify,
-            "make": self.make,
+            "hello": self.hello, "start": self.start, "load": self.load, "open": self.open, "close": self.close,
+            "gate": self.take_gate, "go": self.go, "finish": self.finish, "reload": self.reload, "store": self.store,
+            "oracle": double.answer_fp64, "sensitivity": double.sensitivity, "decide": double.decide,
+            "describe": self.describe, "specify": self.specify, "make": self.make,
             "check": AnswerCheck(self).check_answer,
-        }
+        }  # fmt: skip
         for message, descriptors in self.link.requests():
             try:
                 reply = verbs[message["do"]](message, descriptors)
