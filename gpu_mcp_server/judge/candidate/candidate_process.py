@@ -22,6 +22,11 @@ IOLBF = 1
 class CpuMemory:
     """Mapped memory files."""
 
+    trailing: Sequence[int] = ()
+    """Arguments behind the dimensions."""
+    said: Sequence[str] = ()
+    """What was weaker than usual."""
+
     def __init__(self) -> None:
         # libgomp's idle threads spin for milliseconds by default, on the cores that must stop the clock.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -51,14 +56,6 @@ class CpuMemory:
     def finish(self) -> str:
         """Return an error of work that was still under way."""
         return ""
-
-    def trailing(self) -> List[int]:
-        """Return arguments behind the dimensions."""
-        return []
-
-    def notes(self) -> List[str]:
-        """Return what was weaker than usual."""
-        return []
 
 
 def memory_of(task: Dict[str, Any]) -> Any:
@@ -133,7 +130,7 @@ class Candidate:
         """Map the buffers of a shape and prepare every call."""
         self.kind.close()
         self.kind.open(message, self.memory.open(message, descriptors))
-        return {"notes": [*self.memory.notes(), *self.kind.notes()]}
+        return {"notes": [*self.memory.said, *self.kind.notes()]}
 
     def prepare(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Make one call that is not timed: whatever compiles at its first call does so now."""

@@ -8,9 +8,14 @@ from ..timing.gpu_context_switch import GpuTurns
 from ..timing.stream_gate import StreamGate
 from .stream_copies import Separators, separators
 
+NOT_READ_ONLY = "the driver gave no read-only mapping of the inputs: their bytes are compared"
+
 
 class CudaMemory:
     """Mapped allocations of the owner, in the primary context that a runtime API in the library will use."""
+
+    trailing = (0,)
+    """The stream behind the dimensions: the legacy default one."""
 
     def __init__(self) -> None:
         self.driver: Any = None
@@ -38,11 +43,7 @@ class CudaMemory:
         inputs, narrow = Shared.adopt(self.driver, descriptors[0], fields["inputs"]["bytes"], writable=writable)
         outputs, _ = Shared.adopt(self.driver, descriptors[1], fields["outputs"]["bytes"], writable=True)
         self.shared, self.outputs = [inputs, outputs], fields["outputs"]
-        self.said = (
-            []
-            if narrow or writable
-            else ["the driver gave no read-only mapping of the inputs: their bytes are compared"]
-        )
+        self.said = [] if narrow or writable else [NOT_READ_ONLY]
         if "arena" not in fields:
             return [inputs.address, outputs.address]
         arena, _ = Shared.adopt(self.driver, descriptors[2], fields["arena"]["bytes"], writable=True)
@@ -81,11 +82,3 @@ class CudaMemory:
             hint += "reads an earlier call's input, which is gone"
             return error.name + (hint if "ADDRESS" in error.name else "")
         return ""
-
-    def trailing(self) -> List[int]:
-        """Return the stream: the legacy default one."""
-        return [0]
-
-    def notes(self) -> List[str]:
-        """Return what was weaker than usual."""
-        return self.said

@@ -63,7 +63,7 @@ class Library:
         for number in range(inputs["sets"]):
             addresses = [bases[0] + number * inputs["stride"] + place for place in places]
             addresses += [bases[1] + number * outputs["stride"] + offset for offset in outputs["offsets"]]
-            rows.append([*addresses, *message["dims"], *self.memory.trailing()])
+            rows.append([*addresses, *message["dims"], *self.memory.trailing])
         self.calls = Calls(self.loop, self.launch, rows, self.memory.returned)
 
     def close(self) -> None:

@@ -28,8 +28,7 @@ def ghost_replay(setup: JudgingSetup) -> str:
     # The plain call shows that the candidate is right here, so a wrong ghost's answer says something.
     rounds.play(buffers)
     rounds.expect(buffers)
-    buffers.poison()
-    buffers.publish()
+    rounds.lay(buffers)
     try:
         reply = timed_pass(candidate, buffers, rounds.timeout_s, ghost=True).reply
         candidate.freeze()

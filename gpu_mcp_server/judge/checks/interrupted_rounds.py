@@ -157,9 +157,7 @@ class Interruption:
             exchange = Exchange(buffers, self.well, FIRST[not self.stop_in_calls])
             exchange.put(after=True)
         rounds.solve(buffers)
-        with rounds.ledger.part("fill"):
-            buffers.poison()
-            buffers.publish()
+        rounds.lay(buffers)
         with rounds.ledger.part("wait"):
             if exchange is not None and exchange.calls.size:
                 self._exchanged(buffers, exchange, stopped=kind == STOPPED or not exchange.apart)

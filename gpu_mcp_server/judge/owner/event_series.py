@@ -60,9 +60,7 @@ class EventSeries:
             gated.probe(BESIDE)
             reference_s = self._time("reference")
             gated.probe(BESIDE)
-        with rounds.ledger.part("fill"):
-            buffers.poison()
-            buffers.publish()
+        rounds.lay(buffers)
         candidate_s, reply = self._time("candidate"), self.reply
         with rounds.ledger.part("check"):
             check = buffers.check_first(self.calls)

@@ -34,8 +34,7 @@ def search_writes(setup: JudgingSetup, hidden: Sequence[Dims]) -> Dict[str, Any]
             return {"writes": [], "ended": judged.reason[:300]}
         try:
             rounds.draw(buffers)
-            buffers.poison()
-            buffers.publish()
+            rounds.lay(buffers)
             ended = _called(setup.candidate, rounds.timeout_s)
         except Judged as judged:
             ended = judged.reason

@@ -237,9 +237,7 @@ class GatedRounds:
         """
         # Poison and old inputs come before the launch: an output that changes while the gate is closed was worked on
         # ahead, and answers to the old inputs are wrong.
-        with self.rounds.ledger.part("fill"):
-            buffers.poison()
-            buffers.publish()
+        self.rounds.lay(buffers)
         self.launched += 1
         calls = calls or buffers.sets
         with self.rounds.ledger.part("launch"):

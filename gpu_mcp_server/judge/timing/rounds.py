@@ -122,12 +122,16 @@ class Rounds:
             buffers.take_strides(self.strides)
             return buffers
 
+    def lay(self, buffers: Buffers, words: Optional[Sequence[int]] = None) -> None:
+        """Poison the candidate's outputs, or have them hold `words`, and show it the inputs that are there."""
+        with self.ledger.part("fill"):
+            buffers.poison(words)
+            buffers.publish()
+
     def _prepare(self, buffers: Buffers) -> None:
         """Have the candidate make its first call at this shape, untimed: compilers run then."""
         self.prepared = True
-        with self.ledger.part("fill"):
-            buffers.poison()
-            buffers.publish()
+        self.lay(buffers)
         with self.ledger.part("candidate"):
             self.candidate.thaw()
             begin = time.perf_counter()
@@ -199,9 +203,7 @@ class Rounds:
         if self.watch:
             with self.ledger.part("state"):
                 self.watch.before()
-        with self.ledger.part("fill"):
-            buffers.poison()
-            buffers.publish()
+        self.lay(buffers)
         with self.ledger.part("wait"):
             played = timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
             reply, candidate_s = played.reply, max(played.elapsed_s - self.costs["candidate"].low_s, 1e-9)
@@ -353,8 +355,7 @@ class Rounds:
         try:
             if fresh:
                 self.expect(buffers)
-            buffers.poison(words)
-            buffers.publish()
+            self.lay(buffers, words)
             timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
             self.candidate.freeze()
             return self._without_ties(buffers, buffers.check())

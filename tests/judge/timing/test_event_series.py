@@ -54,12 +54,12 @@ def test_what_a_candidate_left_running_beside_the_reference_is_found_round_by_ro
     nothing, ledger = (lambda *given: None), time_accounting.Ledger()
     gated = gated_rounds.GatedRounds.__new__(gated_rounds.GatedRounds)
     gated.rounds = SimpleNamespace(
-        ledger=ledger, draw=nothing, solve=lambda buffers, calls: 1.0, judge=nothing, calls_checked=0
+        ledger=ledger, draw=nothing, lay=nothing, solve=lambda buffers, calls: 1.0, judge=nothing, calls_checked=0
     )
     gated.device = SimpleNamespace(probe_s=lambda: (played_by.append("probe"), probe_s)[1])
     gated.busy, gated.launched, gated.call_s = {}, 7, 1e-5
     gated.candidate, gated.reference = player("candidate"), player("reference")
-    buffers = SimpleNamespace(poison=nothing, publish=nothing, check_first=nothing)
+    buffers = SimpleNamespace(check_first=nothing)
     one = event_series.EventSeries(gated, GOAL, 24)
     for number in range(3):
         one._play(buffers, number)

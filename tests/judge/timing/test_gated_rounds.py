@@ -261,14 +261,15 @@ def test_a_reference_that_waits_at_times_costs_the_candidate_no_time_behind_gate
 
 def test_a_trial_launches_as_many_calls_as_it_is_asked_for_and_tells_the_time_of_one():
     one, launched = gated("torch", 1e-3, 0.0), []
-    one.rounds, one.launched, one.call_s = SimpleNamespace(ledger=time_accounting.Ledger()), 0, 50e-6
+    rounds_ = SimpleNamespace(ledger=time_accounting.Ledger(), lay=lambda buffers: None)
+    one.rounds, one.launched, one.call_s = rounds_, 0, 50e-6
     one.empty_s = {"candidate": 10e-6}
     one.candidate = SimpleNamespace(
         launch=lambda calls, wait_s, each=False: launched.append((calls, wait_s, each)) or {},
         open=lambda limit_s, each: gated_pass.Opened(50e-6, (50e-6,), 0.0),
         finish=lambda reply: reply,
     )
-    buffers = SimpleNamespace(sets=16, poison=lambda: None, publish=lambda: None)
+    buffers = SimpleNamespace(sets=16)
 
     assert one.try_launch(buffers, 4, 0.25) == pytest.approx(10e-6)
     assert one.try_launch(buffers, 16, 0.25) == pytest.approx(2.5e-6)
