@@ -10,7 +10,7 @@ from ..channel.packet_link import Link
 from ..devices.cuda_driver import CudaError
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
-from ..timing.stream_gate import NO_GATES
+from ..timing.stream_gate import take_gate
 from .call_loop import BetweenWords
 
 Reply = Dict[str, Any]
@@ -147,13 +147,8 @@ class Candidate:
 
     def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the page with the words of gates; a driver without gates is no fault of the candidate's."""
-        try:
-            if self.gate is not None:
-                self.gate.free()
-            self.gate = self.memory.gate(descriptors[0], message["offsets"], sweeps=message.get("sweeps") is True)
-        except CudaError as error:
-            return {"error": NO_GATES % error}
-        return {}
+        self.gate, reply = take_gate(self.gate, self.memory, descriptors[0], message)
+        return reply
 
     def finish(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Wait for calls that were launched behind gates."""

@@ -5,7 +5,6 @@ from typing import Any, Dict, List, Optional, Sequence
 from ..devices.cuda_driver import CudaError, Driver, Shared
 from ..memory.mapped_file import Mapping
 from ..timing.gpu_context_switch import GpuTurns
-from ..timing.stream_gate import StreamGate
 from .stream_copies import Separators, separators
 
 NOT_READ_ONLY = "the driver gave no read-only mapping of the inputs: their bytes are compared"
@@ -67,10 +66,6 @@ class CudaMemory:
     def separators(self, asked: Dict[str, Any]) -> Separators:
         """Return what is put behind each call."""
         return separators(self.driver, asked, self.outputs, self.shared[1].address)
-
-    def gate(self, descriptor: int, offsets: Dict[str, int], *, sweeps: bool) -> StreamGate:
-        """Return gates by words of the owner's page."""
-        return StreamGate(self.driver, self.turns, descriptor, offsets, sweeps=sweeps)
 
     def finish(self) -> str:
         """Wait for the work and return its error."""

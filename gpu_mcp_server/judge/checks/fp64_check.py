@@ -1,5 +1,6 @@
 """Compares answers with the reference in double precision: their exactness, and the effect of rounding."""
 
+import contextlib
 import math
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
@@ -163,14 +164,11 @@ class InDouble:
         if not available(self.task, buffers.outputs):
             return None
         positions = np.concatenate([*picked.values()]) if picked else np.empty(0, dtype=np.int64)
-        memory = Region(8 * max(count, positions.size), writable_by_others=True)
-        try:
+        with contextlib.closing(Region(8 * max(count, positions.size), writable_by_others=True)) as memory:
             memory.bytes.view(np.int64)[: positions.size] = positions
             sizes = {number: int(at.size) for number, at in (picked or {}).items()}
             there = self._asked(verb, memory.fd, call=call, picked=sizes)
             return memory.bytes.view(np.float64)[:count].copy() if there else None
-        finally:
-            memory.close()
 
     def _asked(self, verb: str, descriptor: int, **fields: Any) -> bool:
         player, begin = self.rounds.reference, time.perf_counter()

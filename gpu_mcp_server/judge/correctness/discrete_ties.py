@@ -22,6 +22,7 @@ elements are forgiven than chance explains. What each element could be is not ye
 must keep what stays as it is of all answers to moved inputs, as the reference's own must (line_invariants.py).
 """
 
+import contextlib
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
@@ -375,16 +376,14 @@ class Ties:
         """
         calls = [suspects.calls[int(row)] for row in which.tolist()]
         items = every.outputs if every else suspects.items
-        memory = Region(8 * len(calls) * sum(item.count for item in items), writable_by_others=True)
-        try:
+        size = 8 * len(calls) * sum(item.count for item in items)
+        with contextlib.closing(Region(size, writable_by_others=True)) as memory:
             reply: Dict[str, Any] = self.reference.ask(
                 "decide", 6 * self.timeout_s, [memory.fd], calls=calls, wholes=self.wholes, every=bool(every), **how
             )
             if reply.get("error"):
                 return None
             return memory.bytes.view(np.int64).reshape(len(calls), -1).copy()
-        finally:
-            memory.close()
 
     def excuse_note(self, buffers: Buffers) -> str:
         """Return the note on a round in which something was forgiven."""

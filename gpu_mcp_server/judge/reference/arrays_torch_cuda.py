@@ -8,7 +8,6 @@ from ..devices.cuda_driver import Driver, Shared
 from ..memory.torch_views import tensors_at
 from ..numerics.tensors import Tensor
 from ..timing.gpu_context_switch import GpuTurns
-from ..timing.stream_gate import StreamGate
 from ..verdicts import JudgeFailed
 from .arrays_torch import TorchArrays, torch
 
@@ -71,10 +70,6 @@ class TorchCudaArrays(TorchArrays):
         for each in self.shared:
             each.close()
         self.shared = []
-
-    def gate(self, descriptor: int, offsets: Dict[str, int], *, sweeps: bool) -> StreamGate:
-        """Return gates by words of the owner's page; torch launches on the legacy default stream."""
-        return StreamGate(self.driver, self.turns, descriptor, offsets, sweeps=sweeps)
 
     def ping(self) -> None:
         """Switch in."""

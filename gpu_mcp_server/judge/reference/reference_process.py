@@ -12,7 +12,6 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 from ..adapters.adapter_choice import load_file, prepare_files
 from ..channel.packet_link import Link
 from ..compiled_shapes import CompiledShapes
-from ..devices.cuda_driver import CudaError
 from ..folders import WORK
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
@@ -20,7 +19,7 @@ from ..numerics.array_copies import has_same_bytes, own_copy
 from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import Tensor, tensors
 from ..package_misfits import place_of_misfit
-from ..timing.stream_gate import NO_GATES
+from ..timing.stream_gate import take_gate
 from .answer_check import AnswerCheck
 from .arrays_numpy import BadResult, NumpyArrays
 from .double_precision import DoublePrecision
@@ -225,13 +224,8 @@ class Reference:
 
     def take_gate(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the page with the words of gates."""
-        try:
-            if self.gate is not None:
-                self.gate.free()
-            self.gate = self.arrays.gate(descriptors[0], message["offsets"], sweeps=message.get("sweeps") is True)
-        except CudaError as error:
-            return {"error": NO_GATES % error}
-        return {}
+        self.gate, reply = take_gate(self.gate, self.arrays, descriptors[0], message)
+        return reply
 
     def launch_behind_gate(self, calls: int, value: int) -> Reply:
         """Launch calls behind a closed gate; return while nothing has run."""

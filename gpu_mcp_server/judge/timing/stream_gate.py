@@ -1,8 +1,9 @@
 """A player's side of gates: its stream waits for words of the owner's page, and writes when it has come so far."""
 
 from ctypes import byref, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from typing import Any, Dict, Optional, Tuple
 
-from ..devices.cuda_driver import Driver
+from ..devices.cuda_driver import CudaError, Driver
 from ..memory.mapped_file import Mapping
 from .gpu_context_switch import GpuTurns
 
@@ -19,7 +20,7 @@ class StreamGate:
     """Gates on the legacy default stream, for which every blocking stream waits."""
 
     def __init__(
-        self, driver: Driver, turns: GpuTurns, descriptor: int, offsets: "dict[str, int]", *, sweeps: bool = False
+        self, driver: Driver, turns: GpuTurns, descriptor: int, offsets: Dict[str, int], *, sweeps: bool = False
     ) -> None:
         """Map the page and show it to the GPU.
 
@@ -84,3 +85,16 @@ class StreamGate:
     def end(self, value: int) -> None:
         """Say when all that was launched so far is done."""
         self._write("end", value)
+
+
+def take_gate(
+    before: Optional[StreamGate], gpu: Any, descriptor: int, message: Dict[str, Any]
+) -> Tuple[Optional[StreamGate], Dict[str, Any]]:
+    """Return gates by words of the owner's page, on a process's `driver` and `turns`, and its reply to the owner."""
+    try:
+        if before is not None:
+            before.free()
+        sweeps = message.get("sweeps") is True
+        return StreamGate(gpu.driver, gpu.turns, descriptor, message["offsets"], sweeps=sweeps), {}
+    except CudaError as error:
+        return before, {"error": NO_GATES % error}

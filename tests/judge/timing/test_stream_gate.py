@@ -9,7 +9,7 @@ from gpu_mcp_judge.candidate.candidate_process import Candidate
 from gpu_mcp_judge.devices.gate_words import GateWords
 from gpu_mcp_judge.reference.reference_process import Reference
 from gpu_mcp_judge.timing.gated_pass import OFFSETS
-from gpu_mcp_judge.timing.stream_gate import SWEPT_BYTES, StreamGate
+from gpu_mcp_judge.timing.stream_gate import SWEPT_BYTES
 
 
 class CountingDriver:
@@ -35,10 +35,7 @@ def test_what_is_swept_before_calls_is_kept_once_whatever_the_number_of_shapes(
 ):
     driver, player, words = CountingDriver(), kind(None), [GateWords() for _ in range(3)]
 
-    def gate(descriptor: int, offsets: dict[str, int], *, sweeps: bool) -> StreamGate:
-        return StreamGate(driver, SimpleNamespace(), descriptor, offsets, sweeps=sweeps)
-
-    setattr(player, holder, SimpleNamespace(gate=gate))
+    setattr(player, holder, SimpleNamespace(driver=driver, turns=SimpleNamespace()))
     for each in words:  # the owner shows a page of words at each shape
         assert player.take_gate({"offsets": OFFSETS, "sweeps": sweeps}, [os.dup(each.descriptor)]) == {}
         each.close()
