@@ -182,7 +182,7 @@ class ModuleProblem:
         made = [spec["name"] for spec in inputs if spec["distribution"] == "made"]
         if made:
             notes.append("made by the problem's own code, from a seed of the judge: " + ", ".join(made))
-        state, results = self._shapes(given, tensors, notes)
+        state, results = self._shapes(given, notes)
         kept = state if len(state) <= STATE_TENSORS else {}
         if len(kept) < len(state):
             notes.append(
@@ -218,9 +218,7 @@ class ModuleProblem:
             raise ValueError("get_inputs returned a %s: return a list of what forward takes, in its order" % what)
         return list(found)
 
-    def _shapes(
-        self, given: Sequence[Any], tensors: Sequence[Any], notes: List[str]
-    ) -> Tuple[Dict[str, Any], Tuple[Any, ...]]:
+    def _shapes(self, given: Sequence[Any], notes: List[str]) -> Tuple[Dict[str, Any], Tuple[Any, ...]]:
         """Return state and results, as meta tensors if that is possible."""
         initial = self._initial()
         try:
