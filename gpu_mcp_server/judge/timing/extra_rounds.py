@@ -1,6 +1,6 @@
 """Rounds after a wrong answer, played to say more of it: with other inputs, or with numbers in the outputs."""
 
-from typing import Any, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import numpy as np
 
@@ -16,12 +16,11 @@ PATTERN = 14
 """Rounds that show whether writing goes with what outputs held; one that writes at will passes one time in 16382."""
 
 
-class Play(Protocol):
-    """Plays one more round onto outputs that hold `words`, or junk; `None` if it did not come to an end."""
+Play = Callable[..., Optional[RoundCheck]]
+"""Plays one more round onto outputs that hold some words, or junk, with `fresh` inputs or those of the round before.
 
-    def __call__(self, words: Optional[Sequence[int]] = None, *, fresh: bool = True) -> Optional[RoundCheck]:
-        """Play, with fresh inputs or those of the round before."""
-        ...
+Returns `None` if it did not come to an end.
+"""
 
 
 def look_again(
