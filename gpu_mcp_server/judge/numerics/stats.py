@@ -8,6 +8,11 @@ SPEEDUP = "speedup", "speedup_low", "speedup_high"
 WIDE = 0.1
 """Half of an interval as a part of its median, beyond which a shape says so: five times what `quick` asks for."""
 
+AGAIN_US, AGAIN = 0.15, 0.005
+"""By which, and by which part of it, a kernel's time on the GPU alone lies higher or lower in another evaluation, as
+memory lies elsewhere: 87 of 95 lay within that of their series' median, though rounds of one spread by 0.3 % (H200,
+benchmarks/results/h200-repeats.md)."""
+
 
 def interval_ranks(count: int) -> Tuple[int, int]:
     """Return the 1-based ranks of the order statistics that enclose the median.
@@ -62,13 +67,32 @@ def timing(samples_us: Sequence[float], calls: int) -> Dict[str, float]:
     return {"median_us": middle, "low_us": low, "high_us": high, "rounds": len(samples_us), "calls_per_round": calls}
 
 
-def times_of(candidate_us: Sequence[float], reference_us: Sequence[float], calls: int) -> Dict[str, Any]:
-    """Return what a verdict says of both sides' paired samples in microseconds, or of the candidate's alone."""
+def times_of(
+    candidate_us: Sequence[float], reference_us: Sequence[float], calls: int, *, again: bool = False
+) -> Dict[str, Any]:
+    """Return what a verdict says of both sides' paired samples in microseconds, or of the candidate's alone.
+
+    With `again` the intervals hold what another evaluation would find, too.
+    """
     found: Dict[str, Any] = {"candidate": timing(candidate_us, calls)}
     if reference_us:
         found["reference"] = timing(reference_us, calls)
         found.update(zip(SPEEDUP, speedup(reference_us, candidate_us)))
+    if again:
+        _widen(found)
     return found
+
+
+def _widen(found: Dict[str, Any]) -> None:
+    parts: List[float] = []
+    for each in (found[side] for side in ("candidate", "reference") if side in found):
+        more = AGAIN_US + AGAIN * each["median_us"]
+        each.update(low_us=max(each["low_us"] - more, 0.0), high_us=each["high_us"] + more)
+        parts.append(more / each["median_us"])
+    if "speedup" in found:
+        # Both sides move independently of each other.
+        found["speedup_low"] /= 1 + math.hypot(*parts)
+        found["speedup_high"] *= 1 + math.hypot(*parts)
 
 
 def wide(half_width_: float) -> str:

@@ -96,7 +96,9 @@ class EventSeries:
     def result(self, device_us: float) -> Dict[str, Any]:
         """Return times with their intervals, what ended the rounds and what speaks against them, as `doubt` does."""
         candidate, reference = self.series.samples_us()
-        result = times_of(candidate, reference if self.gated.reference is not None else (), self.series.sets)
+        result = times_of(
+            candidate, reference if self.gated.reference is not None else (), self.series.sets, again=True
+        )
         result.update(half_width=half_width(candidate), stopped_by=self.series.stopped_by)
         return dict(result, unconfirmable=self.doubt(device_us))
 

@@ -225,7 +225,7 @@ class GatedSeries:
         if self.series is None:
             return {}
         candidate, reference = self.series.samples_us()
-        result = times_of(candidate, reference if self._is_reference_timed() else (), self.series.sets)
+        result = times_of(candidate, reference if self._is_reference_timed() else (), self.series.sets, again=True)
         result.update(half_width=half_width(candidate), stopped_by=self.series.stopped_by, unconfirmable=self.doubt())
         if self.isolated.samples_s:
             result["isolated_us"] = median(self.isolated.samples_s) * 1e6

@@ -47,6 +47,19 @@ def test_speedups_are_paired_and_averaged_geometrically():
     assert stats.median([3.0, 1.0, 2.0, 10.0]) == 2.5
 
 
+def test_intervals_hold_what_another_evaluation_would_find():
+    told = stats.times_of([10.0] * 9, [20.0] * 9, 4)
+    again = stats.times_of([10.0] * 9, [20.0] * 9, 4, again=True)
+
+    assert (told["speedup_low"], told["speedup_high"]) == (2.0, 2.0)
+    assert (again["candidate"]["low_us"], again["candidate"]["high_us"]) == pytest.approx((9.8, 10.2))
+    assert again["reference"]["median_us"] == 20.0 and again["speedup"] == 2.0
+    assert again["speedup_low"] == pytest.approx(2 / 1.0236, rel=1e-4)
+    assert again["speedup_high"] == pytest.approx(2 * 1.0236, rel=1e-4)
+    alone = stats.times_of([0.1], [], 1, again=True)
+    assert alone["candidate"]["low_us"] == 0.0 and "speedup" not in alone
+
+
 NAN, INF = float("nan"), float("inf")
 
 
