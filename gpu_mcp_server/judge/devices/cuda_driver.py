@@ -3,7 +3,20 @@
 import ctypes
 import os
 import time
-from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ushort, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_float,
+    c_int,
+    c_size_t,
+    c_ubyte,
+    c_uint,
+    c_uint64,
+    c_ushort,
+    c_void_p,
+)
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ..verdicts import JudgeFailed, TooLarge
@@ -100,6 +113,10 @@ SIGNATURES: Dict[str, List[Any]] = {
     "cuMemHostGetDevicePointer_v2": [POINTER(Address), c_void_p, c_uint],
     "cuStreamWaitValue32_v2": [c_void_p, Address, c_uint, c_uint],
     "cuStreamWriteValue32_v2": [c_void_p, Address, c_uint, c_uint],
+    "cuEventCreate": [POINTER(c_void_p), c_uint],
+    "cuEventRecord": [c_void_p, c_void_p],
+    "cuEventElapsedTime": [POINTER(c_float), c_void_p, c_void_p],
+    "cuEventDestroy_v2": [c_void_p],
     "cuModuleLoadData": [POINTER(c_void_p), c_char_p],
     "cuModuleGetFunction": [POINTER(c_void_p), c_void_p, c_char_p],
     "cuLaunchKernel": [c_void_p] + [c_uint] * 6 + [c_uint, c_void_p, POINTER(c_void_p), POINTER(c_void_p)],

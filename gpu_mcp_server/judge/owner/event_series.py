@@ -39,6 +39,8 @@ class EventSeries:
         self.first = 1 if self.calls > 1 else 0
         """The round's first call is not counted where there are others: the GPU changes to the process before it."""
         self.series = Series(goal, self.rounds.ledger, self.calls - self.first, 1)
+        self.words_s = 0.0
+        """By which words are farther apart than events, by the reference's: a candidate could be slow in its own."""
         self.between_us: Dict[str, List[float]] = {"candidate": [], "reference": []}
 
     def measure(self, buffers: Buffers, progress: Progress) -> None:
@@ -48,6 +50,9 @@ class EventSeries:
             Judged: If the candidate did not pass one of them.
             NoGate: If a word did not come in time.
         """
+        if self.gated.reference is not None:
+            with self.rounds.ledger.part("launch"):
+                self.words_s = self.gated.reference.time_words()
         self.series.measure(buffers, self._play, progress)
 
     def _play(self, buffers: Buffers, played: int) -> Round:
@@ -81,7 +86,9 @@ class EventSeries:
         if role == "reference":
             named(self.reply, "compute")
         self.between_us[role] += [each_s * 1e6 for each_s in between]
-        return sum(taken[self.first :]) if len(taken) == self.calls else 0.0
+        if len(taken) < self.calls:
+            return 0.0
+        return sum(max(each_s - self.words_s, 1e-9) for each_s in taken[self.first :])
 
     def doubt(self, device_us: float) -> str:
         """Say why the times are not confirmed, where a call takes so long on the GPU alone; empty if they are."""
@@ -105,4 +112,4 @@ class EventSeries:
     def samples(self) -> Dict[str, Any]:
         """Return all rounds, for the evidence."""
         between = {role: round(median(each_us), 2) for role, each_us in self.between_us.items() if each_us}
-        return dict(self.series.samples(), between_us=between)
+        return dict(self.series.samples(), between_us=between, words_us=round(self.words_s * 1e6, 2))

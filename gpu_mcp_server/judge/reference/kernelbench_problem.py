@@ -111,9 +111,8 @@ class ModuleProblem:
             self.wide.load_state_dict(self.first_state)
             # `double` leaves tensors that are neither parameters nor buffers, as many a recurrent model's first state.
             for part in self.wide.modules():
-                for name, value in vars(part).items():
-                    if torch.is_tensor(value) and value.is_floating_point():
-                        setattr(part, name, value.double())
+                held = cast("Dict[str, Any]", vars(part))
+                held.update({k: v.double() for k, v in held.items() if torch.is_tensor(v) and v.is_floating_point()})
         with torch.no_grad():
             return self.wide(*self._arguments(inputs))
 

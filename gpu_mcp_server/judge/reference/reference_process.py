@@ -239,16 +239,20 @@ class Reference:
         self.gate.end(value)
         return {}
 
-    def call_between_words(self, calls: int, value: int) -> Reply:
-        """Call one by one, each behind a sweep of the cache, between two words that the GPU writes."""
+    def call_between_words(self, calls: int, value: int, *, empty: bool) -> Reply:
+        """Call one by one, each behind a sweep of the cache, between two words that the GPU writes.
+
+        Or write the words alone, and say how long two events are apart.
+        """
         self.kept = []
         with self._calling():
             for number in range(calls):
                 self.gate.begin_swept(value + number)
-                self.kept.append(self._answer(number))
+                if not empty:
+                    self.kept.append(self._answer(number))
                 self.gate.end(value + number)
                 self.arrays.finish()
-        return {}
+        return {"events_s": self.gate.time_events(calls)} if empty else {}
 
     def finish(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Wait for calls that were launched behind a gate."""
@@ -273,7 +277,7 @@ class Reference:
         if "spin_s" in message:
             return {"spun_s": self.arrays.spin(float(message["spin_s"]))}
         if message.get("by_events"):
-            return self.call_between_words(message["calls"], message["gate"])
+            return self.call_between_words(message["calls"], message["gate"], empty=message.get("empty") is True)
         if "gate" in message:
             return self.launch_behind_gate(message["calls"], message["gate"])
         storing, begin_ns = 0, time.perf_counter_ns()

@@ -135,7 +135,7 @@ class GatedPlayer:
             taken.append(end - begin)
         return Opened(time.perf_counter() - first, tuple(taken), first - asked)
 
-    def time_each(self, calls: int, limit_s: float) -> Tuple[List[float], List[float], Dict[str, Any]]:
+    def time_each(self, calls: int, limit_s: float, **more: Any) -> Tuple[List[float], List[float], Dict[str, Any]]:
         """Have it make calls one by one, each behind a sweep; return their times, those between them, and its reply.
 
         The GPU writes a word before a call and one behind it, as CUDA events stand around it. After an error, or behind
@@ -143,7 +143,7 @@ class GatedPlayer:
         """
         words, player = self.words, self.player
         value, taken, between, last = words.begin(calls), cast("List[float]", []), cast("List[float]", []), 0.0
-        player.tell("go", calls=calls, gate=value, by_events=True)
+        player.tell("go", calls=calls, gate=value, by_events=True, **more)
         player.thaw()
         for number in range(calls):
             begin, end = words.wait(ENTERED, number, limit_s), words.wait(END, number, limit_s)
@@ -156,6 +156,16 @@ class GatedPlayer:
         reply = player.hear(self.timeout_s)
         player.freeze()
         return taken, between, reply
+
+    def time_words(self) -> float:
+        """Return how many seconds two words with nothing between them are farther apart than two events are.
+
+        Only a reference knows of events. It is 0 where that is not found out.
+        """
+        taken, _, reply = self.time_each(EMPTY_PASSES, LATE_S, empty=True)
+        events_s = reply.get("events_s")
+        whole = len(taken) == EMPTY_PASSES and isinstance(events_s, float)
+        return max(0.0, median(taken) - float(events_s or 0.0)) if whole else 0.0
 
     def finish(self, launched: Dict[str, Any]) -> Dict[str, Any]:
         """Have it wait for what it launched, freeze it, and return its reply to the launch with an error that came."""

@@ -1,10 +1,11 @@
 """A player's side of gates: its stream waits for words of the owner's page, and writes when it has come so far."""
 
-from ctypes import byref, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_float, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any, Dict, Optional, Tuple
 
 from ..devices.cuda_driver import CudaError, Driver
 from ..memory.mapped_file import Mapping
+from ..numerics.stats import median
 from .gpu_context_switch import GpuTurns
 
 DEVICE_MAP = 2
@@ -68,9 +69,28 @@ class StreamGate:
 
     def begin_swept(self, value: int) -> None:
         """Overwrite as much memory as KernelBench does before a call, and say when the GPU has come to the call."""
+        self._sweep()
+        self.begin(value)
+
+    def _sweep(self) -> None:
         words = c_size_t(SWEPT_BYTES // 4)
         self.driver.call("cuMemsetD32Async", c_uint64(self.swept), c_uint(0), words, LEGACY_STREAM)
-        self.begin(value)
+
+    def time_events(self, count: int) -> float:
+        """Return the median of so many times in seconds between two events behind a sweep, with nothing between them."""
+        events, taken, between = [c_void_p(), c_void_p()], [0.0] * count, c_float()
+        for event in events:
+            self.driver.call("cuEventCreate", byref(event), c_uint(0))
+        for number in range(count):
+            self._sweep()
+            for event in events:
+                self.driver.call("cuEventRecord", event, LEGACY_STREAM)
+            self.driver.synchronize()
+            self.driver.call("cuEventElapsedTime", byref(between), *events)
+            taken[number] = between.value / 1e3
+        for event in events:
+            self.driver.call("cuEventDestroy_v2", event)
+        return median(taken)
 
     def close(self, value: int) -> None:
         """Hold back what is launched from now on."""
