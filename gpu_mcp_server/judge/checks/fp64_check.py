@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 import numpy as np
 
 from ..correctness.error_statistics import NOTHING_LIKE, SCATTERED
-from ..correctness.fp64_reference import EPSILON, available
+from ..correctness.fp64_reference import EPSILON, available, movable
 from ..correctness.rounding_bounds import Known, beyond, slack
 from ..devices.device import Buffers, RoundCheck
 from ..devices.memory_cpu import Region
@@ -161,7 +161,7 @@ class InDouble:
             call: Which one of the round.
             picked: Positions in outputs, by the outputs' numbers, where not all elements are wanted.
         """
-        if not available(self.task, buffers.outputs):
+        if not (movable if verb == "sensitivity" else available)(self.task, buffers.outputs):
             return None
         positions = np.concatenate([*picked.values()]) if picked else np.empty(0, dtype=np.int64)
         with contextlib.closing(Region(8 * max(count, positions.size), writable_by_others=True)) as memory:

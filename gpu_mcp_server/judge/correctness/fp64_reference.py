@@ -16,6 +16,8 @@ MOST_TERMS = 1 << 14
 """Summands beyond which no sum is expected to be taken in order, and nobody is forgiven what that would lose."""
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 EPSILON.update({"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2})
+NARROWER = EPSILON.keys() - {"float64"}
+"""Than double precision."""
 
 
 TINY = 2.0**-200
@@ -47,7 +49,9 @@ def widened(item: Tensor, given: Any, nudge: bool, *, rest: bool = False) -> Any
     wide = _in_double(given)
     if not nudge:
         return wide
-    chance = _chances(wide, int.from_bytes(os.urandom(8), "little")) / 2
+    chance = _chances(wide, int.from_bytes(os.urandom(8), "little"))
+    # A double has no half a last place, so it moves by a whole one.
+    chance = chance if item.dtype == "float64" else chance / 2
     # A relative move leaves zeros where they are, so at rest the move is absolute.
     return wide + EPSILON[item.dtype] * chance if rest else wide * (1 + EPSILON[item.dtype] * chance)
 
@@ -217,8 +221,8 @@ class ResultFile:
             memory[:] = np.concatenate(results).tobytes()
 
 
-def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:
-    """Return whether the reference can run in double precision, and that is more than the declared precision.
+def movable(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:
+    """Return whether the reference can answer inputs moved in double precision, and these answers tell of rounding.
 
     Where a problem brings a check of its own, several answers are right and none is nearer to double precision.
     """
@@ -227,8 +231,12 @@ def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:
     kinds = [spec["dtype"] for spec in task["inputs"]]
     # NumPy references see short floats as integer bits, which widening would not turn into their values.
     bits = task["framework"] == "numpy" and any(kind in SHORT for kind in kinds)
-    more = any(k in EPSILON and k != "float64" for k in kinds)
-    return not bits and more and any(item.dtype in EPSILON for item in outputs)
+    return not bits and any(k in EPSILON for k in kinds) and any(item.dtype in EPSILON for item in outputs)
+
+
+def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:
+    """Return whether the reference can run in double precision, and that is more than the declared precision."""
+    return movable(task, outputs) and any(spec["dtype"] in NARROWER for spec in task["inputs"])
 
 
 def split(values: Array, outputs: Sequence[Tensor]) -> List[Array]:

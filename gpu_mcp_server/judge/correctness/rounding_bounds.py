@@ -27,6 +27,11 @@ UNDERFLOW = {"bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 Source: Demmel, Underflow and the Reliability of Numerical Software, SIAM J. Sci. Stat. Comput. 5, 1984."""
 AMPLIFIED = 16.0
 """Places of the inputs that an answer moves where something small is divided by something as small."""
+JUMP = 2.0**-13
+"""Of a size, beyond which a double that moves with the inputs' last places has jumped: rounding is no excuse for that.
+Nothing is wider than double precision. Its moved answers are rounded as any answer is, and show by themselves what
+rounding does, of partial sums too.
+Source: Higham, Accuracy and Stability of Numerical Algorithms, chapter 26, Automatic Error Analysis."""
 TYPICAL = 100.0
 """Times what nine of ten elements exceed, as a size of what is added up where nothing is known of it."""
 
@@ -68,10 +73,14 @@ def slack(expected: Array, inputs: Sequence[Tensor], output: Tensor, known: Opti
     size = np.where(np.isfinite(expected), np.abs(expected), 0.0)
     place, fine = EPSILON[output.dtype] * size, min(EPSILON[output.dtype], EPSILON["float32"])
     lost = UNDERFLOW.get(output.dtype, 0.0)
-    if known is None:
-        scale = np.maximum(size, _typical(size))
-        return lost + PLACES * place + (2 * NOISE * fine + summation(inputs, output)) * scale
     given = max([EPSILON[item.dtype] for item in inputs if item.dtype in EPSILON], default=fine)
+    if known is None or given == EPSILON["float64"]:
+        scale = np.maximum(size, _typical(size))
+        most = lost + PLACES * place + (2 * NOISE * fine + summation(inputs, output)) * scale
+        if known is None:
+            return most
+        moved = np.where(known.moved <= JUMP * scale, known.moved, 0.0)
+        return most + NOISE * np.maximum(moved, _largest_near(np.maximum(moved - given * size, 0.0), size))
     least = min(given, COARSEST)
     apart = np.maximum(np.maximum(known.off - place, 0.0), known.moved * (least / given))
     near = _largest_near(np.maximum(apart - least * size, 0.0), size)

@@ -68,6 +68,44 @@ def test_sums_in_order_are_forgiven_wherever_they_differ_from_the_reference(name
     assert not rounding_bounds.beyond(got, expected, 1e-7 + 1e-5 * np.abs(expected) + slack).any()
 
 
+def recursion(r, add=np.sum):
+    """Predict a series from its past by Levinson and Durbin, which loses digits where reflections exceed one."""
+    answer, beta = np.array([-r[0]]), 1.0
+    for k in range(1, len(r)):
+        beta *= 1 - answer[-1] ** 2
+        alpha = -(r[k] + add(r[:k][::-1] * answer)) / beta
+        answer = np.append(answer + alpha * answer[::-1], alpha)
+    return answer
+
+
+def allowed_in_double(reference, x):
+    """Return the answer of a reference that nothing is wider than, and the slack of each element."""
+    item, expected = tensor("x", "float64", *x.shape), reference(x)
+    moved = [np.abs(reference(fp64_reference.widened(item, x, True)) - expected) for _ in range(4)]
+    known = rounding_bounds.Known(np.zeros(expected.size), np.maximum.reduce(moved))
+    return expected, rounding_bounds.slack(expected, [item], tensor("y", "float64", expected.size), known)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_recursion_in_double_precision_loses_is_forgiven_and_float32_within_it_is_not(seed):
+    r = np.random.default_rng(seed).standard_normal(300)
+    expected, slack = allowed_in_double(recursion, r)
+    one_by_one = recursion(r, lambda terms: np.cumsum(terms)[-1])
+    coarse = recursion(r, lambda terms: np.float64(np.float32(terms.sum())))
+
+    assert rounding_bounds.beyond(one_by_one, expected, 1e-14 * np.abs(expected)).mean() > 0.9
+    assert not rounding_bounds.beyond(one_by_one, expected, slack).any()
+    assert rounding_bounds.beyond(coarse, expected, slack).mean() > 0.99
+
+
+def test_a_double_that_jumps_when_its_input_moves_is_no_excuse():
+    x = np.arange(1000.0)
+    expected, slack = allowed_in_double(np.floor, x)
+
+    assert slack.max() < 1e-6
+    assert rounding_bounds.beyond(np.ceil(x - 0.5), expected - 1, slack).all()
+
+
 @pytest.mark.parametrize("huge", [-1e9, -3e38])
 @pytest.mark.parametrize("every", [2, 50])
 def test_what_a_mask_is_filled_with_forgives_nothing_beside_it(huge, every):
