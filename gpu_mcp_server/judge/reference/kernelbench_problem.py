@@ -167,7 +167,10 @@ class ModuleProblem:
         constants = {str(i): v for i, v in enumerate(given) if not torch.is_tensor(v)}
         for value in constants.values():
             if value is not None and not isinstance(value, (bool, int, float, str)):
-                raise ValueError("an input is a %s; inputs are tensors and plain numbers" % type(value).__name__)
+                nested = isinstance(value, (list, tuple, dict))
+                advice = ": give forward each tensor by itself; a GPU MODE task takes nested ones" if nested else ""
+                kind = type(cast("object", value)).__name__
+                raise ValueError("an input is a %s; inputs are tensors and plain numbers%s" % (kind, advice))
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError("an input is the constant %r; write it into the model instead" % value)
             if isinstance(value, str) and value != value.encode("utf-8", "replace").decode("utf-8"):
@@ -181,7 +184,7 @@ class ModuleProblem:
         made = [spec["name"] for spec in inputs if spec["distribution"] == "made"]
         if made:
             notes.append("made by the problem's own code, from a seed of the judge: " + ", ".join(made))
-        state, results = self._shapes(given, notes)
+        state, results = self._shapes(given, notes, made=bool(made))
         kept = state if len(state) <= STATE_TENSORS else {}
         if len(kept) < len(state):
             notes.append(
@@ -217,8 +220,8 @@ class ModuleProblem:
             raise ValueError("get_inputs returned a %s: return a list of what forward takes, in its order" % what)
         return list(found)
 
-    def _shapes(self, given: Sequence[Any], notes: List[str]) -> Tuple[Dict[str, Any], Tuple[Any, ...]]:
-        """Return state and results, as meta tensors if that is possible."""
+    def _shapes(self, given: Sequence[Any], notes: List[str], *, made: bool) -> Tuple[Dict[str, Any], Tuple[Any, ...]]:
+        """Return state and results, as meta tensors if that is possible; `made` inputs may depend on each other."""
         initial = self._initial()
         try:
             with torch.device("meta"), MetaAddresses(), torch.no_grad():
@@ -229,7 +232,8 @@ class ModuleProblem:
             notes.append("shapes of the outputs come from a real call")
         self.construct()
         with torch.no_grad():
-            real = [(v if v.device.type != "meta" else self._stand_in(v)) if torch.is_tensor(v) else v for v in given]
+            found = self._listed_inputs() if made else given
+            real = [self._stand_in(v) if torch.is_tensor(v) and v.device.type == "meta" else v for v in found]
             if self.device is not None:
                 real = [v.to(self.device) if torch.is_tensor(v) else v for v in real]
             return dict(self.first_state), as_tuple(self.model(*real))
@@ -246,6 +250,7 @@ class ModuleProblem:
         if not torch.is_tensor(value) or dtype_of(value) not in ITEM_BYTES:
             what = dtype_of(value) if torch.is_tensor(value) else type(value).__name__
             advice = ": return a tensor or a tuple of tensors" if answer and not torch.is_tensor(value) else ""
+            advice += ", also what it writes in place" if value is None else ""
             raise ValueError("%s is %s, which the judge does not know%s" % (name, what, advice))
         if answer and dtype_of(value) in INPUTS_ALONE:
             pairs = ": return torch.view_as_real of it" if value.is_complex() else ""

@@ -357,7 +357,8 @@ class Reference:
         found = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
         for kind in map(type, cast("Sequence[object]", found)):
             if kind in (type(None), dict, str):
-                raise BadResult("%s returned %s, not an array" % (self.task["entry"], kind.__name__))
+                advice = ": return what it computes, also what it writes in place" if kind is type(None) else ""
+                raise BadResult("%s returned %s, not an array%s" % (self.task["entry"], kind.__name__, advice))
         if len(found) != len(self.task["outputs"]):
             raise BadResult(
                 "%s returned %d values, the problem declares %d outputs"

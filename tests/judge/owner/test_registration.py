@@ -92,7 +92,7 @@ def test_a_tolerance_that_is_a_hundredth_of_the_output_is_noted_once(register, a
         ("return np.random.rand(*x.shape)", "differently in y, beyond the tolerance: it may draw"),
         ("import os; os._exit(3)", "the reference exited with status 3"),
         ("return 'text'", "softmax returned str, not an array"),
-        ("x + 1", "softmax returned NoneType, not an array"),
+        ("x + 1", "softmax returned NoneType, not an array: return what it computes, also what it writes in place"),
         ("raise ValueError('n' * 9999)", "ValueError: nnn"),
     ],
 )

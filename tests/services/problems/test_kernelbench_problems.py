@@ -190,6 +190,22 @@ def get_init_inputs():
 """
 
 
+SPARSE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, starts, columns, values, x):
+        rows = torch.repeat_interleave(torch.arange(40), (starts[1:] - starts[:-1]).long())
+        return torch.zeros(40).index_add(0, rows, values * x[columns.long()])
+def get_inputs():
+    rows = torch.sort(torch.randint(0, 40, (300,))).values
+    starts = torch.searchsorted(rows, torch.arange(41)).to(torch.int32)
+    return [starts, torch.randint(0, 30, (300,), dtype=torch.int32), torch.rand(300), torch.rand(30)]
+def get_init_inputs():
+    return []
+"""
+"""A product of a sparse matrix by its rows, which zeros in place of its inputs are not."""
+
+
 @pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
@@ -215,6 +231,17 @@ async def test_inputs_weights_and_constants_are_found_out_and_a_copy_of_the_mode
     verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(LINEAR), timing=UNTIMED)
     assert verdict.verdict == "correct", verdict.reason
     assert "2 alike by the common seed" in str(verdict.shapes[0].notes)
+
+
+@needs_torch
+async def test_inputs_that_depend_on_each_other_are_made_to_find_out_the_outputs(lab: Lab):
+    info = await lab.evaluation.registry.import_file(ProblemSource("sparse.py", SPARSE))
+
+    assert info.tensors.endswith("-> y float32 [40]")
+    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(SPARSE), timing=UNTIMED)
+    assert verdict.verdict == "correct", verdict.reason
+    wrong = as_new(SPARSE.replace("values * x[columns.long()]", "values.roll(1) * x[columns.long()]"))
+    assert (await lab.evaluation.evaluator.evaluate(info.problem_id, wrong, timing=UNTIMED)).verdict == "incorrect"
 
 
 @needs_torch
@@ -469,6 +496,8 @@ async def test_a_large_problem_is_described_without_its_data_and_refused_where_i
         ),
         (("torch.rand(64, 64)", "torch.rand(64, 64), float('inf')"), "an input is the constant inf; write it into"),
         (("torch.rand(64, 64)", "torch.rand(64, 64), '\\ud800'"), "an input is a text that is no UTF-8"),
+        (("torch.rand(64, 64)", "[torch.rand(64)]"), "an input is a list; .* forward each tensor by itself"),
+        (("return torch.relu(x)", "x.relu_()"), "also what it writes in place"),
     ],
 )
 async def test_a_file_that_cannot_be_judged_is_refused_with_the_reason(lab: Lab, change: tuple[str, str], words: str):
