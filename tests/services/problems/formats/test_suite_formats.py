@@ -77,6 +77,20 @@ def ref_kernel(data):
 
 check_implementation = make_match_reference(ref_kernel, rtol=1e-3, atol=1e-4)
 """
+SEEDED = """
+import torch
+from utils import make_match_reference
+
+def generate_input(size: int, scale: int, seed: int):
+    gen = torch.Generator(device="cuda")
+    gen.manual_seed(seed)
+    return torch.randn(size, device="cuda", generator=gen) * 10 + seed, torch.empty(size, device="cuda")
+
+def ref_kernel(data):
+    return torch.sort(data[0])[0]
+
+check_implementation = make_match_reference(ref_kernel)
+"""
 RIGHT = """
 from task import Settings
 def custom_kernel(data):
@@ -137,6 +151,19 @@ async def test_a_task_of_gpu_mode_imports_as_it_is_and_judges_custom_kernels(lab
     assert wrong.verdict == "incorrect"
     misnamed = await judged(lab, info.problem_id, RIGHT.replace("custom_kernel", "kernel"))
     assert "the file has neither ModelNew nor custom_kernel" in misnamed.reason
+
+
+@needs_torch
+async def test_a_task_whose_values_are_as_large_as_its_seed_gets_seeds_of_a_suites_size(lab: Lab, tmp_path: Path):
+    """With a seed of nine digits float32 keeps nothing of what is drawn, and the mean was a right answer."""
+    info = await imported(lab, gpumode_task(tmp_path, reference=SEEDED))
+    problem = await lab.store.problems.get(info.problem_id)
+
+    assert problem.adapter["seeds"] == 1 << 16
+    kernel = "import torch\ndef custom_kernel(data):\n    return torch.sort(data[0], descending=False).values"
+    assert (await judged(lab, info.problem_id, kernel)).verdict == "correct"
+    unsorted = kernel.replace("torch.sort(data[0], descending=False).values", "data[0].clone()")
+    assert (await judged(lab, info.problem_id, unsorted)).verdict == "incorrect"
 
 
 @pytest.mark.parametrize(
