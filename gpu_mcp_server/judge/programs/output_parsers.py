@@ -26,6 +26,7 @@ READ_S = 10.0
 """Longest for reading the outputs of one run: a pattern may go wrong on a text that is made for it."""
 TEXT_BYTES = 16 << 20
 """Of a file that is read as text."""
+WORDS_IN_TEXT = "; `skip_lines` passes over lines before the numbers, the format `regex` finds numbers among words"
 _CHUNK = 1 << 24
 
 
@@ -112,7 +113,7 @@ def extract(rule: Dict[str, Any], data: bytes) -> List[Series]:
     if kind == "regex":
         return _regex(rule, text)
     reader = {"text": _words_of_text, "json": _json, "csv": _csv}[kind]
-    return [_numbers(rule["name"], reader(rule, text))]
+    return [_numbers(rule["name"], reader(rule, text), WORDS_IN_TEXT if kind == "text" else "")]
 
 
 def _text(data: bytes) -> str:
@@ -130,13 +131,13 @@ def _binary(rule: Dict[str, Any], data: bytes) -> Series:
     return Series(rule["name"], dtype, np.frombuffer(data, dtype=STORAGE[dtype], offset=offset), False)
 
 
-def _numbers(name: str, words: List[Any]) -> Series:
+def _numbers(name: str, words: List[Any], advice: str = "") -> Series:
     values: Array = np.empty(len(words), dtype=np.float64)
     for at, word in enumerate(words):
         try:
             values[at] = float(word)
         except (ValueError, TypeError, OverflowError):
-            raise Unreadable("has %.60r where a number should be" % (word,)) from None
+            raise Unreadable("has %.60r where a number should be%s" % (word, advice)) from None
     return Series(name, "float64", values, False, " ".join([str(word).strip() for word in words]))
 
 

@@ -168,3 +168,8 @@ def test_a_hash_without_its_low_bits_is_incorrect(tmp_path, format):
     assert wrong["verdict"] == "incorrect"
     assert "output h[0] is " in wrong["reason"] and "1000 of 1000 elements are wrong" in wrong["reason"]
     assert (registered["status"], len(registered["tried"])) == ("ok", 4)
+
+
+def test_words_among_the_numbers_of_a_text_are_told_with_what_reads_them():
+    with pytest.raises(output_parsers.Unreadable, match="'total' where a number should be; `skip_lines` passes over"):
+        output_parsers.extract({"name": "h", "format": "text"}, b"total 3")
