@@ -7,6 +7,7 @@ inputs as declared from then on. So do inputs that were answered rightly before 
 precision: that much an autotuner may choose later.
 """
 
+import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from .fp64_check import InDouble
 
 LOOKED_AT = 1 << 16
 """Elements of a wrong output by which its kind of error is told."""
+COUNT = re.compile(r"\b\d+(?= of \d+ elements)")
+"""Wrong elements, as a reason counts them."""
 WORDS = 160
 """Characters of a reason that is told as it is."""
 MOST_LOST = 0.25
@@ -98,7 +101,8 @@ class Robustness:
         item = buffers.outputs[output]
         rtol, atol = float(self.task["rtol"]), float(self.task["atol"])
         bad, places = buffers.wrong_places(call, output, (rtol, atol), 1.0, LOOKED_AT)
-        text = "%d of %d elements are wrong" % (bad, item.count)
+        which = "output %s: " % item.name if len(buffers.outputs) > 1 else ""
+        text = "%s%d of %d elements are wrong" % (which, bad, item.count)
         if item.dtype not in EPSILON or not places.size:
             return text
         want, have = (numbers(part, item.dtype) for part in buffers.elements_at(call, output, places))
@@ -109,10 +113,25 @@ class Robustness:
     def text(self, why_not: str = "") -> str:
         """Say it in words; `why_not` says why nothing else was tried, where nothing was."""
         if self.found:
-            return "; ".join(["no", *("%s: %s" % pair for pair in self.found.items())])
+            return "; ".join(["no", *_joined(self.found)])
         if self.right:
             return "yes, with %d other distributions" % len(self.right)
         return "unknown; " + (why_not or "no other distribution was tried")
+
+
+def _joined(found: Dict[str, str]) -> List[str]:
+    """Return what was wrong at which places, those that differ in the count of wrong elements in one."""
+    kinds: Dict[str, Dict[str, str]] = {}
+    for place, words in found.items():
+        kinds.setdefault(COUNT.sub("", words), {})[place] = words
+    texts: List[str] = []
+    for places in kinds.values():
+        words = next(iter(places.values()))
+        counts = sorted({int(count) for each in places.values() for count in COUNT.findall(each)})
+        if len(counts) > 1:
+            words = COUNT.sub("%d to %d" % (counts[0], counts[-1]), words)
+        texts.append("%s: %s" % (", ".join(places), words))
+    return texts
 
 
 class Sameness:

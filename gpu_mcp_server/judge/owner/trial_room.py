@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ..catch_log import CATCHES
 from ..checks.distribution_rounds import answered
@@ -48,6 +48,15 @@ def constraint_against(dims: Dims, declared: Sequence[Dims], larger: bool) -> st
         return "%s %% 8 == 0" % uneven[-1]
     lowest = min(each[least] for each in declared)
     return "%s >= %d" % (least, lowest) if dims[least] < lowest else ""
+
+
+def named_by_reason(left_out: Iterable[str]) -> List[str]:
+    """Join what was left out for one reason, each `what (reason)`, so that the reason is said once."""
+    found: Dict[str, List[str]] = {}
+    for each in left_out:
+        what, _, why = each.partition(" (")
+        found.setdefault(why, []).append(what)
+    return ["%s (%s" % (", ".join(what), why) if why else ", ".join(what) for why, what in found.items()]
 
 
 class TrialRoom:

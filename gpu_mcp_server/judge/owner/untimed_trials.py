@@ -21,7 +21,7 @@ from ..numerics.tensors import FLOATS, MADE, symbols
 from ..timing.judging_setup import JudgingSetup
 from ..verdicts import Judged, incorrect
 from .larger_shapes import LargerShapes
-from .trial_room import TrialRoom
+from .trial_room import TrialRoom, named_by_reason
 
 SMALL = 1 << 18
 """Elements of a tensor up to which a declared shape is tried with every distribution, where hidden ones are as well."""
@@ -164,7 +164,7 @@ class Trials(TrialRoom):
         except Judged as judged:
             if judged.verdict != "incorrect":
                 raise
-            text = "right call by call and wrong in %d calls in a row, as with a race: %s"
+            text = "right call by call and wrong in %d calls in a row, as with a race, or inputs that come seldom: %s"
             raise incorrect(text % (calls, judged.reason)) from None
         self.leave(row)
         return row
@@ -329,12 +329,12 @@ class Trials(TrialRoom):
         if self.task.get("distributions") == "declared":
             parts.append("declared distribution only")
         elif self.drawn:
-            parts.append("%d distributions" % len(self.drawn))
+            parts.append("%d distribution%s" % (len(self.drawn), "s" * (len(self.drawn) > 1)))
         if self.repeats:
             parts.append(self.unsteady or "deterministic")
         text = ", ".join(parts)
         if self.left_out:
-            text += "; left out: " + ", ".join(list(self.left_out)[:8])
+            text += "; left out: " + ", ".join(named_by_reason(self.left_out)[:8])
         return "; ".join([text, *self.notes])
 
     def hidden_text(self) -> str:

@@ -182,10 +182,10 @@ def _difference(given: Sequence[str], wanted: Sequence[str]) -> str:
     """Return in what the parameters of a definition differ from those that it is called with."""
     if len(given) != len(wanted):
         return f"is defined with {len(given)} parameters and called with {len(wanted)}"
-    names = [re.findall(r"\w+", each)[-1] for each in wanted]
-    for mine, theirs, name in zip(given, wanted, names, strict=True):
-        called = re.findall(r"\w+", mine)[-1]
-        if called != name and called in names:
+    names, chosen = ([re.findall(r"\w+", each)[-1] for each in some] for some in (wanted, given))
+    for mine, theirs, name, called in zip(given, wanted, names, chosen, strict=True):
+        # A name of another parameter is an exchange only where the one that belongs here is there too.
+        if called != name and called in names and name in chosen:
             return f"has {called} where it gets {name}"
         own, right = _bytes(mine, BYTES), _bytes(theirs, BYTES | SMALL_BYTES)
         pointer, wanted_pointer = bool(re.search(r"[*[&]", mine)), "*" in theirs

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from gpu_mcp_judge.checks.fp64_check import as_exact
+from gpu_mcp_judge.checks.robustness import Robustness
 from gpu_mcp_judge.numerics.tensors import Array
 
 from tests.judge.harness import thorough
@@ -53,8 +54,8 @@ FLOAT16 = "_Float16: s += (_Float16)(u * v);"
     ("terms", "robust"),
     [
         ("float: s += u * v;", "yes, with 6 other distributions"),
-        (TF32, "large: looks like TF32 or float16"),
-        (FLOAT16, "large: NaN or infinite where the reference is finite"),
+        (TF32, r"\blarge[a-z, ]*: looks like TF32 or float16"),
+        (FLOAT16, r"\blarge[a-z, ]*: NaN or infinite where the reference is finite"),
         (FLOAT16, ": lower precision, by which the answer is "),
     ],
     ids=["float32", "TF32", "float16", "float16 in long sums"],
@@ -63,9 +64,40 @@ def test_a_lower_precision_within_the_tolerance_is_correct_and_told(court, terms
     verdict = court(product(terms), **PRODUCT, seed=SEED).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    assert robust in verdict["robust"]
+    assert re.search(robust, verdict["robust"])
     assert verdict["robust"].startswith("yes" if "yes" in robust else "no; ")
     assert verdict["covers"].startswith("1 declared shape, ") and "hidden shapes" in verdict["covers"]
+
+
+def test_failures_that_differ_in_the_count_of_wrong_elements_are_told_in_one():
+    found = Robustness({})
+    found.found = {"uniform": "12 of 50 elements are wrong", "large": "looks like TF32 or float16"}
+    found.found["small"] = "7 of 50 elements are wrong"
+
+    assert found.text() == "no; uniform, small: 7 to 12 of 50 elements are wrong; large: looks like TF32 or float16"
+
+
+def test_of_several_outputs_the_wrong_one_is_named(court):
+    positive = {
+        "entry": "positive",
+        "reference": "def positive(x):\n    return 2 * x, (x > 0).sum(axis=1)\n",
+        "inputs": [{"name": "x", "dtype": "float32", "shape": ["rows", "cols"]}],
+        "outputs": [
+            {"name": "twice", "dtype": "float32", "shape": ["rows", "cols"]},
+            {"name": "count", "dtype": "int64", "shape": ["rows"]},
+        ],
+        "shapes": [{"rows": 4, "cols": 100}],
+        "rtol": 0.0,
+        "atol": 0.0,
+        "tier": "correctness",
+    }
+    loop = "for (int64_t r = 0; r < rows; r++) { count[r] = 0; for (int64_t c = 0; c < cols; c++) {"
+    body = "twice[r * cols + c] = 2 * x[r * cols + c]; count[r] += x[r * cols + c] >= 0; } } return 0; }"
+    head = "int launch(const float *x, float *twice, int64_t *count, int64_t rows, int64_t cols) {"
+    verdict = court(HEAD + head + loop + body, **positive).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert verdict["robust"] == "no; zeros: output count: 4 of 4 elements are wrong"
 
 
 @pytest.mark.parametrize("wish", [{"robust": "required"}, {"precision": "strict"}], ids=["robust", "strict"])
@@ -88,7 +120,7 @@ def test_a_softmax_without_its_maximum_is_correct_and_not_robust(court):
     verdict = court(launcher(NAIVE), shapes=SMALL, **QUICK).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    assert "large: NaN or infinite where the reference is finite" in verdict["robust"]
+    assert re.search(r"large[a-z, ]*: NaN or infinite where the reference is finite", verdict["robust"])
     assert [trial["verdict"] for trial in verdict["trials"] if trial["distribution"] == "large"] == ["incorrect"] * 2
 
 

@@ -108,7 +108,7 @@ def test_a_slow_candidate_is_not_wrong_where_a_call_would_not_be_over_in_time(co
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert re.search(
-        r"\d+ hidden shapes \(the candidate may take [\d.]+ s, the limit is 1 s\)", verdict["trials_summary"]
+        r"\d+ hidden shapes[a-z0-9, ]* \(the candidate may take [\d.]+ s, the limit is 1 s\)", verdict["trials_summary"]
     )
     assert any(trial["hidden"] for trial in verdict["trials"])
     if tier == "performance":
@@ -169,7 +169,7 @@ def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, ver
         assert "(hidden shape)" in found["reason"]
     else:
         assert found["trials_summary"].startswith("1 hidden shapes, 2 distributions"), found["trials_summary"]
-        assert "hidden shapes (no time)" in found["trials_summary"]
+        assert re.search(r"hidden shapes[a-z, ]* \(no time\)", found["trials_summary"])
 
 
 def test_what_the_candidates_own_calls_take_is_not_taken_from_the_trials(court):
@@ -282,15 +282,17 @@ def test_other_distributions_can_be_left_to_the_problem(court):
     assert "declared distribution only" in verdict["trials_summary"]
 
 
-def test_a_distribution_without_a_finite_answer_is_left_out_and_said(court):
+def test_distributions_without_a_finite_answer_are_left_out_and_their_reason_is_said_once(court):
     reference = "import numpy as np\ndef scale(x):\n    with np.errstate(all='ignore'):\n        return np.log(x)\n"
     task = {**SCALING, "reference": reference}
     task["inputs"] = [{"name": "x", "dtype": "float32", "shape": ["rows", "cols"], "distribution": "uniform"}]
     verdict = court(scaling("y[i] = logf(x[i] + 0.0f);"), **{**task, "rtol": 1e-3, "atol": 1e-5}).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    for name in ("normal", "zeros", "large"):
-        assert f"{name} (the reference is not finite)" in verdict["trials_summary"]
+    told = re.search(
+        r"2 distributions, .*left out: ([a-z, ]+) \(the reference is not finite\)", verdict["trials_summary"]
+    )
+    assert told and {"normal", "zeros", "large"} <= set(told[1].split(", ")), verdict["trials_summary"]
 
 
 def test_sums_in_another_order_are_not_held_against_a_candidate_where_values_are_large(court):
