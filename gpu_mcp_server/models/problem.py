@@ -26,6 +26,8 @@ Requirement = Literal[
 """Kinds of instructions that a problem may require, by the type of their operands."""
 Requirements = Annotated[list[Requirement], WithJsonSchema({"type": "array"})]
 """The schema leaves its words out, for every conversation would pay; a wrong one is refused with those there are."""
+Ties = Annotated[Literal["any", "reference"], WithJsonSchema({})]
+"""Likewise."""
 Symbol = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
 
@@ -58,6 +60,8 @@ class ImportOverrides(Model):
     """required: what is wrong with inputs of another distribution than declared is incorrect."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """Whether a candidate may leave the work to torch's own kernels."""
+    ties: Ties = "any"
+    """As `Problem.ties`."""
     requires: Requirements = []
     """As `Problem.requires`."""
     basis: Basis = "device"
@@ -92,6 +96,8 @@ class TrialOptions(Model):
     """required: what is wrong with these is incorrect; else it is told beside the verdict."""
     precision: Literal["tolerance", "strict"] = "tolerance"
     """strict: errors coarser than the type's own fail."""
+    ties: Ties = "any"
+    """reference: among equals its choice alone is right, as of a stable sort."""
     backward: bool = False
     """Gradients are answers too: for each output y of floats there is an input d_y, for each input x an output grad_x.
     torch only."""
@@ -183,6 +189,8 @@ class Problem(Model):
     """Whether what is wrong with inputs that are not as declared is incorrect; strict precision requires it too."""
     precision: Literal["tolerance", "strict"] = "tolerance"
     """Whether errors like those of a lower precision fail even within the tolerance."""
+    ties: Ties = "any"
+    """Whether any of equal elements may be chosen, and a value on the edge of rounding fall to either side of it."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """Whether a candidate may fall back to torch's own kernels, cuBLAS and the like."""
     requires: Requirements = []

@@ -71,7 +71,7 @@ Inputs = Annotated[list[TensorSpec], Field(min_length=1), WithJsonSchema({"type"
 Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
-EXAMPLE_TENSORS = [[{"name": "x", "dtype": "float32", "shape": ["rows", "cols"]}]]
+EXAMPLE_TENSORS = [[{"name": "x", "dtype": "float32", "shape": ["m", "n"]}]]
 Name = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Sizes = Annotated[list[Any] | None, WithJsonSchema({"type": "array"})]
 Wished = Annotated[ImportOverrides | None, WithJsonSchema({"type": "object"})]
@@ -100,12 +100,12 @@ async def register_problem(
         Outputs,
         Field(
             description="What it returns, likewise.",
-            examples=[[{"name": "y", "dtype": "float32", "shape": ["rows"]}]],
+            examples=[[{"name": "y", "dtype": "float32", "shape": ["m"]}]],
         ),
     ],
     shapes: Annotated[
         list[dict[str, int]],
-        Field(description="Sizes of every symbol.", examples=[[{"rows": 512, "cols": 1000}]], min_length=1),
+        Field(description="Sizes of every symbol.", examples=[[{"m": 512, "n": 1000}]], min_length=1),
     ],
     rtol: Annotated[float, Field(description="Relative tolerance, say 1e-4.", ge=0)],
     atol: Annotated[float, Field(description="Absolute tolerance, say 1e-6.", ge=0)],

@@ -246,8 +246,8 @@ class Trials(TrialRoom):
         return tried
 
     def _answers_zeros(self, table: Table) -> bool:
-        """Say whether there is one right answer to zeros: without whole numbers, or where these follow from signs."""
-        if all(item.dtype in FLOATS for item in table.buffers.outputs):
+        """Say whether there is one right answer to zeros: the reference's, or without whole numbers, or by signs."""
+        if self.task.get("ties") == "reference" or all(item.dtype in FLOATS for item in table.buffers.outputs):
             return True
         ties = table.rounds.ties
         return isinstance(ties, Ties) and ties.by_signs(table.buffers)

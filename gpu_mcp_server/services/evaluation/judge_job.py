@@ -316,6 +316,7 @@ def _task(
         "distributions": problem.distributions,
         "robust": problem.robust,
         "precision": problem.precision,
+        "ties": problem.ties,
         "libraries": problem.libraries,
         "backward": problem.backward,
         "blind_to": candidate.blind_spots() if candidate and compiles and problem.libraries == "forbidden" else [],

@@ -85,6 +85,7 @@ class Registry:
         distributions: str = "all",
         robust: str = "reported",
         precision: str = "tolerance",
+        ties: str = "any",
         libraries: str = "allowed",
         requires: Sequence[str] = (),
         backward: bool = False,
@@ -108,7 +109,7 @@ class Registry:
         problem = Problems.make_problem(
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
             fixed_shapes, distributions, precision, libraries, backward, flops, bytes,
-            robust=robust, basis=basis, requires=requires,
+            robust=robust, basis=basis, requires=requires, ties=ties,
         )  # fmt: skip
         return await self.keep(problem, accept_degenerate=accept_degenerate, host=host, progress=progress)
 

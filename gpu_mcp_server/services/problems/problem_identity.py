@@ -20,6 +20,7 @@ LATER = (
     "distributions",
     "robust",
     "precision",
+    "ties",
     "libraries",
     "requires",
     "backward",

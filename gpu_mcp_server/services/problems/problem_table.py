@@ -149,6 +149,7 @@ class Problems:
         robust: str = "reported",
         basis: str = "device",
         requires: Sequence[str] = (),
+        ties: str = "any",
     ) -> Problem:
         """Check what was given and name it by its content; nothing is run.
 
@@ -175,6 +176,7 @@ class Problems:
             "distributions": distributions,
             "robust": robust,
             "precision": precision,
+            "ties": ties,
             "libraries": libraries,
             "requires": list(requires),
             "backward": forward if backward else 0,
@@ -278,6 +280,7 @@ def _conditions(problem: Problem) -> list[str]:
     said += [f"machine code with instructions of: {', '.join(problem.requires)}"] if problem.requires else []
     said += ["right with every distribution, not the declared one alone"] if problem.robust == "required" else []
     said += ["strict precision"] if problem.precision == "strict" else []
+    said += ["among equals the reference's choice"] if problem.ties == "reference" else []
     said += [BASES[problem.basis]] if problem.basis in BASES else []
     said += [f"at least {problem.flops} operations"] if problem.flops else []
     return [*said, f"at least {problem.bytes} bytes moved"] if problem.bytes else said

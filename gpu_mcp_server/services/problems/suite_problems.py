@@ -77,7 +77,7 @@ def suite_problem(
         adapter={"kind": kind, "cuda": "cuda" in reference, **adapter},
         files=dict(files or {}),
         cases=distinct,
-        **wish.model_dump(include={"libraries", "distributions", "robust", "basis", "requires"}),
+        **wish.model_dump(include={"libraries", "distributions", "robust", "basis", "requires", "ties"}),
     )
 
 

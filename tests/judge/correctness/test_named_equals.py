@@ -109,6 +109,14 @@ def test_an_index_that_is_not_among_equals_is_wrong(tmp_path, name):
     assert "elements are wrong" in verdict["reason"]
 
 
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+@pytest.mark.parametrize(("order", "verdict"), [(STABLE, "correct"), (BEFORE, "incorrect")], ids=["stable", "reversed"])
+def test_the_references_choice_among_equals_is_the_right_one_where_the_problem_wants_that(tmp_path, order, verdict):
+    stable = ("return tuple(torch.sort(x, stable=True))", SORT[1])
+
+    assert decide(tmp_path, stable, "int8", order + "return y, at", ties="reference")["verdict"] == verdict
+
+
 @pytest.mark.parametrize(
     ("expected", "got", "right"),
     [([0, 2], [1, 2], True), ([0, 2], [0, 1], False), ([0, 2], [0, 3], False), ([0, 2], [-2, 2], False)],

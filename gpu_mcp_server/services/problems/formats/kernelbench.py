@@ -45,5 +45,5 @@ async def problem(source: ProblemSource) -> Problem:
     drafted = kernelbench_problems.unresolved_problem(
         name, source.text, rtol=rtol, atol=atol, distribution=wish.distribution
     )
-    own = {"libraries", "distributions", "robust", "copy_state", "basis", "requires"}
+    own = {"libraries", "distributions", "robust", "copy_state", "basis", "requires", "ties"}
     return drafted.model_copy(update=wish.model_dump(include=own))
