@@ -315,8 +315,8 @@ def _like(tensor: Any, device: Any) -> Any:
 
 
 def _form(tensor: Any) -> Any:
-    """Return what an answer has in common with memory for it: sizes, and the type unless it is of floats."""
-    return tuple(tensor.shape), "float" if tensor.is_floating_point() else tensor.dtype
+    """Return what an answer has in common with memory for it: sizes but ones, and the type unless it is of floats."""
+    return [size for size in tensor.shape if size != 1], "float" if tensor.is_floating_point() else tensor.dtype
 
 
 def _copy(tensor: Any) -> Any:

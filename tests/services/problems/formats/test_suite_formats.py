@@ -154,6 +154,25 @@ async def test_a_task_of_gpu_mode_imports_as_it_is_and_judges_custom_kernels(lab
 
 
 @needs_torch
+async def test_memory_of_one_element_is_for_an_answer_without_dimensions(lab: Lab, tmp_path: Path):
+    """As of a sum, of which the public solution writes into it: it was an input, and a write to it incorrect."""
+    change = {
+        "torch.empty(size": "torch.empty(1",
+        "torch.sort(data[0])[0]": "data[0].double().sum().float()",
+        "+ seed": "",
+    }
+    reference = SEEDED
+    for old, new in change.items():
+        reference = reference.replace(old, new)
+    info = await imported(lab, gpumode_task(tmp_path, reference=reference))
+
+    assert info.tensors.count("float32") == 2
+    kernel = "def custom_kernel(data):\n    x, out = data\n    out[0] = x.sum()\n    return out[0]"
+    assert (await judged(lab, info.problem_id, kernel)).verdict == "correct"
+    assert (await judged(lab, info.problem_id, kernel.replace("x.sum()", "x[1:].sum()"))).verdict == "incorrect"
+
+
+@needs_torch
 async def test_a_task_whose_values_are_as_large_as_its_seed_gets_seeds_of_a_suites_size(lab: Lab, tmp_path: Path):
     """With a seed of nine digits float32 keeps nothing of what is drawn, and the mean was a right answer."""
     info = await imported(lab, gpumode_task(tmp_path, reference=SEEDED))
