@@ -77,7 +77,7 @@ class StreamGate:
         self.driver.call("cuMemsetD32Async", c_uint64(self.swept), c_uint(0), words, LEGACY_STREAM)
 
     def time_events(self, count: int) -> float:
-        """Return the median of so many times in seconds between two events behind a sweep, with nothing between them."""
+        """Return the median of so many times in seconds between two events behind a sweep, and nothing between them."""
         events, taken, between = [c_void_p(), c_void_p()], [0.0] * count, c_float()
         for event in events:
             self.driver.call("cuEventCreate", byref(event), c_uint(0))
