@@ -1,6 +1,7 @@
 """The process that holds sandboxes from their making to their job, whose supervisor it becomes, or to hostd's end."""
 
 import json
+import marshal
 import os
 import select
 import socket
@@ -230,7 +231,7 @@ class PrewarmedSupervisor(PrewarmedParts):
         command = {"argv": argv, "env": env, "rlimits": confinement.rlimits(box), "links": links}
         leads = process is spec.processes[0]
         stdin = launch.open_stdin(spec) if leads else os.dup(self._host.null)
-        fds = [descriptors.memory_file("command", json.dumps(command).encode()), stdin]
+        fds = [descriptors.memory_file("command", marshal.dumps(command, sandbox_stub.FORMAT)), stdin]
         for fd in fds[: 1 + leads] if uid is not None else ():
             os.fchown(fd, uid, uid)  # type: ignore[arg-type]
         return fds

@@ -5,11 +5,15 @@ becomes can trace process 1, open its memory or, from version 6 on, signal it. V
 renaming between folders. Source: Documentation/userspace-api/landlock.rst, "Ptrace restrictions", "IPC scoping".
 
 A sandbox that is made for a program instead calls its `prepare` ahead and its `main` with the job's arguments.
-Only its source travels, as an argument; it must not import anything of ours.
+Only its source travels, as an argument; it must not import anything of ours. `signal`, `socket` and `json` are left
+out: most commands start behind this, and enumerations and regular expressions would take as long as all the rest.
 """
 
+FORMAT = 2
+"""Of the command, by `marshal`: hostd's own Python may be another than the one inside, and all read this."""
+
 WALL = """
-import os, signal, sys
+import _signal, os, sys
 import warnings  # os.execvpe imports it
 def wait_for_filter():
     # bubblewrap starts this and process 1 at once, and gives that one its filter last
@@ -43,8 +47,8 @@ try:
 except (ImportError, OSError):
     pass
 def use_plain_signals():
-    for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
+    for number in set(range(1, 32)) - {_signal.SIGKILL, _signal.SIGSTOP}:
+        _signal.signal(number, _signal.SIG_DFL)
 def become(argv, env):
     try:
         os.execvpe(argv[0], argv, env)
@@ -64,8 +68,8 @@ become(sys.argv[1:], os.environ)
 SOURCE = (
     WALL
     + """
-import array, json, resource, socket
-link = socket.socket(fileno=int(sys.argv[1]))
+import _socket, array, marshal, resource
+link = _socket.socket(fileno=int(sys.argv[1]))
 os.set_inheritable(link.fileno(), False)
 program = {"__name__": "program"}
 if len(sys.argv) > 2:
@@ -76,12 +80,12 @@ if len(sys.argv) > 2:
         pass  # main meets the same and says so where it is heard
 use_plain_signals()
 link.send(b"ready")
-message, ancillary, flags, address = link.recvmsg(8, socket.CMSG_SPACE(256), socket.MSG_CMSG_CLOEXEC)
+message, ancillary, flags, address = link.recvmsg(8, _socket.CMSG_SPACE(256), _socket.MSG_CMSG_CLOEXEC)
 if not ancillary:
     sys.exit(0)
 command, stdin, *ends = array.array("i", ancillary[0][2])
 with open(command, "rb") as text:
-    job = json.loads(text.read())
+    job = marshal.loads(text.read())
 os.dup2(stdin, 0)
 for what, soft, hard in job["rlimits"]:
     resource.setrlimit(what, (soft, hard))
