@@ -101,8 +101,18 @@ def imported_by(*words: str, home: Path) -> set[str]:
             ("gpu_mcp_server.cli.app", "gpu_mcp_server.services.lab", "gpu_mcp_server.web", "numpy", "tree_sitter"),
         ),
         (("-c", "import gpu_mcp_server.services.lab"), "gpu_mcp_server.services.nccl", ("mcp", "typer", "numpy")),
+        (
+            ("-c", "import sys; sys.path.insert(0, 'gpu_mcp_server'); import hostd.channel.allocation_server"),
+            "hostd.prewarm.prewarm_pool",
+            ("dataclasses", "inspect", "platform", "hostd.gpus.broker", "hostd.probe.host_probe"),
+        ),
+        (
+            ("-c", "import sys; sys.path.insert(0, 'gpu_mcp_server'); import hostd.__main__; import hostd.gpus.broker"),
+            "hostd.gpus.gpu_queue",
+            ("hostd.channel", "hostd.jobs", "hostd.prewarm", "hostd.probe"),
+        ),
     ],
-    ids=["version", "help", "server over stdio", "laboratory"],
+    ids=["version", "help", "server over stdio", "laboratory", "host side", "broker"],
 )
 def test_a_start_imports_only_what_it_needs(
     words: tuple[str, ...], needed: str, spared: tuple[str, ...], tmp_path: Path

@@ -19,13 +19,7 @@ if "threading" not in sys.modules:
     # who draws from it: neither is so here. They take half of the 0.8 ms of each of three forks before a job's start.
     os.register_at_fork = _ignore
 
-from .channel import allocation_server  # noqa: E402
-from .channel.channel_server import ChannelServer  # noqa: E402
-from .gpus import broker  # noqa: E402
-from .jobs import batch_task  # noqa: E402
-from .jobs.host_resources import Host  # noqa: E402
-from .probe import host_probe  # noqa: E402
-from .sandbox import systemd_scope  # noqa: E402
+from .gpus import broker_client  # noqa: E402
 
 NO_STATE = 4
 
@@ -45,8 +39,18 @@ def main(arguments: Optional[List[str]] = None) -> int:
     verb = words[0] if words else "serve"
     state = words[1] if len(words) > 1 and words[1] else default_state()
     os.umask(0o022)
-    if verb == broker.NAME:
+    if verb == broker_client.NAME:
+        from .gpus import broker
+
         return broker.serve(words[1], int(words[2]))
+    # Only now: a broker needs little of what hostd is, and hostd nothing of what a broker is.
+    from .channel import allocation_server
+    from .channel.channel_server import ChannelServer
+    from .jobs import batch_task
+    from .jobs.host_resources import Host
+    from .probe import host_state
+    from .sandbox import systemd_scope
+
     if verb == "relay" or verb.startswith("gate="):
         given = os.path.abspath(os.path.expanduser(words[1])) if len(words) > 1 and words[1] else ""
         return (
@@ -65,7 +69,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return NO_STATE
     if verb == "probe":
         sys.stdout.write(
-            json.dumps({**host_probe.describe_host(host, {}), **host_probe.describe_gpus(host)}, indent=1) + "\n"
+            json.dumps({**host_state.look_around(host, {}), **host_state.describe_gpus(host)}, indent=1) + "\n"
         )
         return 0
     if verb != "serve":

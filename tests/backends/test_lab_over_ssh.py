@@ -6,7 +6,6 @@ import random
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -162,7 +161,7 @@ async def test_a_job_at_a_distance_costs_one_round_trip(sshd: Sshd, state_dir: s
             spec = JobSpec(new_job_id(), (process,), outputs=("small", "large"), min_level="landlock")
             assert (await lab.jobs.runner.run(spec, host="box")).record.status == "ok"
             before = line.count
-            done = await lab.jobs.runner.run(replace(spec, id=new_job_id()), host="box")
+            done = await lab.jobs.runner.run(spec._replace(id=new_job_id()), host="box")
             assert (done.record.status, line.count - before) == ("ok", 1)
             outputs = {o.path: o.sha256 for o in done.record.outputs}
             assert await lab.jobs.runner.fetch("box", outputs["small"]) == b"made\n"

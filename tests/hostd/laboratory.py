@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Laboratory:
     async def submit(self, spec: JobSpec, contents: Mapping[str, bytes] | None = None) -> Any:
         if contents:
             refs = tuple(FileRef(p, hashlib.sha256(d).hexdigest(), len(d)) for p, d in contents.items())
-            spec = replace(spec, files={"main": refs})
+            spec = spec._replace(files={"main": refs})
         blobs = {hashlib.sha256(d).hexdigest(): d for d in (contents or {}).values()}
         listed = [[s, len(d)] for s, d in blobs.items()]
         answer, _ = await self.link.call("submit", b"".join(blobs.values()), spec=to_json(spec), blobs=listed)

@@ -21,7 +21,7 @@ from ..jobs.reservation import PURPOSE, reservation_states
 from ..jobs.spec_validation import validate_spec
 from ..jobs.supervisor_fork import fork_supervisor
 from ..prewarm.prewarm_pool import PrewarmPool, imports_in_line, needs_quiet
-from ..probe import host_probe, judge_environment
+from ..probe import host_state, judge_environment
 from ..protocol import (
     HEADER,
     PROTOCOL_VERSION,
@@ -204,8 +204,8 @@ class ChannelServer:
         if name == "wait":
             return self._waiters.append(WaitRequest(request, self._folder(request), self.host.blobs))
         if name == "probe":
-            gpus = host_probe.describe_gpus(self.host)
-            return self._fork(request["id"], lambda: dict(host_probe.describe_host(self.host, request), **gpus))
+            gpus = host_state.describe_gpus(self.host)
+            return self._fork(request["id"], lambda: dict(host_state.look_around(self.host, request), **gpus))
         if name == "make_environment":
             return self._fork(request["id"], lambda: judge_environment.make_judge_environment(self.host.state, request))
         verb = self._verbs.get(name) if isinstance(name, str) else None
@@ -213,7 +213,7 @@ class ChannelServer:
             raise RequestRefused("protocol", "unknown verb %.80r" % name)
         answer, payload = verb(request, attachment)
         if name == "gpus" and self.host.amd.asks_a_program():
-            return self._fork(request["id"], lambda: host_probe.ask_amd_program(self.host, answer))
+            return self._fork(request["id"], lambda: host_state.ask_amd_program(self.host, answer))
         self._send({"id": request["id"], "ok": answer}, payload)
 
     def _fail(self, request: Any, kind: str, message: str, hint: str = "") -> None:
@@ -325,7 +325,7 @@ class ChannelServer:
         return {}, b""
 
     def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
-        about = host_probe.gpu_state(self.host)
+        about = host_state.gpu_state(self.host)
         return dict(about, drained=self._drains.drain_reason(os.geteuid()), pool=self._pool_now(request, _)[0]), b""
 
     def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:

@@ -20,6 +20,7 @@ import struct
 import time
 from typing import Any, Dict, List, Optional, Tuple, cast
 
+from .broker_client import MESSAGE_BYTES, NAME
 from .drain import DrainFiles
 from .gpu_availability import GpuAvailability
 from .gpu_locks import GpuLocks
@@ -27,7 +28,6 @@ from .gpu_queue import GrantedLease, Queue, Request
 from .host_gpus import HostGpus
 from .login_policy import job_uids, policy
 
-NAME = "broker"
 IDLE_S = 600.0
 IDLE = "GPU_MCP_HOSTD_BROKER_IDLE_S"
 """Environment variable with another time; for tests."""
@@ -47,7 +47,6 @@ GONE_S = 5.0
 USAGE = "usage-%d"
 """What the next broker of the same login takes up; beside the locks, and so gone with the machine's uptime."""
 MAX_USAGE_BYTES = 1 << 20
-MESSAGE_BYTES = 64 << 10
 MAX_LINKED = 16
 """GPUs among which those joined by NVLink are looked for: the search may try every set of them."""
 MOST_S = 7 * 86400.0

@@ -10,10 +10,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
 
 from .. import own_code
 from ..sandbox import descriptors, keeper
-from .broker import MESSAGE_BYTES, NAME
 from .gpu_locks import GpuLocks, Held
 from .head_start import MOST
 
+NAME = "broker"
+MESSAGE_BYTES = 64 << 10
 START_S = 5.0
 """For a broker to start."""
 SILENCE_S = 5.0

@@ -4,12 +4,10 @@ import os
 import time
 from typing import Dict, List, Tuple
 
-from .gpu_locks import PROCESSOR, GpuLocks
+from .gpu_locks import DYING_S, PROCESSOR, GpuLocks
 from .gpu_queue import GpuState
 from .host_gpus import HostGpus
 
-DYING_S = 10.0
-"""After that, processes of the last job that do not die are in nobody's way any more; the grant says so."""
 FRESH_S = 0.05
 """For how long a driver's answer is used again."""
 

@@ -25,6 +25,8 @@ from ..sandbox.processes import Identity
 from .lock_folder import fault_of_folder, is_root, make_folder, take_folder
 from .lock_text import STILL_THERE, as_list, left_over, read_text, write_text
 
+DYING_S = 10.0
+"""After that, processes of the last job that do not die are in nobody's way any more; the grant says so."""
 PROCESSOR = "processor"
 """The lock of those who time on the processor alone: two at once would time each other."""
 POLL_S = 0.004

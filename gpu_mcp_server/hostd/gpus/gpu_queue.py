@@ -12,13 +12,13 @@ import math
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from ..protocol import PRIORITIES
 from .fair_share import FairShare, ShareOwner
 from .gpu_locks import PROCESSOR
 from .gpu_matching import choose_gpus
 from .head_start import MAX_SHARERS, HeadStarts, Waiting, count_cores, most_windowed
 from .runtime_history import Kind, RuntimeHistory
 
-PRIORITIES = ("interactive", "batch", "background")
 AGE_S = 600.0
 NO_GAPS_S = 600.0
 """For so long who overran a gap is given none."""

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-from dataclasses import replace
 from typing import Dict, Mapping, Tuple
 
 from ..protocol import JobSpec, job_spec_from_json
@@ -47,7 +46,7 @@ def run_task(folder: str) -> int:
         spec = validate_spec(job_spec_from_json(json.loads(text.read().decode("ascii"))))
     env.update({key: os.environ[key] for key in FROM_MODULES if key in os.environ})
     own = "%s-%s" % (spec.id, name.replace(".", "-"))  # tasks that share a node are jobs of their own there
-    spec = replace(spec, id=own, processes=tuple(replace(p, env={**env, **p.env}) for p in spec.processes))
+    spec = spec._replace(id=own, processes=tuple(p._replace(env={**env, **p.env}) for p in spec.processes))
     host = Host(os.path.join(folder, name))
     for sha256 in spec.contents():
         with open(os.path.join(folder, "blobs", sha256), "rb") as source:

@@ -6,8 +6,7 @@ import select
 import shutil
 import signal
 import sys
-from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..files.job_files import BlobStore
 from ..files.read_only_trees import ReadOnlyTrees
@@ -45,8 +44,7 @@ class JobRefused(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """Account of the processes of one role: a uid of its own when hostd is root, locked by its users' processes."""
 
     uid: Optional[int]

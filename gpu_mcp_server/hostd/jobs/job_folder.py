@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import time
-from dataclasses import replace
 from typing import Any, Dict, Optional, cast
 
 from ..files import file_trees, job_files
@@ -116,7 +115,7 @@ class JobFolder:
         self._use_space()
         note = "; ".join(n for n in (record.note, "disk_full: the list of outputs is lost") if n)
         status = "broken" if record.status == "ok" and record.outputs else record.status
-        return self._write_record(replace(record, status=status, outputs=(), outputs_left_out=(), note=note[:2000]))
+        return self._write_record(record._replace(status=status, outputs=(), outputs_left_out=(), note=note[:2000]))
 
     def _write_record(self, record: JobRecord) -> bool:
         if self.has_final_record():  # who writes it holds the lock, and the dead leave it, half written, to the next

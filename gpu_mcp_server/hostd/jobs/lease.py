@@ -5,11 +5,9 @@ import time
 import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..gpus.broker import NAME
-from ..gpus.broker_client import BrokerClient, BrokerGone, GrantRequest, wait_for_grant
+from ..gpus.broker_client import NAME, BrokerClient, BrokerGone, GrantRequest, wait_for_grant
 from ..gpus.drain import DrainFiles
-from ..gpus.gpu_availability import DYING_S
-from ..gpus.gpu_locks import PROCESSOR, Held
+from ..gpus.gpu_locks import DYING_S, PROCESSOR, Held
 from ..gpus.gpu_matching import choose_gpus, matching_gpus, vendor_of
 from ..gpus.gpu_window import GpuWindow
 from ..protocol import GpuRequest, JobSpec

@@ -8,8 +8,7 @@ import re
 from typing import Any, Dict, Iterable, Set, Tuple
 
 from ..files.job_files import FilesError, checked_path
-from ..gpus.gpu_queue import PRIORITIES
-from ..protocol import VENDORS, FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
+from ..protocol import PRIORITIES, VENDORS, FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
 
 ID = re.compile(r"[a-z0-9][a-z0-9-]{3,63}\Z")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
@@ -198,7 +197,7 @@ def _gpus(gpus: GpuRequest) -> None:
 
 
 def _limits(limits: Limits) -> None:
-    values: Dict[str, Any] = vars(limits)
+    values: Dict[str, Any] = limits._asdict()
     for name in ("wall_s", "cpu_s", "cpus"):
         value: Any = values[name]
         if value is not None or name == "wall_s":

@@ -8,8 +8,8 @@ adoption; what cannot be given then is its shape. They end with the hostd that m
 import json
 import os
 import socket
+import sys
 import time
-import traceback
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..gpus.gpu_locks import PROCESSOR
@@ -244,8 +244,8 @@ class PrewarmPool:
             os.setsid()
             self._host.after_fork({theirs.fileno()})
             PrewarmedSupervisor(self._host, shelf.shape, shelf.gpus, theirs).main()
-        except Exception:  # told in the log: whoever waits for it sees only that none was made
-            traceback.print_exc()
+        except Exception as error:  # told in the log: whoever waits for it sees only that none was made
+            sys.excepthook(type(error), error, error.__traceback__)
         finally:
             os._exit(0)
 

@@ -5,7 +5,6 @@ import marshal
 import os
 import select
 import socket
-from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..files import file_trees
@@ -107,7 +106,7 @@ class PrewarmedSupervisor(PrewarmedParts):
                 workdir=reached[part.workspace],
                 roots=[*roots, *self._trees.pairs],
                 devices=shown,
-                limits=replace(UNLIMITED, tmp_bytes=shape.sizes[0], shm_bytes=shape.sizes[1]),
+                limits=UNLIMITED._replace(tmp_bytes=shape.sizes[0], shm_bytes=shape.sizes[1]),
                 uid=uid,
                 groups=host.groups(shown),
                 pids_by_cgroup=self._pids_by_group(role),
@@ -196,7 +195,7 @@ class PrewarmedSupervisor(PrewarmedParts):
         assert spec is not None
         rehearse_record(spec)
         for process, part, role in zip(spec.processes, self._shape.parts, self.roles):
-            for fd in self._command(spec, replace(process, workspace=part.workspace), role, []):
+            for fd in self._command(spec, process._replace(workspace=part.workspace), role, []):
                 os.close(fd)
             if role.group is not None:
                 role.group.stats()

@@ -1,4 +1,4 @@
-"""Probes a host: processor, compilers, interpreters for the judge, GPUs."""
+"""Probes a host: processor, compilers, interpreters for the judge."""
 
 import fcntl
 import glob
@@ -8,34 +8,17 @@ import re
 import shutil
 import socket
 import struct
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from ..gpus.kfd import add_details, runtime_folder
-from ..gpus.nvml import driver_library
 from ..jobs.host_resources import Host
 from . import setup_lines, toolchain_probe
 from .bytecode import bytecode_of
-from .python_probe import ask_python
+from .python_probe import ask_python, can_jobs_reach
 from .version_cache import VersionCache
 
 SIOCGIFADDR = 0x8915
 INNER = ("docker", "br-", "virbr", "veth", "cni", "podman", "lxc")
 COMPILERS = ("gcc", "g++", "clang", "clang++")
-
-
-def describe_gpus(host: Host) -> Dict[str, Any]:
-    """Describe what drivers know; not in a forked child, where NVML does not work."""
-    library = driver_library()
-    nvml, kfd = host.gpus.nvml, host.gpus.kfd
-    gpus, amd_gpus = nvml.gpus(), kfd.gpus()
-    return {
-        "driver": nvml.driver(),
-        "driver_library": library[0] if library else None,
-        "rocm_libraries": runtime_folder(),
-        "gpus": gpus,
-        "amd_gpus": amd_gpus,
-        "why_no_gpu": "" if gpus or amd_gpus else "; ".join([nvml.why_none(), *kfd.left_out]),
-    }
 
 
 def addresses() -> List[str]:
@@ -226,24 +209,6 @@ def _found_pythons() -> List[Tuple[str, str]]:
     return found + ([(on_path, "python3 on PATH")] if on_path else []) + [("/usr/bin/python3", "the system's Python")]
 
 
-def can_jobs_reach(path: str) -> bool:
-    """Return whether jobs can start a program: those of a root hostd have uids of their own."""
-    if os.geteuid():
-        return True
-    real = os.path.realpath(path)
-    folders = [path, real]
-    while folders:
-        folder = os.path.dirname(folders.pop())
-        try:
-            if not os.stat(folder).st_mode & 0o001:
-                return False
-        except OSError:
-            return False
-        if folder != "/":
-            folders.append(folder)
-    return True
-
-
 def _about_python(answers: VersionCache, path: str, named: bool) -> Optional[Dict[str, Any]]:
     told = ask_python(answers, path)
     if not told:
@@ -268,57 +233,3 @@ def _cpu_model() -> str:
 
 def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def available_memory_bytes() -> Optional[int]:
-    """Return the memory that programs can still have without swapping; None where the kernel does not say.
-
-    Source: Linux, Documentation/filesystems/proc.rst, MemAvailable.
-    """
-    try:
-        with open("/proc/meminfo", encoding="ascii") as text:
-            for line in text:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def _load() -> Optional[float]:
-    """Return how many threads ran or were ready to, on average over the last minute."""
-    try:
-        return os.getloadavg()[0]
-    except OSError:
-        return None
-
-
-def gpu_state(host: Host) -> Dict[str, Any]:
-    """Return how each GPU stands, what processors and memory have to do, and how many jobs there are.
-
-    `amd` has those that AMD's library shows and no job can have.
-    """
-    gpus = host.gpus.all_gpus()
-    ours: Set[int] = host.job_pids() if any(g["pids"] for g in gpus) else set()
-    for gpu in gpus:
-        gpu["locked_by"] = host.locks.holder(gpu["uuid"])
-        pids = gpu.pop("pids")
-        gpu["foreign"] = None if pids is None else len(set(pids) - ours)
-    gpus, amd = add_details(gpus, host.amd.gpus())
-    return {
-        "gpus": gpus,
-        "jobs_running": len(host.folders.unfinished_jobs()),
-        "load": _load(),
-        "memory_available_bytes": available_memory_bytes(),
-        "why_none": host.gpus.nvml.why_not(),
-        "amd": amd,
-        "locks": {"fault": host.locks.fault(), "note": host.locks.note()},
-        "left_out": [*host.gpus.left_out(), *host.amd.left_out],
-        "job_uids": host.free_uids(),
-    }
-
-
-def ask_amd_program(host: Host, state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return what `gpu_state` said with what ROCm's program adds to it; that may take seconds."""
-    gpus, others = add_details(state["gpus"], host.amd.by_program())
-    return dict(state, gpus=gpus, amd=others)

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from .host_probe import can_jobs_reach
+from .python_probe import can_jobs_reach
 
 FOLDER = "judge-environment"
 """In the state folder. A host has one."""

@@ -68,3 +68,21 @@ def ask_python(answers: VersionCache, path: str) -> Optional[Dict[str, Any]]:
     roots = {*about["roots"], os.path.dirname(os.path.dirname(path))}
     about["roots"] = sorted(r for r in roots if r not in ("/", "/usr") and not r.startswith("/usr/"))
     return about
+
+
+def can_jobs_reach(path: str) -> bool:
+    """Return whether jobs can start a program: those of a root hostd have uids of their own."""
+    if os.geteuid():
+        return True
+    real = os.path.realpath(path)
+    folders = [path, real]
+    while folders:
+        folder = os.path.dirname(folders.pop())
+        try:
+            if not os.stat(folder).st_mode & 0o001:
+                return False
+        except OSError:
+            return False
+        if folder != "/":
+            folders.append(folder)
+    return True

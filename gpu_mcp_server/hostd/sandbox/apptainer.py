@@ -11,7 +11,6 @@ folders, which with all else that can be written share one tmpfs of the administ
 account for the user, so it is nothing for a hostd that is root, whose jobs have uids without one.
 """
 
-import inspect
 import json
 import os
 import shutil
@@ -55,7 +54,9 @@ class Apptainer:
             if os.path.islink(link) and not os.path.islink(place):
                 # On merged-/usr systems /bin is a link; a folder in its place would be empty inside.
                 os.symlink(os.readlink(link), place)
-        self._sources = {module.__name__.rpartition(".")[2]: inspect.getsource(module) for module in SOURCES}
+        # From a folder or a zip file; `inspect` would take longer to import than the rest of this room.
+        sources = {module.__name__: vars(module)["__loader__"].get_source(module.__name__) for module in SOURCES}
+        self._sources = {name.rpartition(".")[2]: str(source) for name, source in sources.items()}
 
     def container(
         self,

@@ -14,8 +14,7 @@ import re
 import resource
 import shutil
 import subprocess
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..protocol import BOXED, Limits
 from . import apptainer, descriptors, landlock, seccomp
@@ -73,15 +72,14 @@ MARK = "SANDBOX"
 """Variable with `SandboxSpec.mark` in the environment of process 1."""
 
 
-@dataclass
-class SandboxSpec:
+class SandboxSpec(NamedTuple):
     """Specification of a process's sandbox: what it may use, and its limits."""
 
     workdir: str
     roots: Sequence[Tuple[str, str]] = ()
     """Pairs of host folder and the path it has inside."""
     devices: Sequence[str] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = Limits()
     network: bool = False
     uid: Optional[int] = None
     """Drop to this uid first; needed when hostd is root."""

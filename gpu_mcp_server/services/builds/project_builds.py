@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
@@ -125,7 +124,7 @@ class Projects:
     ) -> ProjectBuild:
         workspace_id = result.workspace_id
         if key and result.status in ("ok", "failed"):
-            made = [asdict(o) for o in done.record.outputs if not run_traces.is_trace(o.path)]
+            made = [o._asdict() for o in done.record.outputs if not run_traces.is_trace(o.path)]
             after = _key(await self._workspaces.manifest(workspace_id), request, probe)
             for each in dict.fromkeys((key, after)):  # nothing is left to do in what was just built
                 await self._cache.put(each, {"result": result.model_dump(mode="json"), "made": made})

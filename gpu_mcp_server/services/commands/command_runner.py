@@ -175,7 +175,7 @@ class CommandRunner:
             roots = roots_of(group.probe, (*self._settings.hosts[group.host].roots, *made.roots))
             outputs = tuple(dict.fromkeys((*(o for o in spec.outputs if not run_traces.is_trace(o)), *made.outputs)))
             outputs = spec.outputs if "*" in spec.outputs else outputs
-            found.append(replace(spec, id=group.job_id, processes=(process,), roots=roots, outputs=outputs))
+            found.append(spec._replace(id=group.job_id, processes=(process,), roots=roots, outputs=outputs))
         return found
 
     async def _run_attached(
@@ -216,7 +216,7 @@ class CommandRunner:
         except NotFound:
             if row.record is None:
                 return self._result(await self._lost(row), row, b"", b""), None
-            result = self._result(replace(row.record, stdout_kept=0, stderr_kept=0), row, b"", b"")
+            result = self._result(row.record._replace(stdout_kept=0, stderr_kept=0), row, b"", b"")
             gone = "its host does not know it any more: only the record is left"
             return result.model_copy(update={"note": "; ".join(filter(None, [gone, result.note]))}), None
         if seen.record.state == "finished":
@@ -326,7 +326,7 @@ class CommandRunner:
         """Return a file that another host's ranks made, below that host's name, its content here."""
         if not self._artifacts.has(output.sha256):
             await self._artifacts.put_blob(await self._jobs.fetch(host, output.sha256))
-        return replace(output, path=f"{host}/{output.path}")
+        return output._replace(path=f"{host}/{output.path}")
 
     async def _not_made(self, row: JobRow, record: JobRecord) -> str:
         """Name the files that were asked for by name and are not there."""

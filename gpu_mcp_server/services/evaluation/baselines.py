@@ -5,7 +5,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
@@ -209,7 +209,7 @@ class Baselines:
             fixed, probe, self._settings, host=host, device=device, candidate=candidate, timing=TimingOptions()
         )
         # In the background it takes no processes that wait for evaluations: who calls next would wait for imports.
-        spec = replace(spec, purpose=PURPOSE, gpus=replace(spec.gpus, priority=priority))
+        spec = spec._replace(purpose=PURPOSE, gpus=spec.gpus._replace(priority=priority))
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         verdict = await self._verdicts.read(done)
         if verdict is None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from gpu_mcp_server.errors import GpuMcpError
@@ -61,7 +60,7 @@ class InputWrites:
             trial.problem, trial.probe, self._settings,
             host=trial.host, device=trial.device, candidate=ready.candidate, mode="writes",
         )  # fmt: skip
-        done = await self._jobs.run(replace(spec, purpose=PURPOSE), host=trial.host, blobs=blobs)
+        done = await self._jobs.run(spec._replace(purpose=PURPOSE), host=trial.host, blobs=blobs)
         found = await self._verdicts.read(done) or {}
         return cast("Sequence[Mapping[str, Any]]", found.get("writes") or [])
 

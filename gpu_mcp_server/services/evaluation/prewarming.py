@@ -1,7 +1,6 @@
 """Jobs that are about to come, announced to their host: what they need ahead is made while something else goes on."""
 
 from collections.abc import Awaitable, Mapping
-from dataclasses import replace
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobSpec, to_json
@@ -60,7 +59,7 @@ class Prewarming:
 
     async def _announce(self, spec: JobSpec, blobs: Mapping[str, bytes], host: str) -> None:
         """Tell a host of a job: what decides its shape, its read-only trees among that, and none of its files."""
-        spec = self._jobs.with_host_defaults(replace(spec, files={}), host)
+        spec = self._jobs.with_host_defaults(spec._replace(files={}), host)
         there, wanted = self._jobs.known_blobs(host), spec.contents()
         sending = {s: blobs[s] for s in wanted - there}
         for _ in range(2):

@@ -76,7 +76,7 @@ class TrialJudge:
         for chance in (1, 2):
             spec, blobs = await self._spec(trial, ready, may_share=shares)
             if trial.background:
-                spec = replace(spec, gpus=replace(spec.gpus, priority="background"))
+                spec = spec._replace(gpus=spec.gpus._replace(priority="background"))
             await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
             done = await self._run(trial, spec, blobs, context, until - time.monotonic())
             if done is None:

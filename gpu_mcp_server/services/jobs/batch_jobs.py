@@ -6,7 +6,6 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpu_mcp_server.errors import BadRequest, HostUnavailable
@@ -243,12 +242,11 @@ def _joined(row: JobRow, task: "Task", records: Mapping[int, JobRecord], ended: 
     base = next(iter(wrong.values()), None) or records.get(0) or JobRecord(row.job_id, "finished", PURPOSE, "broken")
     first = records.get(0)
     outputs = tuple(
-        replace(o, path=o.path if rank == 0 else f"rank-{rank}/{o.path}")
+        o._replace(path=o.path if rank == 0 else f"rank-{rank}/{o.path}")
         for rank, r in sorted(records.items()) for o in r.outputs
     )  # fmt: skip
     note = "; ".join(n for n in (*notes[:9], base.note if task.ranks == 1 else "") if n)
-    return replace(
-        base, id=row.job_id, status="broken" if missing else base.status, note=note[:2000], outputs=outputs,
+    return base._replace(id=row.job_id, status="broken" if missing else base.status, note=note[:2000], outputs=outputs,
         stdout_bytes=first.stdout_bytes if first else 0, stderr_bytes=first.stderr_bytes if first else 0,
         stdout_kept=first.stdout_kept if first else 0, stderr_kept=first.stderr_kept if first else 0,
     )  # fmt: skip

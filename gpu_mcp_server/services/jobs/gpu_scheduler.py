@@ -140,8 +140,7 @@ class GpuScheduler:
         share = self.share()
         user, here = want.user or share.user, {i: h for i, h in self._held.items() if h.host == host}
         lease = next((i for i, h in here.items() if h.serves(user, want.count, want.vendor)), want.lease)
-        gpus = replace(
-            want,
+        gpus = want._replace(
             vendor=here[lease].vendor if lease in here else want.vendor,
             user=user,
             weight=share.weight,
@@ -149,7 +148,7 @@ class GpuScheduler:
             priority=priority_of(spec) if spec.purpose != PURPOSE else want.priority,
             lease=lease if spec.purpose != PURPOSE else "",
         )
-        return replace(spec, gpus=gpus)
+        return spec._replace(gpus=gpus)
 
     def on_job_end(self, record: JobRecord) -> None:
         """Forget a reservation that has ended, or that a job did not find any more."""

@@ -5,7 +5,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class JobRunner:
         call_context = call_context if call_context is not None and call_context.wants(spec.purpose) else None
         if call_context is not None and call_context.before_job is not None:
             await call_context.before_job(spec.id)
-        spec = replace(spec, grace_s=self.hosts.grace_s(host), detached=spec.detached or call_context is not None)
+        spec = spec._replace(grace_s=self.hosts.grace_s(host), detached=spec.detached or call_context is not None)
         spec = self.with_host_defaults(spec, host)
         allocation = await self.hosts.allocation(host)
         about = {**command_of(spec), **(context or {}), **({"allocation": allocation} if allocation else {})}
@@ -133,8 +133,8 @@ class JobRunner:
     def with_host_defaults(self, spec: JobSpec, host: str) -> JobSpec:
         """Return a job with what is a host's or the pool's to say."""
         if common := self.hosts.environment(host):
-            own = (p if p.trusted else replace(p, env={**common, **p.env}) for p in spec.processes)
-            spec = replace(spec, processes=tuple(own))
+            own = (p if p.trusted else p._replace(env={**common, **p.env}) for p in spec.processes)
+            spec = spec._replace(processes=tuple(own))
         return spec if self.steward is None else self.steward.before_submit(spec, host)
 
     def known_blobs(self, host: str) -> set[str]:
@@ -289,7 +289,7 @@ class JobRunner:
         if ended is None:
             return None
         if row.record is not None:
-            return replace(row.record, stdout_kept=0, stderr_kept=0)
+            return row.record._replace(stdout_kept=0, stderr_kept=0)
         record = JobRecord(job_id, "finished", row.purpose, "broken", f"it was not finished: {ended}")
         await self._table.finish(job_id, record)
         return record

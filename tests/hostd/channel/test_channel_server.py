@@ -3,11 +3,9 @@
 
 import asyncio
 import hashlib
-import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +14,12 @@ from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable
-from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec, pack, read_frame
+from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec, pack, read_frame, to_json
 from tests.hostd.laboratory import Laboratory, names
 
 
 async def refused(lab, **changes) -> str:
-    spec = {**json.loads(json.dumps(asdict(lab.spec("true")))), **changes}
+    spec = {**to_json(lab.spec("true")), **changes}
     with pytest.raises(BadRequest) as caught:
         await lab.link.call("submit", spec=spec, blobs=[])
     return str(caught.value)
@@ -83,8 +81,8 @@ async def test_contents_that_are_not_what_they_say_are_refused(full):
 async def test_a_job_whose_contents_are_missing_says_which(full):
     spec = full.spec("true")
     missing = "0" * 64
-    spec = replace(spec, files={"main": ({"path": "a", "sha256": missing, "size": 1},)})
-    answer, _ = await full.link.call("submit", spec=json.loads(json.dumps(asdict(spec))), blobs=[])
+    spec = spec._replace(files={"main": ({"path": "a", "sha256": missing, "size": 1},)})
+    answer, _ = await full.link.call("submit", spec=to_json(spec), blobs=[])
     assert answer == {"missing": [missing]}
 
 

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,7 +150,7 @@ async def test_processes_start_while_their_job_is_next_in_line_and_have_their_tu
         ProcessSpec(argv=("{python}", "-I", "-c", OWNER, mark), role="owner", trusted=True, workspace="owner"),
         ProcessSpec(argv=("sleep", "60"), role="candidate", workspace="candidate"),
     )
-    spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
+    spec = pool.lab.spec(processes=roles, gpus=ALONE._replace(ahead=True))
     await pool.lab.submit(spec)
     assert eventually(lambda: mark in read_of_all("comm"))
     assert (await pool.lab.record(spec.id)).state == "queued"
@@ -194,7 +193,7 @@ async def test_a_job_that_imports_holds_no_gpu_and_keeps_its_place(open_lab, sta
     """One that came later has the GPU and ends meanwhile; one that comes then is behind."""
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
     mark = f"imp{os.getpid()}-{time.monotonic_ns() % 10**6}"[:15]
-    first = pool.lab.spec(processes=importer(mark), gpus=replace(ALONE, ahead=True))
+    first = pool.lab.spec(processes=importer(mark), gpus=ALONE._replace(ahead=True))
     await pool.lab.submit(first)
     while not (stood := await pool.lab.record(first.id)).note or not pid_of(mark):
         await asyncio.sleep(0.005)
@@ -218,7 +217,7 @@ async def test_the_time_in_which_its_own_processes_start_is_no_wait_for_others(o
     """The GPU is free, the job says that it will not wait, and its imports take longer than that."""
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
     mark = f"now{os.getpid()}-{time.monotonic_ns() % 10**6}"[:15]
-    spec = pool.lab.spec(processes=importer(mark), gpus=replace(ALONE, wait_s=0.5, ahead=True))
+    spec = pool.lab.spec(processes=importer(mark), gpus=ALONE._replace(wait_s=0.5, ahead=True))
     await pool.lab.submit(spec)
     while "own processes" not in (await pool.lab.record(spec.id)).note:
         await asyncio.sleep(0.005)
@@ -236,7 +235,7 @@ async def test_a_refusal_says_how_long_its_own_processes_started(open_lab, state
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
     holder = await pool.start()
     mark = f"ref{os.getpid()}-{time.monotonic_ns() % 10**6}"[:15]
-    spec = pool.lab.spec(processes=importer(mark), gpus=replace(ALONE, wait_s=2.0, ahead=True))
+    spec = pool.lab.spec(processes=importer(mark), gpus=ALONE._replace(wait_s=2.0, ahead=True))
     await pool.lab.submit(spec)
     while not pid_of(mark):
         await asyncio.sleep(0.005)
@@ -259,7 +258,7 @@ async def test_a_refusal_says_how_long_its_own_processes_started(open_lab, state
 
 async def test_a_job_whose_owner_ends_ahead_of_its_turn_ends_in_it(open_lab, state: Path):
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
-    done = await pool.lab.run(processes=importer("dies"), gpus=replace(ALONE, ahead=True))
+    done = await pool.lab.run(processes=importer("dies"), gpus=ALONE._replace(ahead=True))
     end_broker(pool)
     assert (done.record.status, done.record.processes[0].exit_code) == ("failed", 3), done
 
@@ -268,7 +267,7 @@ async def test_a_job_that_was_started_in_line_can_be_cancelled_there(open_lab, s
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_SPARE_CORES="1")
     await pool.start()
     roles = (ProcessSpec(argv=("sleep", "86399"), role="owner", trusted=True),)
-    spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
+    spec = pool.lab.spec(processes=roles, gpus=ALONE._replace(ahead=True))
     await pool.lab.submit(spec)
     there = eventually(lambda: "sleep\x0086399\x00" in read_of_all("cmdline"))
     await pool.lab.link.call("cancel", job=spec.id)
@@ -599,7 +598,7 @@ async def test_a_job_next_in_line_waits_for_no_uids_there(open_lab, state: Path)
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_UIDS="2", GPU_MCP_HOSTD_SPARE_CORES="1")
     holders = [await pool.start(), await pool.lab.start("/bin/sh", "-c", "echo on; sleep 60", until=b"on")]
     roles = (ProcessSpec(argv=("{python}", "-I", "-c", OWNER, "owner"), role="owner", trusted=True),)
-    spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
+    spec = pool.lab.spec(processes=roles, gpus=ALONE._replace(ahead=True))
     await pool.lab.submit(spec)
     while not (stood := await pool.lab.record(spec.id)).note:
         await asyncio.sleep(0.005)
@@ -616,7 +615,7 @@ async def test_a_job_that_lacks_uids_leaves_the_free_gpu_to_others_and_starts_wh
     pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_UIDS="2", GPU_MCP_HOSTD_SPARE_CORES="1")
     others = [await pool.lab.start("/bin/sh", "-c", "echo on; sleep 60", until=b"on") for _ in range(2)]
     roles = (ProcessSpec(argv=("{python}", "-I", "-c", OWNER, "owner"), role="owner", trusted=True),)
-    spec = pool.lab.spec(processes=roles, gpus=replace(ALONE, ahead=True))
+    spec = pool.lab.spec(processes=roles, gpus=ALONE._replace(ahead=True))
     await pool.lab.submit(spec)
     while "uids" not in (stood := await pool.lab.record(spec.id)).note:
         await asyncio.sleep(0.005)

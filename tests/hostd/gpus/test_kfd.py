@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,15 +152,15 @@ async def mixed(request: pytest.FixtureRequest, open_lab, state: Path):
 @no_kfd
 async def test_a_job_sees_the_nodes_of_its_own_gpu_alone(mixed: Pool):
     hidden = "EACCES" if mixed.lab.level == "landlock" else "ENOENT"
-    seen = await mixed.lab.python(SCRIPT, gpus=replace(AMD, uuids=(IDS[1],)))
+    seen = await mixed.lab.python(SCRIPT, gpus=AMD._replace(uuids=(IDS[1],)))
     nodes, told = seen.text.splitlines()
     assert (seen.record.status, seen.record.gpus) == ("ok", (IDS[1],)), seen
     assert nodes.split() == ["ENXIO", hidden, "ENXIO", "ENOENT"] and told == f"{IDS[1]} None None"
     assert ("ROCm may find no GPU" in seen.record.note) == (mixed.lab.level == "landlock")
-    both = await mixed.lab.python(SCRIPT, gpus=replace(AMD, count=2))
+    both = await mixed.lab.python(SCRIPT, gpus=AMD._replace(count=2))
     assert both.text.splitlines() == ["ENXIO ENXIO ENXIO ENOENT", f"{','.join(IDS)} None None"]
     assert both.record.note == ""
-    for gpus in (GpuRequest(), replace(AMD, vendor="nvidia"), replace(AMD, vendor="")):
+    for gpus in (GpuRequest(), AMD._replace(vendor="nvidia"), AMD._replace(vendor="")):
         without = await mixed.lab.python(SCRIPT, gpus=gpus)
         assert without.text.split()[:3] == [hidden] * 3 and without.record.gpus == (("GPU-n",) if gpus.count else ())
 
@@ -188,10 +187,10 @@ async def test_amds_gpus_are_leased_queued_and_reserved_as_nvidias_are(mixed: Po
     await mixed.lab.submit(spec)
     while not any(r["lease_id"] == spec.id for r in await mixed.reservations()):
         await asyncio.sleep(0.005)
-    inside = await mixed.lab.run("true", gpus=replace(AMD, lease=spec.id))
+    inside = await mixed.lab.run("true", gpus=AMD._replace(lease=spec.id))
     assert (inside.record.status, inside.record.gpus, inside.record.note) == ("ok", (IDS[1],), "")
     await mixed.lab.link.call("cancel", job=spec.id)
     await mixed.lab.link.call("cancel", job=held[0])
     await mixed.lab.wait(spec.id)
-    few = await mixed.lab.run("true", gpus=replace(AMD, count=3))
+    few = await mixed.lab.run("true", gpus=AMD._replace(count=3))
     assert (few.record.status, few.record.note) == ("no_gpu", "3 GPUs wanted, 2 fit (amd)")

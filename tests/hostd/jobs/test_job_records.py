@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -191,7 +190,7 @@ async def test_a_full_disk_is_said_and_loses_no_record(open_lab, state):
         spec = lab.spec(
             "/bin/sh", "-c", "head -c 9000000 /dev/zero; echo >&2; head -c 9000000 /dev/zero > f", outputs=("*",)
         )
-        await lab.submit(replace(spec, limits=replace(spec.limits, output_bytes=9_000_000)))
+        await lab.submit(spec._replace(limits=spec.limits._replace(output_bytes=9_000_000)))
         done = await lab.wait(spec.id)
         assert done.record.status == "failed"
         assert "disk_full" in done.record.note
@@ -227,7 +226,7 @@ async def test_a_job_whose_output_a_full_disk_swallowed_is_not_ok(open_lab, stat
     try:
         lab = await open_lab()
         spec = lab.spec("/bin/sh", "-c", script, outputs=outputs)
-        await lab.submit(replace(spec, limits=replace(spec.limits, output_bytes=9_000_000)))
+        await lab.submit(spec._replace(limits=spec.limits._replace(output_bytes=9_000_000)))
         record = (await lab.wait(spec.id)).record
         await lab.close()
     finally:

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import os
 import secrets
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +129,7 @@ async def test_all_of_them_end_with_their_hostd(warm):
 async def announced(lab: Laboratory, spec: JobSpec, blobs: list[bytes]) -> list[str]:
     """Announce a job by what decides its shape; return which contents the host lacks."""
     listed = [[hashlib.sha256(d).hexdigest(), len(d)] for d in blobs]
-    answer, _ = await lab.link.call("expect", b"".join(blobs), spec=to_json(replace(spec, files={})), blobs=listed)
+    answer, _ = await lab.link.call("expect", b"".join(blobs), spec=to_json(spec._replace(files={})), blobs=listed)
     return answer["missing"]
 
 
@@ -266,9 +265,9 @@ GPU = {"uuid": "GPU-a", "memory_total_bytes": 1 << 30, "arch": "sm_90"}
 
 async def test_gpus_are_shown_ahead_only_where_no_others_could_be_had(full):
     spec, _ = job(full)
-    asking = replace(spec, gpus=GpuRequest(count=1, mode="exclusive"))
+    asking = spec._replace(gpus=GpuRequest(count=1, mode="exclusive"))
     shape = template_for(asking, [GPU])
     assert shape is not None and shape.gpus == ("GPU-a",)
     assert template_for(asking, [GPU, {**GPU, "uuid": "GPU-b"}]) is None
-    assert template_for(replace(asking, gpus=replace(asking.gpus, uuids=("GPU-b",))), [GPU]) is None
+    assert template_for(asking._replace(gpus=asking.gpus._replace(uuids=("GPU-b",))), [GPU]) is None
     assert template_for(asking, []) is None

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ def job(lab: Laboratory, mark: str = "", priority: str = "interactive") -> JobSp
             ("role", name), name, trusted=name == "owner", workspace=name, program=program, python="/usr/bin/python3"
         )
 
-    gpus = replace(ALONE, ahead=True, priority=priority)
+    gpus = ALONE._replace(ahead=True, priority=priority)
     return lab.spec(processes=(role("owner", ""), role("player", mark)), links=(("owner", "player"),), gpus=gpus)
 
 

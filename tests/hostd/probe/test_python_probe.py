@@ -1,4 +1,4 @@
-"""What an interpreter says of its packages."""
+"""Packages of an interpreter, as the probe of a host reads them."""
 
 import json
 import subprocess

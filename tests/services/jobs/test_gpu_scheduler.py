@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -348,11 +347,11 @@ async def test_a_command_says_what_its_gpus_must_be_and_how_urgent_it_is(lab: La
         "j-b", (ProcessSpec(argv=("true",)),), gpus=exclusive_request(GpuNeed(1), detached=False, priority="background")
     )
     noted = [
-        lab.jobs.pool.before_submit(replace(spec, detached=detached), "local").gpus.priority
+        lab.jobs.pool.before_submit(spec._replace(detached=detached), "local").gpus.priority
         for detached in (False, True)
     ]
     usual = lab.jobs.pool.before_submit(
-        replace(spec, gpus=exclusive_request(GpuNeed(1), detached=True), detached=True), "local"
+        spec._replace(gpus=exclusive_request(GpuNeed(1), detached=True), detached=True), "local"
     ).gpus.priority
 
     assert [(r.structured_content["host"], r.structured_content["gpus"]) for r in (large, old)] == [
