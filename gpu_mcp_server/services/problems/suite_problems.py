@@ -1,7 +1,8 @@
 """Problems of public suites: modules with cases, which a host is asked about once."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, cast
 
 import yaml
@@ -15,6 +16,7 @@ MAX_CASES = 500
 MAX_FILES_BYTES = 4 << 20
 MAX_LIST = 4096
 """Values of a case that is a list."""
+MAX_YAML_VALUES = 100_000
 
 
 def suite_problem(
@@ -86,18 +88,37 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
 
     Raises:
         BadRequest: If it is none.
+        LimitExceeded: If its aliases stand for too much. A kilobyte may stand for gigabytes, and each of its values
+            may be what somebody puts into words.
     """
     try:
-        found = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        count = _count_nodes(node, {})
+        whole = node if count <= MAX_YAML_VALUES else None
+        found = cast("object", loader.construct_document(whole)) if whole else None  # pyright: ignore[reportUnknownMemberType]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BadRequest(f"{name} is no YAML: {str(error)[:200]}.", hint="Correct it.") from error
+    if count > MAX_YAML_VALUES:
+        raise LimitExceeded(
+            f"{name} has more than {MAX_YAML_VALUES} values, with its aliases put in.", hint="Leave aliases out."
+        )
     if not isinstance(found, dict):
         raise BadRequest(f"{name} is no mapping of names to values.", hint="Correct it.")
     return cast("dict[str, Any]", found)
 
 
+def _count_nodes(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """Return how many values a node stands for, an alias for as many as what it repeats; each is looked at once."""
+    if id(node) not in known:
+        value: Any = node.value if isinstance(node, yaml.CollectionNode) else ()  # pyright: ignore[reportUnknownMemberType]
+        inner: Iterable[yaml.Node] = chain(*value) if isinstance(node, yaml.MappingNode) else value
+        known[id(node)] = 1 + sum(_count_nodes(each, known) for each in inner)
+    return known[id(node)]
+
+
 def _checked_case(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case with plain values alone; what YAML's aliases could blow up is none."""
+    """Return a case with plain values alone."""
     try:
         text = json.dumps(case, allow_nan=False) if _count(case, MAX_LIST) > 0 else ""
     except (TypeError, ValueError, RecursionError):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gpu_mcp_server.judge.adapters
-from gpu_mcp_server.errors import BadRequest, NotFound, ProblemRefused
+from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound, ProblemRefused
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import ImportOverrides, ProblemInfo
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource, python_kind
@@ -207,11 +207,19 @@ async def test_a_task_that_is_none_is_refused_unrun(tmp_path: Path, change: tupl
         await read_problem(await source_at(path))
 
 
-async def test_yaml_that_blows_up_is_no_case(tmp_path: Path):
-    layers = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 9))
-    bomb = f"l0: &l0 [1, 1]\n{layers}\n" + TASK.replace('"scale": 2, "seed": 1', '"scale": *l8, "seed": 1', 1)
-    with pytest.raises(BadRequest, match="no numbers, texts or short lists"):
+@pytest.mark.parametrize("layer", ["&l{0} [{1}]", "&l{0} {{<<: [{1}]}}"], ids=["lists", "merged"])
+@pytest.mark.parametrize("first", ["[1, 1]", "[]", "{a: 1}"])
+@pytest.mark.parametrize("change", [('"scale": 2', '"scale": *l20'), ("name: scaled sum", "name: *l20")])
+async def test_yaml_that_blows_up_is_refused(tmp_path: Path, change: tuple[str, str], first: str, layer: str):
+    layers = "\n".join(f"l{i}: " + layer.format(i, ", ".join([f"*l{i - 1}"] * 9)) for i in range(1, 21))
+    bomb = f"l0: &l0 {first}\n{layers}\n" + TASK.replace(*change, 1)
+    with pytest.raises(LimitExceeded, match="100000 values, with its aliases put in"):
         await read_problem(await source_at(gpumode_task(tmp_path, bomb)))
+
+
+async def test_yaml_that_holds_itself_is_refused(tmp_path: Path):
+    with pytest.raises(BadRequest, match="is no YAML"):
+        await read_problem(await source_at(gpumode_task(tmp_path, "l: &l [*l]\n" + TASK)))
 
 
 async def test_a_suites_problem_that_takes_too_much_names_the_wish_for_its_smaller_cases(tmp_path: Path):
