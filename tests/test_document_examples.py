@@ -17,6 +17,7 @@ from gpu_mcp_server.models.run_plan import RunPlan
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+COMMAND: Any = typer.main.get_command(app)
 TOOLS = {spec.name: spec.to_mcp().parameters["properties"] for t in discover().values() for spec in t.tools}
 LINE = re.compile(r"^(?:[a-z]*\$ )(?:\S*/)?gpu-mcp-server (.+(?:\n    .+)*)$", re.MULTILINE)
 
@@ -34,7 +35,7 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
 
 def unknown_words(words: list[str]) -> list[str]:
     """Return commands, options and arguments of tools that are not there."""
-    at: Any = typer.main.get_command(app)
+    at = COMMAND
     rest = list(words)
     while hasattr(at, "commands"):
         if not rest or rest[0] not in at.commands:
