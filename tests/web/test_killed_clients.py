@@ -13,7 +13,7 @@ from gpu_mcp_server.services.evaluation import confirmation_runs
 from gpu_mcp_server.services.evaluation.confirmation_runs import ConfirmationRuns
 from tests.hostd.laboratory import wrapped
 from tests.services.evaluation import test_confirmation_runs as runs_tests
-from tests.services.evaluation.test_confirmation_runs import RIGHT, WRONG, job_of, recorded, register, until
+from tests.services.evaluation.test_confirmation_runs import RIGHT, SLOW_AND_WRONG, job_of, recorded, register, until
 from tests.web.site import Served, lab_of, served
 
 believing_judge, pytestmark = runs_tests.believing_judge, runs_tests.pytestmark
@@ -30,7 +30,6 @@ with Client(address) as gpu:
         print(found["attempt_id"], found["trust"], flush=True)
     time.sleep(600)
 """
-LONG = "{ for (volatile long k = 0; k < 2000000000; k++) { } for"
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ async def test_a_confirmation_run_goes_on_when_the_clients_process_is_killed(bel
 
 async def test_an_audit_whose_clients_process_is_killed_is_made_by_the_server(site: Served):
     lab = await lab_of(site)
-    cheat = await recorded(lab, await register(lab), WRONG.replace("{ for", LONG), 900.0)
+    cheat = await recorded(lab, await register(lab), SLOW_AND_WRONG, 900.0)
     client = begin_client(site, "audit_attempt", cheat.attempt_id)
     try:
         await job_of(lab, cheat.attempt_id)

@@ -46,9 +46,7 @@ RIGHT = """
 int launch(const float *x, float *y, int64_t n) { for (int64_t i = 0; i < n; i++) y[i] = -x[i]; return 0; }
 """
 WRONG = RIGHT.replace("-x[i]", "x[i]")
-SLOW = RIGHT.replace("#include <stdint.h>", "#include <stdint.h>\n#include <unistd.h>").replace(
-    "{ for", "{ sleep(3); for"
-)
+SLOW, SLOW_AND_WRONG = (f"#include <unistd.h>\n{text.replace('{ for', '{ sleep(3); for')}" for text in (RIGHT, WRONG))
 UNTIMED = TimingOptions(tier="smoke")
 PATIENCE_S = 300.0
 OTHERS_WAIT = ConfirmationRuns._others_wait
@@ -270,12 +268,7 @@ async def _second_job(lab: Lab, attempt_id: str, first: str) -> str:
 
 
 async def test_an_audit_whose_client_goes_is_made_by_the_server(quick: Lab):
-    cheat = await recorded(
-        quick,
-        await register(quick),
-        WRONG.replace("{ for", "{ for (volatile long k = 0; k < 2000000000; k++) { } for"),
-        900.0,
-    )
+    cheat = await recorded(quick, await register(quick), SLOW_AND_WRONG, 900.0)
     audit = asyncio.create_task(quick.evaluation.auditor.audit(cheat.attempt_id))
     await job_of(quick, cheat.attempt_id)
     audit.cancel()
