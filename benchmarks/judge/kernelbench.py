@@ -303,6 +303,7 @@ async def compare(comparison: Comparison, numbers: list[int]) -> None:
     from tests.laboratory import laboratory
 
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": sys.executable}}) as lab:
+        await lab.evaluation.runs.close()  # confirmation runs would be beside their evaluations
         for number in numbers:
             if comparison.left_s() > 30:
                 await comparison.problem(lab, number)
