@@ -105,6 +105,9 @@ class PythonFile:
         self.torch: Any = importlib.import_module("torch")
         if os.path.isdir(BUILT):
             torch_extensions.take_from(BUILT)
+        with open(SOURCE, encoding="utf-8", errors="replace") as file:
+            if "cpp_extension" in file.read():
+                torch_extensions.note_failures()
         self.extensions: List[Any] = []
         if task.get("libraries") == "forbidden":
             from .ghost_replay import watch_extensions

@@ -8,6 +8,7 @@ Source: torch/utils/cpp_extension.py, `_jit_compile`, of torch 2.6 to 2.13.
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import inspect
@@ -66,6 +67,25 @@ def prepare() -> None:
     """
     with contextlib.suppress(Exception):  # torch says what is wrong with it if it is ever needed
         importlib.import_module("setuptools.command.build_ext")
+
+
+def note_failures() -> None:
+    """Have it noted where torch makes no extension and fails before that step, as without a folder to build in."""
+    torch_extensions: Any = importlib.import_module("torch.utils.cpp_extension")
+    for name in ("load", "load_inline"):
+        setattr(torch_extensions, name, _noting(getattr(torch_extensions, name)))
+
+
+def _noting(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def noting(*given: Any, **named: Any) -> Any:
+        try:
+            return make(*given, **named)
+        except Exception:
+            said[FAILED_HERE + str(given[0] if given else named.get("name"))] = None
+            raise
+
+    return noting
 
 
 def take_from(folder: str) -> None:

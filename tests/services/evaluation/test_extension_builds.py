@@ -94,9 +94,9 @@ LUCKLESS = """
 import torch
 from torch.utils.cpp_extension import load_inline
 
-def built(name, text):
+def built(name, text, **more):
     try:
-        return load_inline(name, [text], no_implicit_headers=True, is_python_module=False)
+        return load_inline(name, [text], no_implicit_headers=True, is_python_module=False, **more)
     except Exception:
         return None
 
@@ -119,6 +119,7 @@ GOOD = "built('other', 'extern \\\"C\\\" int other(void) { return 0; }')"
         ("", BAD, "its extension did not compile; it computed with torch"),
         (f"{BAD} or {GOOD}", "pass", "it says that it built another one"),
         (GOOD, "pass", ""),
+        (GOOD[:-1] + ", build_directory='none')", "pass", "its extension did not compile; it computed with torch"),
     ],
 )
 async def test_who_goes_on_without_its_extension_is_told_so_in_the_first_line(
