@@ -289,8 +289,9 @@ def test_distributions_without_a_finite_answer_are_left_out_and_their_reason_is_
     verdict = court(scaling("y[i] = logf(x[i] + 0.0f);"), **{**task, "rtol": 1e-3, "atol": 1e-5}).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
+    # A zero is drawn now and then, at which the reference is not finite either: at one shape, or in one more distribution.
     told = re.search(
-        r"2 distributions, .*left out: ([a-z, ]+) \(the reference is not finite\)", verdict["trials_summary"]
+        r"[12] distributions?, .*left out: ([a-z0-9=, ]+) \(the reference is not finite\)", verdict["trials_summary"]
     )
     assert told and {"normal", "zeros", "large"} <= set(told[1].split(", ")), verdict["trials_summary"]
 
