@@ -302,8 +302,12 @@ class InDouble:
         found: List[Array] = []
         for look, some, rounded in zip(looks, left, known):
             if some.any() and look.number in exact:
-                moved = rounded.moved if rounded else None
-                near = as_exact(exact[look.number], look.want, look.have, self.tolerances, self.leeway, moved)
+                double, moved = exact[look.number], None
+                if rounded:
+                    # In what the inputs add up to. Constants of the problem's own are rounded too, and do not move.
+                    given = max(EPSILON[item.dtype] for item in buffers.inputs if item.dtype in EPSILON)
+                    moved = np.fmax(rounded.moved * (2 / given), np.abs(double))
+                near = as_exact(double, look.want, look.have, self.tolerances, self.leeway, moved)
                 if near is not None and not (some & ~near[: some.size]).any():
                     self.notes[FARTHER % buffers.outputs[look.number].name] = None
                     some = np.zeros_like(some)

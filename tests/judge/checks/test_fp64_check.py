@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gpu_mcp_judge.checks.fp64_check import LOOKED_AT, MOST, InDouble
+from gpu_mcp_judge.correctness.rounding_bounds import Known
 from gpu_mcp_judge.devices.device import Buffers
 from gpu_mcp_judge.numerics.compare import compare
 from gpu_mcp_judge.numerics.random_inputs import Well
@@ -18,8 +19,9 @@ class Given(Buffers):
     """One call with one output."""
 
     def __init__(self, expected, got):
-        self.sets, self.well, self.inputs = 1, Well("cd" * 32), []
-        self.outputs = [Tensor("y", "float32", (expected.size,), ("n",), "normal")]
+        self.sets, self.well = 1, Well("cd" * 32)
+        self.inputs = [Tensor("x", "float32", (expected.size,), ("n",), "normal")]
+        self.outputs = [Tensor("y", expected.dtype.name, (expected.size,), ("n",), "normal")]
         self.both = expected, got
 
     def pair(self, call, output):
@@ -81,3 +83,26 @@ def test_of_few_wrong_ones_all_are_looked_at():
     _, found = look(expected, got)
     assert (found.farthest, found.drawn, found.at[:2].tolist()) == (0, 2, [9, COUNT // 2])
     assert found.at.size > LOOKED_AT / 2
+
+
+@pytest.mark.parametrize(("lacks", "forgiven"), [(0.05, False), (0.0, True)])
+def test_what_a_half_type_rounds_off_large_elements_excuses_no_small_ones_that_inputs_move_as_far(lacks, forgiven):
+    """Inputs beside numbers from 0 to 1000 of the problem's own code, of which no input that moves knows anything."""
+    rng = np.random.default_rng(5)
+    x, own = rng.standard_normal(1 << 16), rng.uniform(0, 1000, 1 << 16)
+    exact = x + own
+    place = np.exp2(np.floor(np.log2(np.abs(exact))) - 10)
+    expected = exact.astype(np.float16)
+    got = (exact + place * rng.choice([-0.3, 0.3], x.size) - np.where(own < 8, lacks * x, 0)).astype(np.float16)
+    rounds = SimpleNamespace(
+        well=Well("ab" * 32), task={"rtol": 1e-4, "atol": 1e-4}, device=SimpleNamespace(kind="cpu")
+    )
+    double = InDouble(rounds, {})
+    double.read = lambda buffers, verb, count, call, picked: exact[picked["0"]]
+    buffers = Given(expected, got)
+    counts, looks = double._looks(buffers, 0)
+    moved = np.abs(x[looks[0].at]) * 2.0**-24
+    left = double._left(buffers, 0, counts, looks, {}, [Known(np.zeros_like(moved), moved)])
+
+    assert counts[0] > 0
+    assert (left == [0]) == forgiven
