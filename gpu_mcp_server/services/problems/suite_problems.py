@@ -97,7 +97,8 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
         count = _count_nodes(node, {})
         whole = node if count <= MAX_YAML_VALUES else None
         found = cast("object", loader.construct_document(whole)) if whole else None  # pyright: ignore[reportUnknownMemberType]
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
+        # The last two are what PyYAML makes of a value that is not what its tag says, as of `!!bool x`.
         raise BadRequest(f"{name} is no YAML: {str(error)[:200]}.", hint="Correct it.") from error
     if count > MAX_YAML_VALUES:
         raise LimitExceeded(

@@ -222,6 +222,12 @@ async def test_yaml_that_holds_itself_is_refused(tmp_path: Path):
         await read_problem(await source_at(gpumode_task(tmp_path, "l: &l [*l]\n" + TASK)))
 
 
+@pytest.mark.parametrize("value", ["!!bool x", '!!int ""', "!!timestamp x", "!!float x"])
+async def test_a_yaml_value_that_is_not_what_its_tag_says_is_refused(tmp_path: Path, value: str):
+    with pytest.raises(BadRequest, match="is no YAML"):
+        await read_problem(await source_at(gpumode_task(tmp_path, TASK.replace("scaled sum", value))))
+
+
 async def test_a_suites_problem_that_takes_too_much_names_the_wish_for_its_smaller_cases(tmp_path: Path):
     problem = await read_problem(await source_at(trace_folder(tmp_path)))
     for reason in (
