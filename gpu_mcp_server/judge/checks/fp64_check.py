@@ -302,13 +302,13 @@ class InDouble:
         found: List[Array] = []
         for look, some, rounded in zip(looks, left, known):
             if some.any() and look.number in exact:
-                double, moved = exact[look.number], None
+                double, ways = exact[look.number], cast("List[Optional[Array]]", [None])
                 if rounded:
-                    # In what the inputs add up to. Constants of the problem's own are rounded too, and do not move.
+                    # By what the inputs add up to. Constants of the problem's own are rounded too, and do not move.
                     given = max(EPSILON[item.dtype] for item in buffers.inputs if item.dtype in EPSILON)
-                    moved = np.fmax(rounded.moved * (2 / given), np.abs(double))
-                near = as_exact(double, look.want, look.have, self.tolerances, self.leeway, moved)
-                if near is not None and not (some & ~near[: some.size]).any():
+                    ways.append(np.fmax(rounded.moved * (2 / given), np.abs(double)))
+                near = (as_exact(double, look.want, look.have, self.tolerances, self.leeway, way) for way in ways)
+                if any(each is not None and not (some & ~each[: some.size]).any() for each in near):
                     self.notes[FARTHER % buffers.outputs[look.number].name] = None
                     some = np.zeros_like(some)
             found.append(some)
