@@ -87,7 +87,8 @@ def _widen(found: Dict[str, Any]) -> None:
     parts: List[float] = []
     for each in (found[side] for side in ("candidate", "reference") if side in found):
         more = AGAIN_US + AGAIN * each["median_us"]
-        each.update(low_us=max(each["low_us"] - more, 0.0), high_us=each["high_us"] + more)
+        # Never 0: who reads it takes logarithms and calls in a second.
+        each.update(low_us=max(each["low_us"] - more, AGAIN * each["low_us"]), high_us=each["high_us"] + more)
         parts.append(more / each["median_us"])
     if "speedup" in found:
         # Both sides move independently of each other.

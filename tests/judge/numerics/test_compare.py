@@ -57,7 +57,7 @@ def test_intervals_hold_what_another_evaluation_would_find():
     assert again["speedup_low"] == pytest.approx(2 / 1.0236, rel=1e-4)
     assert again["speedup_high"] == pytest.approx(2 * 1.0236, rel=1e-4)
     alone = stats.times_of([0.1], [], 1, again=True)
-    assert alone["candidate"]["low_us"] == 0.0 and "speedup" not in alone
+    assert 0 < alone["candidate"]["low_us"] < 0.001 and "speedup" not in alone
 
 
 NAN, INF = float("nan"), float("inf")
