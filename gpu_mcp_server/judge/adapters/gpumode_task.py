@@ -21,6 +21,8 @@ torch: Any = importlib.import_module("torch")
 SEEDS, SMALL_SEEDS = 2**31 - 1, 1 << 16
 """How many seeds are drawn from. From the fewer, which suites have, where a task adds its seed to what it draws:
 answers to all of them would have to be known for each case."""
+LOOKED_AT = 1 << 16
+"""Elements that tell how large values are."""
 PLAIN = (int, float, str, bool, type(None), complex)
 
 Build = Callable[[Sequence[Any]], Any]
@@ -232,7 +234,7 @@ class GpuModeTask(CaseModule):
         follow: Optional[List[bool]] = None
         for seed in (SEEDS // 3, SEEDS - 1):
             leaves = [each for place, each in enumerate(Parts(self._made(seed)).leaves) if place not in scratch]
-            sizes = [float(each.double().abs().mean()) if each.is_floating_point() else 0.0 for each in leaves]
+            sizes = [_mean_size(each) for each in leaves]
             near = [0.5 < size / seed < 2 for size in sizes]
             follow = near if follow is None else [one and other for one, other in zip(follow, near)]
         return any(follow or ())
@@ -317,6 +319,14 @@ def _like(tensor: Any, device: Any) -> Any:
 def _form(tensor: Any) -> Any:
     """Return what an answer has in common with memory for it: sizes but ones, and the type unless it is of floats."""
     return [size for size in tensor.shape if size != 1], "float" if tensor.is_floating_point() else tensor.dtype
+
+
+def _mean_size(tensor: Any) -> float:
+    """Return the mean absolute value of some elements; 0 of a type that has no large numbers."""
+    # Torch computes with no pairs of four bits, and all of a large tensor as doubles may be more than there is memory.
+    if not tensor.is_floating_point() or tensor.element_size() == 1 or not tensor.numel():
+        return 0.0
+    return float(tensor.reshape(-1)[:: -(-tensor.numel() // LOOKED_AT)].double().abs().mean())
 
 
 def _copy(tensor: Any) -> Any:
