@@ -110,9 +110,11 @@ class ModuleProblem:
             self.wide = copy.deepcopy(self.model).double()
             self.wide.load_state_dict(self.first_state)
             # `double` leaves tensors that are neither parameters nor buffers, as many a recurrent model's first state.
+            # Of one byte they are codes, whose bytes a model may read.
             for part in self.wide.modules():
                 held = cast("Dict[str, Any]", vars(part))
-                held.update({k: v.double() for k, v in held.items() if torch.is_tensor(v) and v.is_floating_point()})
+                wider = {k: v for k, v in held.items() if torch.is_tensor(v) and v.is_floating_point()}
+                held.update({k: v.double() for k, v in wider.items() if v.element_size() > 1})
         with torch.no_grad():
             return self.wide(*self._arguments(inputs))
 

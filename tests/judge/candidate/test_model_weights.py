@@ -208,8 +208,9 @@ class Model(torch.nn.Module):
         super().__init__()
         self.a = torch.randn(16, 16)
         self.b = self.a + 1e-4 * torch.randn(16, 16)
+        self.codes = torch.ones(1).to(torch.float8_e4m3fn)
     def forward(self, x):
-        x = 1e4 * x
+        x = 1e4 / 56 * self.codes.view(torch.uint8).sum() * x
         return x @ self.a - x @ self.b
 
 def get_inputs():
@@ -218,7 +219,10 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-"""The difference of two large products: what is left errs by a thousandth, and a product of two types raises."""
+"""The difference of two large products: what is left errs by a thousandth, and a product of two types raises.
+
+Of 1.0 in eight bits the byte is 56.
+"""
 
 
 @pytest.mark.parametrize(
