@@ -75,7 +75,7 @@ PRIORITIES = ("interactive", "batch", "background")
 class GpuRequest(NamedTuple):
     """GPUs that the job wants."""
 
-    count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]  # the name in frames; nobody counts elements
+    count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]  # frames name it so; no code calls tuple.count
     mode: str = "none"
     """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise. With `windowed` a job shares
     one GPU with others of the kind, and its trusted role asks for windows in which it has the GPU alone.

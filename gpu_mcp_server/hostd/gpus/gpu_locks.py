@@ -26,7 +26,7 @@ from .lock_folder import fault_of_folder, is_root, make_folder, take_folder
 from .lock_text import STILL_THERE, as_list, left_over, read_text, write_text
 
 DYING_S = 10.0
-"""After that, processes of the last job that do not die are in nobody's way any more; the grant says so."""
+"""After that, the broker grants the GPU although processes of the last job still live; the grant says so."""
 PROCESSOR = "processor"
 """The lock of those who time on the processor alone: two at once would time each other."""
 POLL_S = 0.004

@@ -244,7 +244,7 @@ class PrewarmPool:
             os.setsid()
             self._host.after_fork({theirs.fileno()})
             PrewarmedSupervisor(self._host, shelf.shape, shelf.gpus, theirs).main()
-        except Exception as error:  # told in the log: whoever waits for it sees only that none was made
+        except Exception as error:  # the log has it; a job that waits sees only that hostd made none
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
             os._exit(0)

@@ -44,7 +44,7 @@ class CudaBuffers(Buffers):
         self.room = -(-self.output_layout.total // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         """Where, behind the outputs, bytes of answers are copied to."""
         self.copied_bytes: Dict[str, Any] = {}
-        """What `separators` said in a round with copies behind its calls; in others nobody writes there."""
+        """What `separators` said in a round with copies behind its calls; in other rounds no call writes there."""
         self.got = Shared.create(driver, self.room + COPIED_BYTES * sets)
         self.expected = Shared.create(driver, self.expected_layout.total)
         self.files: List[Region] = []

@@ -67,7 +67,7 @@ def test_who_shares_a_gpu_pays_its_part_of_the_time_and_who_is_alone_on_it_all(m
     second = bench.want(10.0, mode=mode, uid=OTHER)
     assert bench.pump(10.0) == [second]
     bench.leave(first, 20.0)
-    bench.pump(25.0)  # the queue charges holders where it orders who waits, too
+    bench.pump(25.0)  # the queue charges holders also when it orders waiting jobs
     (lease,) = bench.queue.leases.values()
     bench.queue.charge(30.0)
     assert lease.charged_s == pytest.approx(5 + 10), "the job hears of it"

@@ -289,10 +289,8 @@ def test_distributions_without_a_finite_answer_are_left_out_and_their_reason_is_
     verdict = court(scaling("y[i] = logf(x[i] + 0.0f);"), **{**task, "rtol": 1e-3, "atol": 1e-5}).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    # A zero is drawn now and then, at which the reference is not finite either: at one shape, or in one more distribution.
-    told = re.search(
-        r"[12] distributions?, .*left out: ([a-z0-9=, ]+) \(the reference is not finite\)", verdict["trials_summary"]
-    )
+    # A zero is drawn now and then, so that a large shape or one more distribution is left out for the same reason.
+    told = re.search(r"left out: ([a-z0-9=, ]+) \(the reference is not finite\)", verdict["trials_summary"])
     assert told and {"normal", "zeros", "large"} <= set(told[1].split(", ")), verdict["trials_summary"]
 
 
