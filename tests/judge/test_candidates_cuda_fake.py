@@ -571,6 +571,24 @@ def test_a_call_that_waits_for_the_gpu_has_the_times_of_a_loop_and_says_so(court
     assert shape["unconfirmable"].startswith("the candidate's calls wait for the device"), shape
 
 
+def test_a_long_call_that_waits_or_fills_the_queue_launches_its_rest_while_the_clock_runs(court):
+    """One call a round: the player is stopped while inputs are laid out, and goes on once the gate is open."""
+    source = on_stream().replace("struct work {", "#include <unistd.h>\nstruct work {", 1)
+    source = source.replace("struct work *w = p; honest(", "struct work *w = p; usleep(20000), honest(")
+    source = source.replace("push(stream, run, work);", WAIT)
+    verdict = court(source, **GATED).verdict
+    shape, samples = verdict["shapes"][0], verdict["shapes"][0]["gated_samples"]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert (shape["basis"], samples["live"], samples["calls_per_round"]) == ("device", ["candidate"], 1)
+    assert shape["candidate"]["median_us"] >= 20000
+    assert "wait for the device" not in (shape["unconfirmable"] or "")
+    assert any(note.startswith("candidate launched live: calls wait for the device") for note in shape["notes"])
+    rounds = shape["candidate"]["rounds"]
+    assert samples["fenced_rounds"] >= rounds, "the fence looks behind each last word, as the probe does"
+    assert len(samples["probes_behind_us"]) >= rounds
+
+
 @pytest.mark.parametrize("lacks", ["cuMemHostRegister_v2", "cuStreamWaitValue32_v2"])
 def test_where_a_driver_has_no_gates_the_times_of_a_loop_are_unconfirmable_and_say_why(court, monkeypatch, lacks):
     monkeypatch.setenv("CUDA_FAKE_LACKS", lacks)
@@ -972,6 +990,17 @@ def test_a_last_word_that_is_written_early_is_contradicted_by_the_fence(court):
     source = on_stream().replace("struct work {", EARLY_WORD + "struct work {", 1)
     source = source.replace("push(stream, run, work)", "find(); push(stream, say_done, 0); push(stream, run, work)")
     got = court(source, **GATED).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"]
+    assert "finished after it said done" in got["reason"]
+
+
+def test_work_that_is_launched_behind_an_early_last_word_is_contradicted_too(court):
+    """No probe sees what the candidate's host has not launched when it is stopped."""
+    source = on_stream().replace("struct work {", EARLY_WORD + "struct work {", 1)
+    early = "find(); push(stream, say_done, 0);" + WAIT.replace("push(stream, run, work);", "")
+    early += "usleep(30000); push(stream, run, work); wait();"
+    got = court(source.replace("push(stream, run, work);", early), **GATED).verdict
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "finished after it said done" in got["reason"]

@@ -8,7 +8,7 @@ from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
 from ..numerics.stats import half_width, median, times_of
 from ..timing.gated_pass import BY_EVENTS, NoGate
-from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
+from ..timing.gated_rounds import HOST_S, LIVE_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
 from ..timing.series import Goal, Progress, Series
 from ..verdicts import cheat
@@ -112,8 +112,10 @@ class GatedSeries:
             series.measure(buffers, play, progress)
             self.gated.complete(buffers)
             self.series = series
-            # Isolated calls come last: they need the series' median to be held against.
-            self.isolated.play(buffers)
+            # Isolated calls come last: they need the series' median to be held against. Those that are launched live
+            # have a round of their own each anyway.
+            if not self.gated.candidate.live:
+                self.isolated.play(buffers)
             if self._is_shared(CERTAIN, SURE_S):
                 # What another job left at work on the GPU may look so: then it is judged again, alone.
                 self.disturbed = bool(self.rounds.device.beside)
@@ -140,10 +142,12 @@ class GatedSeries:
         gated.prepare()
         # One call first: what waits for the device is told from a queue without room for many, and soon.
         if not any(gated.try_launch(self.open, 1, HOST_S) for _ in range(TRIES)):
-            raise NoGate(WAITS % "the candidate's calls")
+            self._launch_live(begin)
         tries, most = TRIES, MOST
         if not any(gated.try_reference(1, HOST_S) for _ in range(TRIES)):
             most = self._leave_reference()
+        if gated.candidate.live:
+            return self.open
         while True:
             sets = self.open.sets
             host_s = HOST_S if sets <= FIRST_CALLS else MANY_HOST_S
@@ -164,8 +168,22 @@ class GatedSeries:
                 return self.open
             self._reopen(begin, wanted)
 
+    def _launch_live(self, begin: Begin) -> None:
+        """Have the candidate launch the rest of its calls, one a round, while the clock runs.
+
+        Raises:
+            NoGate: If they are too short for that.
+        """
+        if self.pace.call_s < LIVE_S:
+            raise NoGate(WAITS % "the candidate's calls")
+        self._reopen(begin, 1)
+        self.gated.candidate.live = True
+
     def _leave_reference(self) -> int:
-        """Time the reference in a loop from now on; return how many calls a round may have, which it answers soon."""
+        """Time the reference live, or in a loop, from now on; return how many calls a round may have."""
+        if self.gated.reference is not None and self.pace.reference_call_s >= LIVE_S:
+            self.gated.reference.live = True
+            return MOST
         self.gated.leave_reference(WAITS % "the reference's calls")
         return max(FIRST_CALLS, min(MOST, int(REFERENCE_S / self.pace.reference_call_s)))
 
@@ -213,6 +231,8 @@ class GatedSeries:
         # Without its times by events a shape has those on the GPU alone: a candidate could choose that.
         if self.series is None or self.why:
             return self.why
+        if self.gated.candidate.live and median(self.series.samples_us()[0]) < LIVE_S * 1e6:
+            return WAITS % "the candidate's calls"
         if self._is_shared(1.0, 0.0):
             return self._shared()
         return self.isolated.doubt(median(self.series.samples_us()[0]) / 1e6) or self.gated.doubt()
@@ -230,6 +250,12 @@ class GatedSeries:
         if self.isolated.samples_s:
             result["isolated_us"] = median(self.isolated.samples_s) * 1e6
         return result
+
+    def live_text(self) -> str:
+        """Say whose calls were launched to their end while the clock ran; empty if none were."""
+        who = " and ".join(self.gated.live_players())
+        text = "%s launched live: calls wait for the device, or launch more than its queue holds, so part of them was "
+        return (text + "launched while the clock ran") % who if who else ""
 
     def launch_us(self) -> float:
         """Return what launching a call took the host behind a closed gate, where nothing had begun."""
@@ -252,6 +278,7 @@ class GatedSeries:
             "fenced_rounds": gated.fenced,
             "busy": {when: len(rounds) for when, rounds in gated.busy.items()},
             "ungated": gated.ungated,
+            "live": gated.live_players(),
         }
 
     def close(self) -> None:

@@ -92,6 +92,7 @@ class ShapeTimes:
         loop, alone = times_of(*series.samples_us(), series.sets), gated.result() if gated is not None else {}
         if gated is not None:
             result["gated_samples"] = gated.samples()
+            self.notes.update(dict.fromkeys(filter(None, [gated.live_text()])))
         if gated is not None and (gated.events is not None or gated.is_basis(self.task)):
             self._add_gated(series, result, loop, alone, gated.events)
         else:

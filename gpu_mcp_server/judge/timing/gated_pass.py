@@ -65,6 +65,12 @@ class GatedPlayer:
         self.calls = 0
         self.launch_s = 0.0
         """What the last launch took the host, with the message and its reply."""
+        self.live = False
+        """Whether what the queue has no room for is launched while the clock runs."""
+        self.is_launching = False
+        """Whether the last launch has not returned so far."""
+        self.thaw_s = 0.0
+        """What it took last to let the player launch the rest, which is in its time."""
 
     def prepare(self, *, sweeps: bool = False) -> None:
         """Show the player the page of words; it `sweeps` before calls that are made one by one.
@@ -81,8 +87,10 @@ class GatedPlayer:
     def launch(self, calls: int, wait_s: float, *, each: bool = False) -> Dict[str, Any]:
         """Have it launch calls behind a closed gate, or each behind one of its own, and freeze it; return its reply.
 
+        The reply of one that is `live` can be owed until `finish`.
+
         Raises:
-            Blocked: If the reply did not come in `wait_s`; everything has run by then.
+            Blocked: If the reply did not come in `wait_s`, and it is not live; everything has run by then.
             Judged: If the candidate died or did not end.
         """
         player, self.calls = self.player, calls
@@ -99,6 +107,10 @@ class GatedPlayer:
             reply = player.hear(self.timeout_s)
             player.freeze()
             return reply
+        if self.live:
+            player.freeze()
+            self.is_launching = True
+            return {}
         # A call that waits for the device would wait for ever behind a closed gate.
         self.words.open_all()
         reply = player.hear(self.timeout_s)
@@ -129,11 +141,21 @@ class GatedPlayer:
                 each[1]()
             begin = time.perf_counter()
             words.open(TIMED, number)
-            end = words.wait(END, number, limit_s)
+            end = self._launch_rest(limit_s) if self.is_launching else words.wait(END, number, limit_s)
             if end is None:
                 raise TimeoutError
             taken.append(end - begin)
         return Opened(time.perf_counter() - first, tuple(taken), first - asked)
+
+    def _launch_rest(self, limit_s: float) -> Optional[float]:
+        """Let the player launch what is left, and stop it at the last word; return when that was there."""
+        # Behind the opening: whatever the player's host does from now on is in its time.
+        begin = time.perf_counter()
+        self.player.thaw()
+        self.thaw_s = time.perf_counter() - begin
+        end = self.words.wait(END, 0, limit_s)
+        self.player.freeze()
+        return end
 
     def time_each(self, calls: int, limit_s: float, **more: Any) -> Tuple[List[float], List[float], Dict[str, Any]]:
         """Have it make calls one by one, each behind a sweep; return their times, those between them, and its reply.
@@ -171,6 +193,8 @@ class GatedPlayer:
         """Have it wait for what it launched, freeze it, and return its reply to the launch with an error that came."""
         self.words.open_all()
         self.player.thaw()
+        if self.is_launching:
+            self.is_launching, launched = False, self.player.hear(self.timeout_s)
         reply = self.player.ask("finish", self.timeout_s)
         self.player.freeze()
         error = launched.get("error") or reply.get("error")

@@ -5,10 +5,10 @@ writes other draws of the inputs, the real ones last, and looks after each wheth
 opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
 word itself: in some rounds, drawn in secret, the fence takes samples of the outputs at once, which must be those of the
 end, and in the others a probe looks whether the GPU is still busy. Until then all rounds are alike: calls could tell by
-how long they waited. The reference answers afterwards, as some calls that wait, those on two streams, take time from
-it, whether a probe sees that or not. A stream of the candidate's could wait for an input to change, or for the first
-gate, and work before the clock starts: probes behind new inputs take longer then, and so does the GPU's coming to its
-process.
+how long they waited. A call for which the queue has no room launches its rest while the clock runs: there both look.
+The reference answers afterwards, as some calls that wait, those on two streams, take time from it, whether a probe sees
+that or not. A stream of the candidate's could wait for an input to change, or for the first gate, and work before the
+clock starts: probes behind new inputs take longer then, and so does the GPU's coming to its process.
 """
 
 import math
@@ -39,6 +39,11 @@ HOST_TIMES, HOST_S = 4.0, 0.5
 for the device."""
 MOST_BLOCKED = 5
 WAITS = "%s wait for the device, or launch more than its queue holds"
+LIVE_S = 2e-3
+"""What a call takes at least whose rest is launched while the clock runs: letting the player go on, and stopping it at
+the last word, take some 0.1 ms each."""
+FILL_S, FILL_TIMES = 0.02, 2.0
+"""So long, and so many times what an ungated one takes, such a call may fill the queue before it is stopped."""
 EMPTY_S = 10e-6
 """What an empty pass takes, where no reference says so; 6 us on an H100."""
 SWITCH_S = 300e-6
@@ -145,7 +150,7 @@ class GatedRounds:
 
     def try_reference(self, calls: int, host_s: float) -> bool:
         """Say whether so many of the reference's calls can be launched behind a gate too, if that is to be."""
-        if self.reference is None:
+        if self.reference is None or self.reference.live:
             return True
         try:
             reply = self.reference.launch(calls, self._reference_patience_s(calls, host_s))
@@ -154,11 +159,18 @@ class GatedRounds:
         self.reference.finish(reply)
         return True
 
+    def live_players(self) -> List[str]:
+        """Return whose calls are launched to their end while the clock runs."""
+        players = {"candidate": self.candidate, "reference": self.reference}
+        return [role for role, gated in players.items() if gated is not None and gated.live]
+
     def leave_reference(self, why: str) -> None:
         """Time the reference in a loop of the host's from now on."""
         self.reference, self.ungated = None, why
 
     def _reference_patience_s(self, calls: int, host_s: float = HOST_S) -> float:
+        if self.reference is not None and self.reference.live:
+            return FILL_S + FILL_TIMES * self.reference_call_s
         return host_s + HOST_TIMES * self.reference_call_s * calls
 
     def limit_s(self, calls: int) -> float:
@@ -208,13 +220,14 @@ class GatedRounds:
         with self.rounds.ledger.part("state"):
             self.device.sweep_cache()
         # A candidate can write the last word itself. The fence looks at the outputs at once, the probe for work that
-        # goes on. Which of them comes is drawn in secret.
+        # goes on. Which of them comes is drawn in secret. What is still to be launched no probe sees: there both come.
+        live = self.candidate.is_launching
         opened = self.open(buffers)
-        if opened is not None and fenced:
+        if opened is not None and (live or not fenced):
+            self.behind_s.append(self.probe("behind the last word"))
+        if opened is not None and (live or fenced):
             buffers.stop(self.rounds.candidate)
             self.fenced += 1
-        elif opened is not None:
-            self.behind_s.append(self.probe("behind the last word"))
         reply = self.candidate.finish(reply)
         # What a candidate left behind would slow a reference on the GPU: both probes find what runs there.
         self.probe(BESIDE)
@@ -240,8 +253,11 @@ class GatedRounds:
         self.rounds.lay(buffers)
         self.launched += 1
         calls = calls or buffers.sets
+        wait_s = host_s + HOST_TIMES * self.call_s * calls
+        if self.candidate.live:
+            wait_s = FILL_S + FILL_TIMES * self.call_s
         with self.rounds.ledger.part("launch"):
-            return self.candidate.launch(calls, host_s + HOST_TIMES * self.call_s * calls, each=each)
+            return self.candidate.launch(calls, wait_s, each=each)
 
     def lay_inputs(self, buffers: Buffers) -> None:
         """Write decoys, look behind each for work of the candidate's on them, and draw the real inputs."""
@@ -311,7 +327,7 @@ class GatedRounds:
         named(player.ask("store", self.rounds.timeout_s * 6), "store its results")
         player.freeze()
         buffers.collect_expected()
-        return max(opened.elapsed_s - self.empty_s["reference"], 1e-9)
+        return max(opened.elapsed_s - gated.thaw_s - self.empty_s["reference"], 1e-9)
 
     def open(self, buffers: Buffers, *, each: Optional[Tuple[int, Callable[[], None]]] = None) -> Optional[Opened]:
         """Open the gates; return None if the calls do not end in time.

@@ -8,12 +8,16 @@ from gpu_mcp_judge import verdicts
 from gpu_mcp_judge.owner import gated_series
 from gpu_mcp_judge.timing import gated_pass, gated_rounds, time_accounting
 
+STOPPED = {"live": False, "is_launching": False}
+"""Of a player whose calls all are launched before the clock runs."""
+
 
 def gated(framework: str, round_s: float, laid_s: float, same_s: float = 30e-6) -> gated_rounds.GatedRounds:
     """Return rounds that were played, without the players."""
     one = gated_rounds.GatedRounds.__new__(gated_rounds.GatedRounds)
     one.device, one.busy, one.round_s = SimpleNamespace(framework=framework), {}, [round_s] * 7
     one.empty = gated_pass.Empty(6e-6, 150e-6, 200e-6, 30e-6)
+    one.candidate = SimpleNamespace(**STOPPED)
     one.behind_s, one.laid_s, one.same_s, one.entered_s = [150e-6], [laid_s] * 7, same_s, [200e-6]
     return one
 
@@ -63,14 +67,14 @@ def test_an_empty_pass_has_all_that_a_round_has_before_its_gate_is_opened():
     assert empty == gated_pass.Empty(6e-6, 20e-6, 0.0, 20e-6)
 
 
-def fit_beside(returns: Callable[[list[int]], bool]) -> tuple[int, list[int], list[str]]:
-    """Return a round's calls beside a reference that `returns` by its tries, these, and why it was left."""
+def fit_beside(returns: Callable[[list[int]], bool], call_s: float = 50e-6) -> tuple[int, list[int], list[str]]:
+    """Return a round's calls beside a reference that `returns` by its tries, these, and why it was left or is live."""
     one = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
-    tried, why = list[int](), list[str]()
+    tried, why, reference = list[int](), list[str](), SimpleNamespace(**STOPPED)
 
     def try_reference(calls: int, host_s: float) -> bool:
         tried.append(calls)
-        return bool(why) or returns(tried)
+        return bool(why) or reference.live or returns(tried)
 
     one.rounds = SimpleNamespace(close=lambda buffers: None, task={"brief": True})
     one.gated = SimpleNamespace(
@@ -78,9 +82,12 @@ def fit_beside(returns: Callable[[list[int]], bool]) -> tuple[int, list[int], li
         try_launch=lambda buffers, calls, host_s: 10.5e-6,
         try_reference=try_reference,
         leave_reference=why.append,
+        candidate=SimpleNamespace(**STOPPED),
+        reference=reference,
     )
-    one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230, 230), SimpleNamespace(sets=1)
-    return one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets, tried, why
+    one.pace, one.open = gated_series.Pace(50e-6, call_s, 230, 230), SimpleNamespace(sets=1)
+    sets = one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets
+    return sets, tried, why + ["live"] * reference.live
 
 
 @pytest.mark.parametrize(
@@ -94,6 +101,39 @@ def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_referen
     assert bool(why) == left and tried[:3] == ([1, 1, 16] if left else [1, 16, 96])
 
 
+def test_a_long_reference_that_fills_the_queue_goes_on_launching_while_the_clock_runs():
+    found, tried, why = fit_beside(lambda tried: False, call_s=gated_rounds.LIVE_S)
+
+    assert (found, why) == (96, ["live"]), "and a round has no fewer calls for its sake"
+    assert tried[:2] == [1, 1]
+
+
+def test_of_a_player_that_goes_on_launching_the_clock_starts_first_and_its_reply_comes_last():
+    """Whatever its host does behind the opening is in its time; what is owed behind the last word is not launched."""
+    order, player = list[str](), gated_pass.GatedPlayer.__new__(gated_pass.GatedPlayer)
+    note = lambda name, says=None: lambda *given: (order.append(name), says)[1]  # noqa: E731 - it has no name elsewhere
+    words = {"open": lambda *of: order.append(f"open {of[0]}"), "begin": lambda gates: 1, "open_all": note("open all")}
+    player.words = SimpleNamespace(**words, wait=lambda word, *of: order.append(f"wait {word}") or 1e9)
+    acts = {each: note(each) for each in ("thaw", "freeze")}
+    tell, link = lambda *of, **fields: order.append("tell"), SimpleNamespace(pending=lambda wait_s: False)
+    player.player = SimpleNamespace(
+        **acts, tell=tell, link=link, hear=note("hear", {"code": 0}), ask=lambda *of: order.append("ask") or {}
+    )
+    player.timeout_s, player.live, player.is_launching = 1.0, True, False
+    launched = player.launch(1, 0.0)
+    assert launched == {} and order == ["tell", "thaw", "freeze"]
+
+    order.clear()
+    player.open(1.0)
+    first, entered, timed, end = (gated_pass.OFFSETS[each] for each in ("first", "entered", "timed", "end"))
+    gate = [f"open {first}", f"wait {entered}", f"open {timed}", "thaw", f"wait {end}", "freeze"]
+    assert order == gate and player.thaw_s > 0
+
+    order.clear()
+    assert player.finish(launched) == {"code": 0}
+    assert order == ["open all", "thaw", "hear", "ask", "freeze"] and not player.is_launching
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_call_that_waits_for_the_device_is_told_by_one_call_alone(waits):
     """As cudaFree, .item() and synchronize() do."""
@@ -104,7 +144,12 @@ def test_a_call_that_waits_for_the_device_is_told_by_one_call_alone(waits):
         return 0.0 if waits or calls > 1 else 10e-6
 
     one.rounds = SimpleNamespace(close=lambda buffers: None, task={"brief": True})
-    one.gated = SimpleNamespace(prepare=lambda: None, try_launch=try_launch, try_reference=lambda *of: True)
+    one.gated = SimpleNamespace(
+        prepare=lambda: None,
+        try_launch=try_launch,
+        try_reference=lambda *of: True,
+        candidate=SimpleNamespace(**STOPPED),
+    )
     one.pace, one.open = gated_series.Pace(50e-6, 50e-6, 230, 230), SimpleNamespace(sets=1)
     begin = lambda wanted: (SimpleNamespace(sets=wanted), one.pace)  # noqa: E731 - it has no name elsewhere
 
@@ -132,7 +177,12 @@ def test_a_round_lasts_long_enough_by_the_time_on_the_gpu(on_gpu_s, most, room, 
     """Else an empty pass, which is taken off, would be a great part of it, or 17 us that the GPU takes by itself."""
     one = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
     one.rounds = SimpleNamespace(close=lambda buffers: None, task={"brief": brief})
-    one.gated = SimpleNamespace(prepare=lambda: None, try_launch=lambda *of: on_gpu_s, try_reference=lambda *of: True)
+    one.gated = SimpleNamespace(
+        prepare=lambda: None,
+        try_launch=lambda *of: on_gpu_s,
+        try_reference=lambda *of: True,
+        candidate=SimpleNamespace(**STOPPED),
+    )
     one.pace, one.open = gated_series.Pace(5e-3, 58e-3, most, room), SimpleNamespace(sets=1)
 
     assert one._fit(lambda wanted: (SimpleNamespace(sets=wanted), one.pace)).sets == (sets if brief else confirmed)
@@ -198,7 +248,7 @@ def test_no_call_can_tell_how_it_is_looked_at_and_the_reference_is_timed_when_no
     one.rounds = SimpleNamespace(ledger=time_accounting.Ledger(), candidate=None)
     one.device.sweep_cache = note("sweep")
     one.open = note("open", gated_pass.Opened(1e-3, (1e-3,), 0.0))
-    one.candidate = SimpleNamespace(finish=note("finish", {}), launch_s=3e-3)
+    one.candidate = SimpleNamespace(finish=note("finish", {}), launch_s=3e-3, **STOPPED)
     one.launch_s, one.empty_launch_s = [], 1e-3
     one._judge = note("judge")
     played = one.play(SimpleNamespace(sets=16, stop=note("fence")))
@@ -268,6 +318,7 @@ def test_a_trial_launches_as_many_calls_as_it_is_asked_for_and_tells_the_time_of
         launch=lambda calls, wait_s, each=False: launched.append((calls, wait_s, each)) or {},
         open=lambda limit_s, each: gated_pass.Opened(50e-6, (50e-6,), 0.0),
         finish=lambda reply: reply,
+        **STOPPED,
     )
     buffers = SimpleNamespace(sets=16)
 

@@ -61,6 +61,9 @@ class Alone:
         self.call_us, self.doubted, self.gated = call_us, doubted, SimpleNamespace(ungated="")
         self.events: Any = None
 
+    def live_text(self) -> str:
+        return ""
+
     def is_basis(self, task: dict[str, Any]) -> bool:
         return "basis" not in task
 
