@@ -109,7 +109,7 @@ def test_a_long_reference_that_fills_the_queue_goes_on_launching_while_the_clock
 
 
 def test_of_a_player_that_goes_on_launching_the_clock_starts_first_and_its_reply_comes_last():
-    """Whatever its host does behind the opening is in its time; what is owed behind the last word is not launched."""
+    """All that its host does behind the opening is in its time, and behind the last word it does nothing."""
     order, player = list[str](), gated_pass.GatedPlayer.__new__(gated_pass.GatedPlayer)
     note = lambda name, says=None: lambda *given: (order.append(name), says)[1]  # noqa: E731 - it has no name elsewhere
     words = {"open": lambda *of: order.append(f"open {of[0]}"), "begin": lambda gates: 1, "open_all": note("open all")}
