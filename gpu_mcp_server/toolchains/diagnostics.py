@@ -137,7 +137,8 @@ def output_tail(stderr: str) -> Diagnostic | None:
     if not lines:
         return None
     message = _short(lines[-1], MAX_MESSAGE)
-    return Diagnostic(severity="error", message=message, context=[_short(c, MAX_CONTEXT) for c in lines[-4:-1]])
+    context = [_short(c, MAX_CONTEXT) for c in lines[-4:-1]]
+    return Diagnostic(severity="error", message=message, context=context, hint=hint_for(message))
 
 
 def _short(text: str, limit: int) -> str:

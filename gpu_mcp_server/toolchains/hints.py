@@ -124,10 +124,14 @@ _ROWS: tuple[tuple[str, str], ...] = (
      "rocthrust-dev), or the library's include folder in include_paths of the host."),
     (r"\bhelper_(?:cuda|functions|string|math|timer|image)\.h\b",
      "This header is of NVIDIA's cuda-samples (folder Common): put what you use of it into the source."),
+    (r"^cannot start .*: No such file or directory",
+     "The host lacks this program: a person installs it there, or name another host."),
+    (r"^cannot find \S+: No such file or directory",
+     "The linker misses this file: build it before, or name the folder in which it lies (-LFOLDER, -BFOLDER)."),
     (r"No such file or directory|cannot open source file|' file not found",
      "The header is neither on the host nor where the source looks. evaluate_kernel judges one file: put the header's "
-     "text into it. For compile_kernel write_files both into one workspace, give `path`, and -IFOLDER where it lies in "
-     "another folder."),
+     "text into it; for a program problem send the folder that has both. For compile_kernel write_files both into one "
+     "workspace, give `path`, and -IFOLDER where it lies in another folder."),
     (r"implicit declaration of function", "Include the header that declares it, or define it above its first use."),
     (r"Killed signal terminated program|out of memory", "The compiler ran out of memory: make the source smaller."),
     (r"unsupported GNU version|host compiler.*not supported", "This nvcc does not take this version of gcc."),

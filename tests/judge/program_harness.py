@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gpu_mcp_server.judge.programs.program_process import KEPT
 from tests.compiled import compiled
 from tests.judge import harness
 from tests.judge.harness import Outcome, lay, pair, start
@@ -118,7 +119,7 @@ def judge_program(
                 built[id(files)] = project(folder / f"built-{role}", listed)
             owner_links[role], theirs = pair()
             work = lay(folder / role, {})
-            shutil.copytree(built[id(files)], work / "project")
+            shutil.copytree(built[id(files)], work / KEPT / "project")
             processes[role] = start("program", work, tree, {"owner": theirs}, noise)
         work = lay(folder / "owner", {"task.json": json.dumps(whole)})
         owner = start("owner", work, tree, owner_links, subprocess.PIPE)

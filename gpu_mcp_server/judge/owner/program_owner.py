@@ -197,7 +197,10 @@ class ProgramOwner:
                 return "the reference program writes NaN in %s" % series.name
         unsteady = matched(expected, again, *self.tolerance()).reason
         if unsteady:
-            return "the reference program answers the same inputs differently: %s" % unsteady
+            return (
+                "the reference program answers the same inputs differently: %s; "
+                "compare nothing that differs from run to run, such as its own times" % unsteady
+            )
         for name in TRIVIAL:
             tried[name] = None
             if not matched(expected, trivial(expected, name), *self.tolerance()).reason:

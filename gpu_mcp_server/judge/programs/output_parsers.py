@@ -26,8 +26,19 @@ READ_S = 10.0
 """Longest for reading the outputs of one run: a pattern may go wrong on a text that is made for it."""
 TEXT_BYTES = 16 << 20
 """Of a file that is read as text."""
-WORDS_IN_TEXT = "; `skip_lines` passes over lines before the numbers, the format `regex` finds numbers among words"
+ADVICE = {
+    "text": "; `skip_lines` passes over lines before the numbers, the format `regex` finds numbers among words",
+    "regex": "; let the pattern capture numbers that are computed: a PASS of the program's own proves nothing",
+}
+"""What to do about a word that is no number, by format."""
+END_CHARACTERS = 160
+"""Of a text's end, told where nothing in it matches."""
 _CHUNK = 1 << 24
+_FORTRAN = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))[dDqQ]([+-]?[0-9]+)|([+-]?[0-9]*\.[0-9]*)([+-][0-9]{3,4})")
+"""A number with Fortran's exponent letter, or, of three digits and more, without any: `0.5D-03`, `0.5-101`.
+
+Source: Fortran 2018, 13.7.2.3.3, F and D editing; gfortran 12 writes both.
+"""
 
 
 class Unreadable(Exception):
@@ -113,7 +124,7 @@ def extract(rule: Dict[str, Any], data: bytes) -> List[Series]:
     if kind == "regex":
         return _regex(rule, text)
     reader = {"text": _words_of_text, "json": _json, "csv": _csv}[kind]
-    return [_numbers(rule["name"], reader(rule, text), WORDS_IN_TEXT if kind == "text" else "")]
+    return [_numbers(rule["name"], reader(rule, text), ADVICE.get(kind, ""))]
 
 
 def _text(data: bytes) -> str:
@@ -131,11 +142,26 @@ def _binary(rule: Dict[str, Any], data: bytes) -> Series:
     return Series(rule["name"], dtype, np.frombuffer(data, dtype=STORAGE[dtype], offset=offset), False)
 
 
+def number_of(word: Any) -> float:
+    """Return the number that a word is, as C, Python or Fortran write it.
+
+    Raises:
+        ValueError, TypeError, OverflowError: If it is none.
+    """
+    try:
+        return float(word)
+    except ValueError:
+        match = _FORTRAN.fullmatch(word.strip())
+        if match is None:
+            raise
+        return float("%se%s" % (match.group(1) or match.group(3), match.group(2) or match.group(4)))
+
+
 def _numbers(name: str, words: List[Any], advice: str = "") -> Series:
     values: Array = np.empty(len(words), dtype=np.float64)
     for at, word in enumerate(words):
         try:
-            values[at] = float(word)
+            values[at] = number_of(word)
         except (ValueError, TypeError, OverflowError):
             raise Unreadable("has %.60r where a number should be%s" % (word, advice)) from None
     return Series(name, "float64", values, False, " ".join([str(word).strip() for word in words]))
@@ -191,12 +217,14 @@ def _regex(rule: Dict[str, Any], text: str) -> List[Series]:
     pattern = re.compile(str(rule["pattern"]), re.MULTILINE)
     matches = list(pattern.finditer(text))
     if not matches:
-        raise Unreadable("has nothing that matches %.80s" % rule["pattern"])
+        said_last = "; it ends with %r" % text.strip()[-END_CHARACTERS:] if text.strip() else "; it is empty"
+        raise Unreadable("has nothing that matches %.80s%s" % (rule["pattern"], said_last))
     names = sorted(pattern.groupindex, key=lambda name: pattern.groupindex[name])
     if not names:
         group = 1 if pattern.groups else 0
-        return [_numbers(rule["name"], [m.group(group) for m in matches])]
-    return [_numbers("%s.%s" % (rule["name"], name), [m.group(name) for m in matches]) for name in names]
+        return [_numbers(rule["name"], [m.group(group) for m in matches], ADVICE["regex"])]
+    found = {"%s.%s" % (rule["name"], name): [m.group(name) for m in matches] for name in names}
+    return [_numbers(name, words, ADVICE["regex"]) for name, words in found.items()]
 
 
 def said(patterns: Dict[str, str], text: str) -> List[str]:

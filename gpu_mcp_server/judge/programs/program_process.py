@@ -22,8 +22,9 @@ from ..folders import WORK
 Reply = Dict[str, Any]
 Answer = Tuple[Reply, List[int]]
 
-PROJECT = os.path.join(WORK, "project")
-RUNS = os.path.join(WORK, "runs")
+KEPT = ".gpu-mcp-judge"
+"""Folder in the workspace that is no program's: the project as it was built, and what a run says."""
+PROJECT = os.path.join(WORK, KEPT, "project")
 GRACE_S = 0.3
 """How long processes may take to end after the program that started them."""
 PYTHON = "{python}"
@@ -54,6 +55,11 @@ def opened(folder: str, path: str) -> int:
     return fd
 
 
+def remove(path: str) -> None:
+    """Remove a file, a link or a folder with all in it."""
+    shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+
+
 def below() -> List[int]:
     """Return the processes that this one has to wait for; orphans among them."""
     found: List[int] = []
@@ -81,9 +87,9 @@ class ProgramPlayer:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.files: Sequence[str] = ()
-        self.number = 0
-        self.folder = ""
-        self.said: List[str] = []
+        # Where it was built, too: paths of shared libraries and data may be fixed in what a build makes.
+        self.folder = WORK
+        self.said = [os.path.join(WORK, KEPT, name) for name in ("stdout", "stderr")]
 
     def serve(self) -> None:
         """Answer until the owner closes the link."""
@@ -113,18 +119,17 @@ class ProgramPlayer:
 
     def prepare(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
         """Lay a fresh copy of the project, without what the next run is to write; tell which of that lay there."""
-        shutil.rmtree(RUNS, ignore_errors=True)
-        self.number += 1
-        self.folder = os.path.join(RUNS, "%d" % self.number, "project")
-        self.said = [os.path.join(RUNS, "%d" % self.number, name) for name in ("stdout", "stderr")]
-        shutil.copytree(PROJECT, self.folder)
+        for name in os.listdir(self.folder):
+            if name != KEPT:
+                remove(os.path.join(self.folder, name))
+        shutil.copytree(PROJECT, self.folder, dirs_exist_ok=True)
         stale: List[str] = []
         for path in message["fresh"]:
             whole = os.path.join(self.folder, path)
             os.makedirs(os.path.dirname(whole), exist_ok=True)
             if os.path.lexists(whole):
                 stale.append(path)
-                shutil.rmtree(whole) if os.path.isdir(whole) else os.unlink(whole)
+                remove(whole)
         return {"stale": stale}, []
 
     def run(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:

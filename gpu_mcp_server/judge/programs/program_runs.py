@@ -170,7 +170,8 @@ class Runs:
         how = "exited with status %d" % code
         if code < 0 or code > 128:
             how = self._signal(-code if code < 0 else code - 128, how)
-        tail = found.get("stderr", b"")[-2000:].decode("utf-8", "replace").strip()[-ERROR_CHARACTERS:]
+        ends = (found.get(name, b"")[-2000:].decode("utf-8", "replace").strip() for name in ("stderr", "stdout"))
+        tail = next(filter(None, ends), "")[-ERROR_CHARACTERS:]
         raise self.wrong(how + (": %s" % tail if tail else ""))
 
     def _signal(self, number: int, otherwise: str) -> str:
@@ -235,18 +236,21 @@ def matched(expected: Sequence[Series], got: Sequence[Series], rtol: float, atol
     """Compare the series of a run with those of the reference's run of the same case and seed."""
     worst_abs = worst_rel = 0.0
     for want, have in zip(expected, got):
+        if want.exact:
+            reason = unlike_bytes(want, have)
+            if reason:
+                return Match(reason, worst_abs, worst_rel)
+            continue
         # Lengths come first, as an elementwise comparison would broadcast a single number.
         if want.values.size != have.values.size:
             words = (want.name, have.values.size, want.values.size)
-            unit = "bytes" if want.exact else "numbers"
-            return Match("output %s has %d %s, the reference's has %d" % (*words[:2], unit, words[2]), 0.0, 0.0)
+            return Match("output %s has %d numbers, the reference's has %d" % words, 0.0, 0.0)
         if by_digits(want):
             reason = unlike(want, have)
             if reason:
                 return Match(reason, worst_abs, worst_rel)
             continue
-        r, a = (0.0, 0.0) if want.exact else (rtol, atol)
-        difference = compare(want.values, have.values, want.dtype, r, a)
+        difference = compare(want.values, have.values, want.dtype, rtol, atol)
         worst_abs, worst_rel = max(worst_abs, difference.max_abs), max(worst_rel, difference.max_rel)
         if difference.wrong:
             shape = Tensor(want.name, want.dtype, (want.values.size,), ("position",), "normal")
@@ -254,6 +258,20 @@ def matched(expected: Sequence[Series], got: Sequence[Series], rtol: float, atol
     if len(expected) != len(got):
         return Match("%d series of numbers, the reference has %d" % (len(got), len(expected)), 0.0, 0.0)
     return Match("", worst_abs, worst_rel)
+
+
+def unlike_bytes(expected: Series, got: Series) -> str:
+    """Return from which byte on an output differs that must be the same, and the words there; empty if nowhere."""
+    want, have = expected.values.tobytes(), got.values.tobytes()
+    if want == have:
+        return ""
+    common = min(len(want), len(have))
+    unequal = expected.values[:common] != got.values[:common]
+    first = int(unequal.argmax()) if unequal.any() else common
+    start = want.rfind(b"\n", max(0, first - SHOWN), first) + 1 or max(0, first - BEFORE)
+    parts = [side[start : first + SHOWN].partition(b"\n")[0].decode("utf-8", "replace") for side in (have, want)]
+    words = "output %s differs from byte %d on, with %r where %r is expected; it has %d bytes, the reference's has %d"
+    return words % (expected.name, first, *parts, len(have), len(want))
 
 
 def literal(word: str) -> Optional[str]:

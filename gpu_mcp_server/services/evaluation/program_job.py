@@ -7,6 +7,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.judge.programs.program_process import KEPT
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import ProgramProblem
 from gpu_mcp_server.services.builds.program_builds import file_refs
@@ -112,7 +113,7 @@ def _trees(task: bytes, reference: Tree, candidate: Tree, roles: list[str]) -> d
 
 def prefix_paths(tree: Tree) -> dict[str, ArchiveFile]:
     """Return a tree where a player looks for it."""
-    return {f"project/{path}": file for path, file in tree.items()}
+    return {f"{KEPT}/project/{path}": file for path, file in tree.items()}
 
 
 def sandboxes(program: ProgramProblem, tier: str) -> int:

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from gpu_mcp_server.judge.programs.program_process import KEPT
 from tests.judge.harness import edited
 from tests.judge.program_harness import PROGRAM, judge_program
 
@@ -130,6 +131,7 @@ CHEATS = {
         "which is the limit",
     ),
     "fails": ('fputs("no device\\n", stderr); return 3;', "incorrect", "exited with status 3: no device"),
+    "fails and says so on stdout": ('puts("no file"); return 1;', "incorrect", "exited with status 1: no file"),
     "crashes": ("abort();", "incorrect", "crashed with SIGABRT"),
     "kills the process that started it": ("kill(getppid(), SIGKILL); sleep(30);", "incorrect", "SIGKILL"),
 }
@@ -191,8 +193,9 @@ def test_an_output_that_lay_in_the_folder_is_taken_away_before_each_run(sit):
 
 
 def test_what_a_run_leaves_is_not_there_for_the_next(sit):
-    body = 'if (access("seen", F_OK) == 0 || access("../../seen", F_OK) == 0) return 4;'
-    body += 'fclose(fopen("seen", "w")); fclose(fopen("../../seen", "w")); work(n, s, "out.bin"); return 0;'
+    kept = f"{KEPT}/seen"
+    body = f'if (access("seen", F_OK) == 0 || access("{kept}", F_OK) == 0) return 4;'
+    body += f'fclose(fopen("seen", "w")); fclose(fopen("{kept}", "w")); work(n, s, "out.bin"); return 0;'
 
     assert sit(program(body), tier="correctness")["verdict"] == "correct"
 
@@ -253,6 +256,38 @@ def test_a_number_that_is_not_there_is_told(sit):
     found = sit(program('puts("PASS"); return 0;'), rules=rules, tier="smoke", sandboxes=1)
 
     assert found["verdict"] == "incorrect" and "nothing that matches ^total" in found["reason"]
+    assert "it ends with 'PASS'" in found["reason"]
+
+
+def test_a_word_that_is_captured_is_said_to_prove_nothing(tmp_path):
+    rules = [{"name": "ok", "source": "stdout", "format": "regex", "pattern": "(PASS)ED"}]
+    found = judge_program(tmp_path, PROGRAM, rules=rules).verdict
+
+    assert (
+        found["status"] == "refused" and "'PASS' where a number should be; let the pattern capture" in found["reason"]
+    )
+
+
+def test_numbers_are_read_as_fortran_writes_them(sit):
+    """D is the exponent's letter of double precision, and one of three digits has none."""
+    rules = [{"name": "y", "source": "stdout", "format": "text"}]
+    body = "for (int i = 0; i < n; i++) printf(%s, ((i * 7 + s) %% 90 + 10) / 100.0, i %% 30); return 0;"
+    fortran, plain, wrong = (program(body % each) for each in ('" %.2fD-%03d"', '" %.2fE-%d"', '" %.2fE+%d"'))
+    given = {"rules": rules, "atol": 0, "tier": "smoke", "sandboxes": 1, "reference": fortran}
+
+    assert sit(plain, **given)["verdict"] == "correct"
+    assert sit(program(body % '" %.2f-%03d"'), **given)["verdict"] == "correct"
+    assert "output y[1] is " in sit(wrong, **given)["reason"]
+
+
+def test_bytes_that_must_be_the_same_are_told_as_text(tmp_path):
+    rules = [{"name": "all", "source": "stdout", "format": "exact"}]
+    timed = PROGRAM.replace("in 0.001 ms", "in %d ms").replace(", total);", ", total, getpid());")
+    found = judge_program(tmp_path, "#include <unistd.h>\n" + timed, rules=rules).verdict
+
+    assert found["status"] == "refused"
+    assert "output all differs from byte " in found["reason"] and "'Test PASSED in " in found["reason"]
+    assert "compare nothing that differs from run to run, such as its own times" in found["reason"]
 
 
 def test_a_pattern_that_never_ends_on_a_hostile_text_is_broken_off(tmp_path):

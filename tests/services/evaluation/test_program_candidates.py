@@ -124,6 +124,22 @@ async def test_flags_go_behind_the_build_command(client: Client, problem_id: str
     assert (await judged(client, problem_id, flags=["-DGOOD"], **arguments))["verdict"] == "correct"
 
 
+async def test_a_program_runs_where_it_was_built(client: Client, tmp_path: Path):
+    """CMake writes the folder of a shared library into the programs that it links: there it must lie in each run."""
+    (tmp_path / "program.toml").write_text(TOML.replace('["gcc", "-O1", "-o", "app", "app.c", "-lm"]', '["make"]'))
+    linked = "gcc -o $@ app.c -L$(CURDIR)/lib -lwork -Wl,-rpath,$(CURDIR)/lib -lm"
+    library = "mkdir -p lib; gcc -shared -fPIC -o $@ work.c"
+    (tmp_path / "Makefile").write_text(f"app: lib/libwork.so\n\t{linked}\nlib/libwork.so:\n\t{library}\n")
+    (tmp_path / "work.c").write_text("float scale(void) { return 2; }\n")
+    source = PROGRAM.replace("int main", "float scale(void);\nint main").replace("float y = ", "float y = scale() * ")
+    (tmp_path / "app.c").write_text(source)
+    problem = (await called(client, "import_problem", path=str(tmp_path)))["problem_id"]
+    slower = source.replace("scale() * ", "2 * ")
+    assert (await judged(client, problem, source=slower, language="program", **SMOKE))["verdict"] == "correct"
+    wrong = source.replace("scale() * ", "3 * ")
+    assert (await judged(client, problem, source=wrong, language="program", **SMOKE))["verdict"] == "incorrect"
+
+
 async def test_a_folder_is_no_candidate_for_a_kernel(client: Client, tmp_path: Path):
     (tmp_path / "kernel.c").write_text(HONEST)
     kernel = (await called(client, "register_problem", **PROBLEM))["problem_id"]
