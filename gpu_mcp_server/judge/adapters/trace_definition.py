@@ -22,7 +22,7 @@ class TraceDefinition(CaseModule):
     def __init__(self, module: Any, task: Dict[str, Any], files: Dict[str, str]) -> None:
         super().__init__(module, task, files)
         self.definition: Dict[str, Any] = json.loads(files["definition.json"])
-        self.Model = _model_of(module.run)
+        self.Model = self._model_of(module.run)
 
     def names(self) -> Sequence[str]:
         """Return the definition's names."""
@@ -65,7 +65,17 @@ class TraceDefinition(CaseModule):
         handed = said.get("destination_passing_style")
         if handed is None:
             handed = _parameters(function) == len(inputs) + len(outputs)
-        return _handed_model(self, function) if handed else _model_of(function)
+        return _handed_model(self, function) if handed else self._model_of(function)
+
+    def _model_of(self, function: Any) -> Any:
+        names = list(self.definition.get("outputs") or {})
+
+        class Run(torch.nn.Module):  # type: ignore[misc]
+            def forward(self, *given: Any) -> Any:
+                found = function(*given)
+                return _in_order(cast("Dict[str, Any]", found), names) if isinstance(found, dict) else found
+
+        return Run
 
 
 def _drawn(spec: Dict[str, Any], sizes: Dict[str, int]) -> Any:
@@ -84,13 +94,9 @@ def _drawn(spec: Dict[str, Any], sizes: Dict[str, int]) -> Any:
     return torch.randn(shape, dtype=getattr(torch, dtype))
 
 
-def _model_of(function: Any) -> Any:
-    class Run(torch.nn.Module):  # type: ignore[misc]
-        def forward(self, *given: Any) -> Any:
-            found = function(*given)
-            return tuple(cast("Dict[str, Any]", found).values()) if isinstance(found, dict) else found
-
-    return Run
+def _in_order(found: Dict[str, Any], names: Sequence[str]) -> Tuple[Any, ...]:
+    """Return outputs as the definition orders them, whatever the order in which `run` names them."""
+    return tuple(found[name] for name in names) if set(found) == set(names) else tuple(found.values())
 
 
 def _handed_model(adapter: TraceDefinition, function: Any) -> Any:

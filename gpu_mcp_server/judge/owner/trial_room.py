@@ -12,6 +12,8 @@ from ..checks.robustness import Robustness
 from ..checks.trial_setup import Table, named_dims
 from ..inputs.constraints import Dims
 from ..inputs.hidden_shapes import elements
+from ..numerics.random_inputs import LONG, WHOLE
+from ..numerics.tensors import Tensor
 from ..timing.extra_rounds import UNSTEADY
 from ..timing.judging_setup import JudgingSetup
 from ..timing.rounds import Rounds
@@ -31,6 +33,21 @@ EMPTY, OUTSIDE = "returned without computing", "wrote outside its outputs"
 """What an ordinary bug does, too: the former at a shape that the author did not think of, the latter at any."""
 VALUES = '; if kernels need not take such values, register the problem with trials: distributions = "declared"'
 HINT = '; if kernels need not take such sizes, register the problem with trials: constraints = ["%s"]'
+
+LOOSE = (
+    "; %s: whole numbers from 0 to 99, drawn each by itself, at a size of %d too; where they must fit a size or each "
+    "other, let get_inputs of a KernelBench file make them"
+)
+"""What an honest kernel may stumble over: a reference in NumPy cuts a slice at the end of its array."""
+OTHER_NUMBERS = ("full", "zeros", "made", "weights")
+"""Distributions of whole numbers that are not 0 to 99."""
+
+
+def loose_indices(inputs: Sequence[Tensor], dims: Dims) -> str:
+    """Return which inputs may lead out of the smallest size, if they are used as indices; empty if none."""
+    least = min(dims.values(), default=WHOLE["integers"])
+    names = [each.name for each in inputs if each.dtype in LONG and each.distribution not in OTHER_NUMBERS]
+    return LOOSE % (", ".join(names), least) if names and least < WHOLE["integers"] else ""
 
 
 def constraint_against(dims: Dims, declared: Sequence[Dims], larger: bool) -> str:
@@ -209,7 +226,7 @@ class TrialRoom:
         hint = VALUES if drawn and not self.robustness.required else ""
         if table.hidden and not drawn and UNSTEADY not in judged.reason:
             excluding = constraint_against(table.dims, self.task["shapes"], table.larger)
-            hint = HINT % excluding if excluding else ""
+            hint = (HINT % excluding if excluding else "") + loose_indices(table.declared, table.dims)
         return Judged(verdict, "%s%s: %s%s" % (text, at, judged.reason, hint))
 
     def place(self, table: Table) -> str:

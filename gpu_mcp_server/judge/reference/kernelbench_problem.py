@@ -24,6 +24,11 @@ torch: Any = importlib.import_module("torch")
 
 INPUTS_ALONE = ("complex64", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 """Types whose outputs are compared nowhere."""
+OTHERWISE = {
+    "complex128": ": pass torch.view_as_real of it, and torch.view_as_complex makes it again",
+    "uint64": ": pass it as int64, by view",
+}
+"""What may stand for a tensor of a type that the judge does not know."""
 CODES = (*INPUTS_ALONE, "float4_e2m1fn_x2")
 """Types that the problem's own code makes."""
 STATE_TENSORS = 2000
@@ -251,7 +256,8 @@ class ModuleProblem:
     def _spec(self, name: str, value: Any, distribution: str, *, answer: bool = False) -> Dict[str, Any]:
         if not torch.is_tensor(value) or dtype_of(value) not in ITEM_BYTES:
             what = dtype_of(value) if torch.is_tensor(value) else type(value).__name__
-            advice = ": return a tensor or a tuple of tensors" if answer and not torch.is_tensor(value) else ""
+            advice = OTHERWISE.get(what, "")
+            advice += ": return a tensor or a tuple of tensors" if answer and not torch.is_tensor(value) else ""
             advice += ", also what it writes in place" if value is None else ""
             raise ValueError("%s is %s, which the judge does not know%s" % (name, what, advice))
         if answer and dtype_of(value) in INPUTS_ALONE:

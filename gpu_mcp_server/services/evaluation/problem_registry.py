@@ -1,5 +1,6 @@
 """Registers problems: a problem is kept only after its reference ran and trivial answers failed."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -41,6 +42,7 @@ LATE = "did not return from its calls"
 TOO_MUCH = ("did not answer", LATE, "ran out of memory", "the problem is too large", "of the wish max_bytes")
 OUT_OF_BOUNDS = re.compile(r"IndexError|out of (?:bounds|range)")
 """As NumPy and torch say it of an index."""
+INDICES = ("int32", "int64")
 OTHER_NUMBERS = ("full", "zeros", "made", "weights")
 """Distributions of whole numbers that are not 0 to 99."""
 ACCEPT = "accept_degenerate, which marks its verdicts and leaves them out of scores"
@@ -261,7 +263,7 @@ def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     reason, trivial = f"Refused: {verdict.get('reason')}", bool(verdict.get("trivial"))
     if not trivial:
         too_much = problem.cases and any(t in reason for t in TOO_MUCH)
-        otherwise = FASTER if LATE in reason else _too_small_an_axis(problem, reason) or MEND
+        otherwise = FASTER if LATE in reason else _too_small_an_axis(problem, reason) or MEND + _loose_indices(problem)
         return ProblemRefused(reason, hint=SMALLER if too_much else otherwise)
     helps = cast("Mapping[str, Any]", verdict.get("helps") or {})
     narrower = ", ".join(f"{name} {helps[name]:g}" for name in ("atol", "rtol") if name in helps)
@@ -275,12 +277,31 @@ def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
 
 def _too_small_an_axis(problem: Problem, reason: str) -> str:
     """Say what helps where an input that holds indices leads out of what it indexes; empty where it is not that."""
-    drawn = [each for each in problem.inputs if each.dtype in ("int32", "int64")]
-    names = [each.name for each in drawn if each.distribution not in OTHER_NUMBERS]
+    names = _indices(problem)
     if not names or not OUT_OF_BOUNDS.search(reason):
         return ""
     whose = f"{', '.join(names)} hold{'s' * (len(names) == 1)} whole numbers from 0 to 99"
     return f"{whose}: declare 100 or more for the size that they index, or take them modulo that size in the reference."
+
+
+def _loose_indices(problem: Problem) -> str:
+    """Say which whole numbers are drawn each by itself, and how to make such as fit each other; empty if none is."""
+    names, way = _indices(problem), "let get_inputs of a KernelBench file make them"
+    if problem.adapter.get("kind") == "trace":
+        inputs = json.loads(problem.files["definition.json"])["inputs"]
+        drawn = {name for case in problem.cases for name, how in case["inputs"].items() if how.get("type") == "random"}
+        names = [name for name, spec in inputs.items() if name in drawn and spec.get("dtype") in INDICES]
+        way = "give them as safetensors, or by custom_inputs_entrypoint"
+    if not names:
+        return ""
+    each = "is drawn by itself" if len(names) == 1 else "are drawn each by itself"
+    return f" {', '.join(names)} {each}, from 0 to 99: if that is the fault, {way}."
+
+
+def _indices(problem: Problem) -> list[str]:
+    """Return the inputs that are drawn from 0 to 99."""
+    drawn = [each for each in problem.inputs if each.dtype in INDICES]
+    return [each.name for each in drawn if each.distribution not in OTHER_NUMBERS]
 
 
 def _not_tried(done: FinishedJob) -> ProblemRefused | HostError:

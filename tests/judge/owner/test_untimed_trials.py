@@ -129,6 +129,34 @@ def test_a_crash_at_a_hidden_shape_says_at_which(court):
     assert "crashed with SIGABRT" in verdict["reason"]
 
 
+def test_a_crash_over_indices_that_lead_out_of_a_small_size_says_how_they_are_drawn(court):
+    """NumPy cuts such a slice at the end: the reference answers where an honest kernel reads behind its input."""
+    sums = """
+import numpy as np
+def sums(ends, x):
+    return np.array([x[:end].sum() for end in ends], dtype=np.float32)
+"""
+    body = "int64_t r = 0; if (ends[r] > n) abort(); float sum = 0; for (int i = 0; i < ends[r]; i++) sum += x[i];"
+    kernel = HEAD + (
+        "int launch(const int32_t *ends, const float *x, float *y, int64_t rows, int64_t n) {"
+        + body.replace("int64_t r = 0;", "for (int64_t r = 0; r < rows; r++) {")
+        + " y[r] = sum; } return 0; }"
+    )
+    tensors = {
+        "inputs": [
+            {"name": "ends", "dtype": "int32", "shape": ["rows"], "distribution": "normal"},
+            {"name": "x", "dtype": "float32", "shape": ["n"], "distribution": "normal"},
+        ],
+        "outputs": [{"name": "y", "dtype": "float32", "shape": ["rows"]}],
+        "shapes": [{"rows": 50, "n": 200}],
+    }
+    reason = court(kernel, **{**SCALING, "reference": sums, "entry": "sums", "rtol": 1e-4, "atol": 1e-4, **tensors})
+    reason = reason.verdict["reason"]
+
+    assert "crashed with SIGABRT" in reason
+    assert re.search(r"; ends: whole numbers from 0 to 99, drawn each by itself, at a size of \d+ too; where", reason)
+
+
 @pytest.mark.parametrize("distributions", ["", "declared"])
 def test_what_was_kept_of_a_first_call_at_any_shape_is_found(court, distributions):
     keeps = """

@@ -491,6 +491,10 @@ async def test_a_large_problem_is_described_without_its_data_and_refused_where_i
         (("[torch.rand(64, 64)]", "torch.rand(64, 64)"), "get_inputs returned a Tensor: return a list of what forward"),
         (("torch.rand(64, 64)", "open('/nothing')"), "No such file"),
         (
+            ("torch.rand(64, 64)", "torch.rand(64, 64, dtype=torch.complex128)"),
+            "x is complex128, which the judge does not know: pass torch.view_as_real of it",
+        ),
+        (
             ("torch.rand(64, 64)", "torch.rand(0, 64)"),
             "returns: EmptyTensor: x has no element, and nothing of an empty",
         ),

@@ -132,6 +132,27 @@ def test_indices_that_lead_out_of_a_small_axis_are_told_their_range(reason: str,
         assert "0 to 99" not in str(refusal_of(other, {"reason": reason}).hint)
 
 
+def test_whole_numbers_that_do_not_fit_each_other_are_told_as_drawn():
+    """SciPy's csr_matrix and the assertions of a paged attention fail so, at declared shapes and in any case."""
+    inputs = [TensorSpec(name=n, dtype="int32", shape=["rows"]) for n in ("ptr", "ids")]
+    reason = "the reference failed to compute: ValueError: index pointer should start with 0"
+    problem = softmax(inputs=inputs, reference="def softmax(ptr, ids):\n    return ids[ptr]")
+    said = str(refusal_of(problem, {"reason": reason}).hint)
+    assert "ptr, ids are drawn each by itself, from 0 to 99: if that is the fault, let get_inputs of" in said
+
+    spec = {"q": {"shape": ["n"], "dtype": "float32"}, "ptr": {"shape": ["m"], "dtype": "int32"}}
+    trace = softmax().model_copy(
+        update={
+            "inputs": [],
+            "adapter": {"kind": "trace"},
+            "files": {"definition.json": json.dumps({"inputs": spec})},
+            "cases": [{"axes": {}, "inputs": {name: {"type": "random"} for name in spec}}],
+        }
+    )
+    said = str(refusal_of(trace, {"reason": "the reference failed: AssertionError"}).hint)
+    assert "ptr is drawn by itself, from 0 to 99: if that is the fault, give them as safetensors" in said
+
+
 def test_a_list_that_is_shortened_says_where_it_goes_on():
     """A client that reads text alone finds the problems that did not fit."""
     info = Problems.info(softmax())

@@ -311,6 +311,19 @@ async def test_a_definition_with_workloads_imports_and_judges_each_kind_of_candi
     assert (await judged(lab, info.problem_id, LAUNCHER, "c")).verdict == "correct"
 
 
+@needs_torch
+async def test_outputs_by_name_are_in_the_definitions_order(lab: Lab, tmp_path: Path):
+    """Solutions of flashinfer-trace return dictionaries, whose keys stand in any order."""
+    two = {name: {"shape": ["M"], "dtype": "float32"} for name in ("low", "high")}
+    run = "def run(x, weight, n_valid, eps):\n    return {'low': x.amin(1), 'high': x.amax(1)}\n"
+    definition = {**DEFINITION, "outputs": two, "reference": "import torch\n" + run}
+    info = await imported(lab, trace_folder(tmp_path, definition))
+    other = run.replace("'low': x.amin(1), 'high': x.amax(1)", "'high': x.amax(1), 'low': x.amin(1)")
+    assert (await judged(lab, info.problem_id, other)).verdict == "correct"
+    wrong = run.replace("amin", "amed").replace("amax", "amin").replace("amed", "amax")
+    assert (await judged(lab, info.problem_id, wrong)).verdict == "incorrect"
+
+
 def safetensors(key: str, kind: str, values: list[float]) -> bytes:
     data = struct.pack(f"<{len(values)}f", *values)
     header = json.dumps({key: {"dtype": kind, "shape": [len(values)], "data_offsets": [0, len(data)]}}).encode()
