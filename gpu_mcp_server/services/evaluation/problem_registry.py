@@ -42,6 +42,7 @@ LATE = "did not return from its calls"
 TOO_MUCH = ("did not answer", LATE, "ran out of memory", "the problem is too large", "of the wish max_bytes")
 OUT_OF_BOUNDS = re.compile(r"IndexError|out of (?:bounds|range)")
 """As NumPy and torch say it of an index."""
+TRACEBACK = "Traceback (most recent call last)"
 INDICES = ("int32", "int64")
 OTHER_NUMBERS = ("full", "zeros", "made", "weights")
 """Distributions of whole numbers that are not 0 to 99."""
@@ -263,7 +264,9 @@ def refusal_of(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
     reason, trivial = f"Refused: {verdict.get('reason')}", bool(verdict.get("trivial"))
     if not trivial:
         too_much = problem.cases and any(t in reason for t in TOO_MUCH)
-        otherwise = FASTER if LATE in reason else _too_small_an_axis(problem, reason) or MEND + _loose_indices(problem)
+        otherwise = FASTER if LATE in reason else _too_small_an_axis(problem, reason) or MEND
+        if otherwise == MEND and TRACEBACK in reason:  # the reference's own words: what it got may not suit it
+            otherwise += _loose_indices(problem)
         return ProblemRefused(reason, hint=SMALLER if too_much else otherwise)
     helps = cast("Mapping[str, Any]", verdict.get("helps") or {})
     narrower = ", ".join(f"{name} {helps[name]:g}" for name in ("atol", "rtol") if name in helps)

@@ -200,6 +200,13 @@ def test_what_a_run_leaves_is_not_there_for_the_next(sit):
     assert sit(program(body), tier="correctness")["verdict"] == "correct"
 
 
+def test_a_run_by_make_builds_nothing_again(sit):
+    """Files travel one by one: a program that was laid before what it is made of would be made again, in its time."""
+    files = {"app.c": PROGRAM, "Makefile": "run: app\n\t./app $(n) $(seed)\napp: app.c\n\texit 5\n"}
+    run = ["make", "-s", "run", "n={n}", "seed={seed}"]
+    assert sit(files, reference=files, run=run, newest="app.c", tier="smoke", sandboxes=1)["verdict"] == "correct"
+
+
 def test_without_a_secret_parameter_the_verdict_says_that_outputs_could_be_hard_coded(sit):
     found = sit(PROGRAM, run=["./app", "{n}", "5"], tier="correctness")
 
