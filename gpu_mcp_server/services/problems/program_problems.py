@@ -106,6 +106,11 @@ def _check_rule(rule: OutputRule) -> None:
     needed = _NEEDS.get(rule.format)
     if needed is not None and not getattr(rule, needed):
         raise BadRequest(f"The output {rule.name} is {rule.format} and has no {needed}.", hint=f"Give {needed}.")
+    if _PLACE.search(rule.source):
+        raise BadRequest(
+            f"The output {rule.name} is in {rule.source!r}: its file has one name in all cases.",
+            hint='Rename it behind the run: ["sh", "-c", "./app {n} && mv out_{n}.bin out.bin"].',
+        )
     if rule.format == "regex":
         _check_pattern(f"outputs.{rule.name}", rule.pattern)
 

@@ -62,6 +62,12 @@ def problem_from_table(given: Mapping[str, Any]) -> Problem:
     for name in ("rtol", "atol"):
         if isinstance(about.get(name), bool) or not isinstance(about.get(name), (int, float)):
             raise BadRequest(f"A program needs {name}, a number.", hint="rtol = 1e-5")
+    for name in ("build", "run", "generator"):
+        if isinstance(given.get(name), str):
+            raise BadRequest(
+                f"{name} is a text; a command is a list of words.",
+                hint=f'{name} = ["./app", "100"], or by a shell: {name} = ["sh", "-c", "./app 100 > out.txt"]',
+            )
     try:
         program = ProgramProblem.model_validate({k: v for k, v in given.items() if k not in ABOUT})
     except ValidationError as error:

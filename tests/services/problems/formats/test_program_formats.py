@@ -90,6 +90,8 @@ async def test_another_file_makes_another_problem(folder: Path):
             ('format = "binary"', 'format = "raw"'),
             "There it takes 'binary', 'text', 'json', 'csv', 'regex' or 'exact'.",
         ),
+        (('["./app", "{n}", "{seed}"]', '"./app"'), 'run = ["./app", "100"]'),
+        (('source = "out.bin"', 'source = "out_{n}.bin"'), "its file has one name in all cases"),
         (("build", 'inputs = ["x"]\nbuild'), "generator"),
         (("build", 'files = ["b.c"]\nbuild'), "not in the folder"),
     ],
