@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gpu_mcp_server.backends.base import Channel
@@ -91,14 +92,24 @@ async def run_here(argv: Sequence[str], stdin: bytes = b"") -> tuple[int | None,
     """
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
-    try:
+    async with killed_unless_awaited(process):
         out, err = await process.communicate(stdin)
+    return process.returncode, out, err
+
+
+@asynccontextmanager
+async def killed_unless_awaited(process: asyncio.subprocess.Process) -> AsyncGenerator[None]:
+    """Kill a process where the block that awaits its end is left by an exception, a cancellation among them.
+
+    Else it stays behind, and asyncio says so at some later time, within whatever runs then.
+    """
+    try:
+        yield
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
         raise
-    return process.returncode, out, err
 
 
 async def _listen(stream: asyncio.StreamReader, tail: bytearray) -> None:

@@ -194,14 +194,9 @@ class OpenSshBackend:
 
     async def _shown_key(self) -> str:
         words = [SSH, "-v", *self.words()[1:], "--", self._host.host, "exit"]
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-        )
         try:
-            _, said = await asyncio.wait_for(process.communicate(), LOOK_S)
+            _, _, said = await asyncio.wait_for(run_here(words), LOOK_S)
         except TimeoutError:
-            process.kill()
-            await process.wait()
             return "that could not be read"
         found = _SHOWN_KEY.search(said.decode("utf-8", "replace"))
         return f"{found[1]} {found[2]}" if found else "that could not be read"

@@ -192,8 +192,10 @@ def build_server(
         try:
             yield app
         finally:
-            await tasks.close()
-            await app.close()
+            # Whoever cancels the server cancels each wait of its end, too: what runs for it on hosts would stay behind.
+            with anyio.CancelScope(shield=True):
+                await tasks.close()
+                await app.close()
 
     server = LabServer(
         "gpu-mcp-server",

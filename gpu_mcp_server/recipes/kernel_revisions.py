@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from gpu_mcp_server.backends.child_process import run_here
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound, ToolMissing
 from gpu_mcp_server.models.problem import Implementation, Problem
 from gpu_mcp_server.services.problems.formats import problem_toml
@@ -131,18 +132,13 @@ async def _git(repository: Path, *arguments: str) -> bytes:
     program = shutil.which("git")
     if program is None:
         raise ToolMissing("git", "this machine", hint="Install git, or compare two folders.")
-    process = await asyncio.create_subprocess_exec(
-        program, "-C", str(repository), *arguments,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), GIT_S)
+        code, out, _ = await asyncio.wait_for(run_here([program, "-C", str(repository), *arguments]), GIT_S)
     except TimeoutError as error:
-        process.kill()
         raise BadRequest(f"git {arguments[0]} took more than {GIT_S:.0f} s.", hint="Compare two folders.") from error
-    if process.returncode:
+    if code:
         raise BadRequest(
-            f"git {arguments[0]} ended with {process.returncode}.",
+            f"git {arguments[0]} ended with {code}.",
             hint="Fetch all of the revision, or compare two folders.",
         )
     return out

@@ -1,12 +1,15 @@
 """The server as clients start it: choice of tools, stdio, HTTP."""
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
@@ -118,6 +121,25 @@ def test_starting_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_server_that_is_cancelled_closes_its_laboratory(tmp_path: Path):
+    opener, closed = Opener(tmp_path), asyncio.Event()
+
+    @asynccontextmanager
+    async def slow_to_close():
+        async with opener() as lab:
+            yield lab
+            await asyncio.sleep(0)
+            closed.set()
+
+    server = build_server(slow_to_close, discover())._lowlevel_server
+    with anyio.CancelScope() as scope:
+        async with server.lifespan(server) as app:
+            await app.lab()
+            scope.cancel()  # as the SDK does where a server takes longer to end than it waits
+
+    assert closed.is_set() and opener.closed == 1
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

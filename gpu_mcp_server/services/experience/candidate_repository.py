@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpu_mcp_server.backends.child_process import killed_unless_awaited
 from gpu_mcp_server.errors import BadRequest, HostError, NotFound, ToolMissing
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.history import ExportedBranch
@@ -102,17 +103,17 @@ class CandidateRepository:
         return best[0].attempt_id
 
     async def _import(self, attempts: Sequence[Attempt], known: set[str]) -> None:
-        process = await self._begun("fast-import", "--quiet", "--done", stdin=asyncio.subprocess.PIPE)
-        assert process.stdin is not None
-        try:
-            for attempt in attempts:
-                process.stdin.write(_commit(attempt, await self._files(attempt), known))
-                await process.stdin.drain()
-                known.add(attempt.attempt_id)
-            process.stdin.write(b"done\n")
-        except ConnectionError:
-            pass  # what it said is below
-        _, said = await asyncio.wait_for(process.communicate(), GIT_S)
+        async with self._begun("fast-import", "--quiet", "--done", stdin=asyncio.subprocess.PIPE) as process:
+            assert process.stdin is not None
+            try:
+                for attempt in attempts:
+                    process.stdin.write(_commit(attempt, await self._files(attempt), known))
+                    await process.stdin.drain()
+                    known.add(attempt.attempt_id)
+                process.stdin.write(b"done\n")
+            except ConnectionError:
+                pass  # what it said is below
+            _, said = await asyncio.wait_for(process.communicate(), GIT_S)
         if process.returncode:
             raise GitFailed("fast-import", said.decode("utf-8", "replace").strip()[-500:])
 
@@ -138,13 +139,16 @@ class CandidateRepository:
             yield
 
     async def _git(self, *arguments: str) -> str:
-        process = await self._begun(*arguments)
-        out, said = await asyncio.wait_for(process.communicate(), GIT_S)
+        async with self._begun(*arguments) as process:
+            out, said = await asyncio.wait_for(process.communicate(), GIT_S)
         if process.returncode:
             raise GitFailed(arguments[0], said.decode("utf-8", "replace").strip()[-500:])
         return out.decode("utf-8", "replace")
 
-    async def _begun(self, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL) -> asyncio.subprocess.Process:
+    @asynccontextmanager
+    async def _begun(
+        self, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL
+    ) -> AsyncGenerator[asyncio.subprocess.Process]:
         program = shutil.which("git")
         if program is None:
             raise ToolMissing("git", "this machine", hint="Install git; it is what the candidates' history is kept in.")
@@ -153,10 +157,12 @@ class CandidateRepository:
             "PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.path.parent), "LC_ALL": "C.UTF-8",
             "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_TERMINAL_PROMPT": "0",
         }  # fmt: skip
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             program, *where, *arguments, stdin=stdin, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=environment, cwd=self.path.parent,
         )  # fmt: skip
+        async with killed_unless_awaited(process):
+            yield process
 
 
 def _folder(path: Path) -> Path | None:

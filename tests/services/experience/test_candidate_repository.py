@@ -1,6 +1,7 @@
 """Candidates as commits after their parents, in a repository that real git finds sound, whatever files were called."""
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -53,6 +54,30 @@ async def tried(
         attempt_id, status="judged", verdict=verdict, speedup=speedup, device="H200", evidence=evidence
     )
     return attempt_id
+
+
+@pytest.fixture
+def busy_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a git on the path that reads nothing and does not end; it makes the file whose path is returned, with its id."""
+    folder, started = tmp_path / "bin", tmp_path / "started"
+    folder.mkdir()
+    (folder / "git").write_text(f"#!/bin/sh\necho $$ >{started}.new; mv {started}.new {started}; exec sleep 600\n")
+    (folder / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return started
+
+
+async def test_a_git_that_is_not_waited_for_ends(repository: CandidateRepository, busy_git: Path):
+    await tried(repository, "one")
+    syncing = asyncio.create_task(repository.sync("p-1"))
+    while not busy_git.exists():
+        await asyncio.sleep(0.01)
+    syncing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await syncing
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(busy_git.read_text()), 0)
 
 
 def git(*arguments: str, at: Path) -> str:
