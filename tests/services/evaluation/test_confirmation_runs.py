@@ -308,10 +308,12 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from gpu_mcp_server.services.evaluation import confirmation_outcomes, confirmation_runs
+from tests.brief_rounds import set_rounds
 from tests.laboratory import settings_for
 from tests.services.evaluation.test_confirmation_runs import SLOW, Lab, job_of, recorded, register
 
 async def main():
+    set_rounds(brief=True)
     confirmation_runs.QUIET_S = confirmation_runs.PATIENT_S = 0.0
     async with Lab.open(settings_for(Path(sys.argv[1]))) as lab:
         slow = await recorded(lab, await register(lab), SLOW, 50.0)
