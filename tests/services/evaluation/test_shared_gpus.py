@@ -11,7 +11,7 @@ from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation import judge_job, judge_results, trial_judge
 from gpu_mcp_server.services.evaluation.built_candidate import BuiltCandidate
 from gpu_mcp_server.services.lab import Lab
-from tests.services.evaluation.test_confirmation_runs import RIGHT, register
+from tests.services.evaluation.test_confirmation_runs import RIGHT, UNTIMED, register
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 
@@ -59,7 +59,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 async def test_what_failed_beside_others_is_judged_again_alone(own_lab: Lab, beside: list[dict[str, Any]]):
     problem = await register(own_lab)
-    found = await own_lab.evaluation.evaluator.evaluate(problem, CandidateSource(RIGHT, "c", "k.c"))
+    found = await own_lab.evaluation.evaluator.evaluate(problem, CandidateSource(RIGHT, "c", "k.c"), timing=UNTIMED)
 
     assert found.verdict == "correct"
     assert [each["may_share"] for each in beside] == [True, False]
@@ -86,7 +86,7 @@ async def test_a_candidate_is_judged_twice_at_most_and_the_second_time_alone(
         monkeypatch.setattr(judge_results, "parse_verdict", lambda data: {"mode": "judge", "beside": "SIGSEGV"})
     else:
         monkeypatch.setattr(own_lab.jobs.runner, "was_preempted", lambda done: True)
-    found = await own_lab.evaluation.evaluator.evaluate(problem, CandidateSource(RIGHT, "c", "k.c"))
+    found = await own_lab.evaluation.evaluator.evaluate(problem, CandidateSource(RIGHT, "c", "k.c"), timing=UNTIMED)
 
     assert asked == [True, False]
     assert (found.note or "").startswith("judged again from the beginning, ")
@@ -98,7 +98,7 @@ async def test_a_candidate_is_judged_twice_at_most_and_the_second_time_alone(
 
 async def test_what_others_may_have_caused_is_no_verdict_where_nobody_waits(own_lab: Lab, beside: list[dict[str, Any]]):
     source = CandidateSource(RIGHT, "c", "k.c")
-    started = await own_lab.evaluation.evaluator.evaluate(await register(own_lab), source, wait_s=0.0)
+    started = await own_lab.evaluation.evaluator.evaluate(await register(own_lab), source, timing=UNTIMED, wait_s=0.0)
     result = await own_lab.commands.status(started.job_id or "", wait_s=60)
     attempt = await own_lab.store.experience.get(started.attempt_id)
 
@@ -124,7 +124,9 @@ async def test_who_read_a_job_before_another_stood_in_for_it_ends_no_attempt(
         return await submit(spec, **more)
 
     monkeypatch.setattr(own_lab.jobs.runner, "submit", settle_late)
-    found = await own_lab.evaluation.evaluator.evaluate(await register(own_lab), CandidateSource(RIGHT, "c", "k.c"))
+    found = await own_lab.evaluation.evaluator.evaluate(
+        await register(own_lab), CandidateSource(RIGHT, "c", "k.c"), timing=UNTIMED
+    )
     attempt = await experience.get(found.attempt_id)
 
     assert late == ["running"], "it is judged again"
