@@ -20,6 +20,7 @@ from gpu_mcp_server.recipes.run.tuning_space import TuningSpace, with_parameters
 from gpu_mcp_server.services.lab import Lab
 from tests.recipes.conftest import HERE, Begun
 
+pytestmark = pytest.mark.usefixtures("long_rounds")
 gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 SOURCE = (HERE / "tuned.c").read_text()
 SWEEP: dict[str, Any] = {

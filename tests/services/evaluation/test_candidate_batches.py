@@ -38,6 +38,7 @@ async def registered(lab: Lab, **more: Any) -> str:
     return (await lab.evaluation.registry.register(**{**given, **tensors})).problem_id
 
 
+@pytest.mark.usefixtures("long_rounds")
 async def test_candidates_come_back_as_one_table_best_first(lab: Lab):
     given = [entrant("wrong", WRONG), entrant("broken", BROKEN), entrant("slow", SLOW), entrant("cheat", CHEAT)]
     told: list[str] = []
