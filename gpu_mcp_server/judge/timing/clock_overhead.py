@@ -55,7 +55,9 @@ NO_COST = Cost(0.0, 0.0)
 """Where a clock around the calls alone counts."""
 
 
-def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, patience_s: float) -> Dict[str, Cost]:
+def rehearsed_costs(
+    players: Sequence[Player], device: Device, passes: int, error_s: float, patience_s: float
+) -> Dict[str, Cost]:
     """Measure passes in which a player is only busy for as long as it is told, on a GPU there, and says how long.
 
     They take turns, as in rounds: each is frozen while another one and then the owner is busy, last on the device.
@@ -65,7 +67,8 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
 
     Args:
         players: Frozen or not; they are frozen afterwards.
-        device: Says how many passes there are at least.
+        device: Says what a pass is.
+        passes: How many there are at least.
         error_s: Half of what the interval of each median may be wide.
         patience_s: After which no more passes are made for it.
     """
@@ -78,7 +81,7 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
             for player in players:
                 samples[player.role].append(empty_pass(player, device))
 
-    turns(device.rehearsals + 1)
+    turns(passes + 1)
     deadline = time.perf_counter() + patience_s
     while not all(Cost.of(taken).exact(error_s) for taken in samples.values()) and time.perf_counter() < deadline:
         turns(1)

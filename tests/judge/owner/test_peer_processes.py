@@ -60,12 +60,12 @@ def bring(monkeypatch):
     """Return a function that brings two players on and returns what was asked of whom, in order."""
 
     def bring_on(
-        device: Device, *, ready: bool = True, refuses: dict[str, Any] | None = None, **task: str
+        device: Device, *, ready: bool = True, refuses: dict[str, Any] | None = None, **task: Any
     ) -> list[Any]:
         diary: list[Any] = []
 
-        def rehearsed(both: Any, *more: Any) -> dict[str, Any]:
-            diary.append(("both", "calibrate", {}))
+        def rehearsed(both: Any, on: Device, passes: int, *more: Any) -> dict[str, Any]:
+            diary.append(("both", "calibrate", {} if passes == on.rehearsals else {"passes": passes}))
             for player in both:
                 player.freeze()
             return {}
@@ -105,6 +105,16 @@ def test_those_that_still_import_begin_afterwards_and_before_anything_is_calibra
 @pytest.mark.parametrize("task", [{"tier": "smoke"}, {"tier": "correctness"}, {"mode": "writes"}])
 def test_the_clock_is_calibrated_only_where_something_is_timed(bring, task):
     assert bring(Gpu(), **task) == [BEGIN, OTHER, DEVICE, LOAD]
+
+
+@pytest.mark.parametrize(
+    ("task", "passes"),
+    [({}, 5), ({"brief": False}, 9), ({"gated": False}, 9), ({"basis": "call"}, 9), ({"basis": "kernelbench"}, 9)],
+)
+def test_a_first_look_makes_fewer_empty_passes_where_gates_give_the_time(bring, task, passes):
+    calibrate = CALIBRATE if passes == 9 else ("both", "calibrate", {"passes": passes})
+
+    assert calibrate in bring(Gpu(), **{"brief": True, "gated": True, **task})
 
 
 def test_on_a_processor_nothing_is_loaded_before_both_are_calibrated(bring):

@@ -31,7 +31,7 @@ def rehearsed(monkeypatch):
         turns = []
         monkeypatch.setattr(costs, "empty_pass", lambda player, device: turns.append(player.role) or next(player.times))
         stubs = [Stub(str(number), each) for number, each in enumerate(times)]
-        found = costs.rehearsed_costs(stubs, device.Device(), error_s, patience_s)
+        found = costs.rehearsed_costs(stubs, device.Device(), device.Device.rehearsals, error_s, patience_s)
         assert all(stub.frozen for stub in stubs)
         assert turns == [stub.role for stub in stubs] * (len(turns) // len(stubs))
         return [found[stub.role] for stub in stubs]
