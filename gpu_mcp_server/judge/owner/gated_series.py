@@ -7,8 +7,8 @@ from ..checks.interrupted_rounds import STOPPED_CALLS
 from ..checks.isolated_calls import IsolatedCalls
 from ..devices.device import Buffers
 from ..numerics.stats import half_width, median, times_of
-from ..timing.gated_pass import BY_EVENTS, NoGate
-from ..timing.gated_rounds import HOST_S, LIVE_S, WAITS, GatedRounds
+from ..timing.gated_pass import BY_EVENTS, LIVE_S, SHORT, NoGate
+from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
 from ..timing.series import Goal, Progress, Series
 from ..verdicts import cheat
@@ -175,7 +175,7 @@ class GatedSeries:
             NoGate: If they are too short for that.
         """
         if self.pace.call_s < LIVE_S:
-            raise NoGate(WAITS % "the candidate's calls")
+            raise NoGate(WAITS % "the candidate's calls" + SHORT)
         self._reopen(begin, 1)
         self.gated.candidate.live = True
 
@@ -223,8 +223,18 @@ class GatedSeries:
         return task["framework"] == "numpy" or self._is_reference_timed()
 
     def _is_reference_timed(self) -> bool:
-        """Say whether the reference was timed behind gates, and alone."""
-        return not self.gated.ungated and not self.gated.is_reference_slowed()
+        """Say whether the reference was timed behind gates, alone, and by the candidate's clock."""
+        return not self.gated.ungated and not self.gated.is_reference_slowed() and self._has_one_clock()
+
+    def _has_one_clock(self) -> bool:
+        """Say whether launching is in both times or in neither.
+
+        It is in that of a live reference. Beside it a candidate must be busy on the GPU for as long as its launching
+        takes at least: then a loop of the host's costs it no more.
+        """
+        if self.series is None or self.gated.live_players() != ["reference"]:
+            return True
+        return self.launch_us() <= median(self.series.samples_us()[0])
 
     def doubt(self) -> str:
         """Say why the time is not confirmed; empty if it is."""
@@ -232,7 +242,7 @@ class GatedSeries:
         if self.series is None or self.why:
             return self.why
         if self.gated.candidate.live and median(self.series.samples_us()[0]) < LIVE_S * 1e6:
-            return WAITS % "the candidate's calls"
+            return WAITS % "the candidate's calls" + SHORT
         if self._is_shared(1.0, 0.0):
             return self._shared()
         return self.isolated.doubt(median(self.series.samples_us()[0]) / 1e6) or self.gated.doubt()
@@ -253,7 +263,7 @@ class GatedSeries:
 
     def live_text(self) -> str:
         """Say whose calls were launched to their end while the clock ran; empty if none were."""
-        who = " and ".join(self.gated.live_players())
+        who = "" if self.series is None or self.why else " and ".join(self.gated.live_players())
         text = "%s launched live: calls wait for the device, or launch more than its queue holds, so part of them was "
         return (text + "launched while the clock ran") % who if who else ""
 

@@ -19,6 +19,14 @@ EMPTY_PASSES = 9
 LATE_S = 5.0
 """For a stream that is ready to do the least."""
 
+LIVE_S = 2e-3
+"""What a call takes at least whose rest is launched while the clock runs: letting the player go on, and stopping it at
+the last word, take some 0.1 ms each."""
+FILL_S, FILL_TIMES, MOST_FILL_S = 0.02, 2.0, 0.25
+"""So long, and so many times what an ungated one takes, such a call may fill the queue before it is stopped; at most so
+long, as a thousand launches take some 10 ms."""
+SHORT = "; from 2 ms on a call is timed all the same: judge it at a larger shape"
+
 
 class Blocked(Exception):
     """The launch did not return while the gate was closed: a call waits for the device, or the queue is full."""
@@ -37,6 +45,8 @@ class Opened(NamedTuple):
     """The same, gate by gate."""
     entered_s: float
     """From the opening of the first gate until the GPU had come to this process, before the clock started."""
+    thaw_s: float = 0.0
+    """What it took to let the player launch the rest, which is in its time."""
 
 
 class Empty(NamedTuple):
@@ -50,6 +60,11 @@ class Empty(NamedTuple):
     """From the opening of the first gate, behind work of the owner's, until the GPU has come to the process."""
     laid_s: float = 0.0
     """A probe behind work of the owner's, while the process waits at its gate."""
+
+
+def fill_s(call_s: float) -> float:
+    """Return how long a call may fill the queue, if an ungated one takes so long."""
+    return min(FILL_S + FILL_TIMES * call_s, MOST_FILL_S)
 
 
 def no_work() -> None:
@@ -69,8 +84,6 @@ class GatedPlayer:
         """Whether what the queue has no room for is launched while the clock runs."""
         self.is_launching = False
         """Whether the last launch has not returned so far."""
-        self.thaw_s = 0.0
-        """What it took last to let the player launch the rest, which is in its time."""
 
     def prepare(self, *, sweeps: bool = False) -> None:
         """Show the player the page of words; it `sweeps` before calls that are made one by one.
@@ -117,12 +130,20 @@ class GatedPlayer:
         self.finish(reply)
         raise Blocked()
 
-    def open(self, limit_s: float, *, each: Optional[Tuple[int, Callable[[], None]]] = None) -> Opened:
+    def open(
+        self,
+        limit_s: float,
+        *,
+        each: Optional[Tuple[int, Callable[[], None]]] = None,
+        look: Callable[[], None] = no_work,
+    ) -> Opened:
         """Open the gates of a launch, one after the other, and wait for the last word.
 
         Args:
             limit_s: For what is behind one gate.
             each: With a gate behind each call: before which one something is to be done, and what.
+            look: Is done right behind the last word. A player that launched until then is stopped afterwards, as it
+                could make its stopping take long.
 
         Raises:
             TimeoutError: If the GPU does not come to this process's work, or not to its end; `finish` is still owed.
@@ -133,7 +154,7 @@ class GatedPlayer:
         words.open(FIRST)
         if words.wait(ENTERED, 0, LATE_S) is None:
             raise TimeoutError
-        taken: List[float] = []
+        taken, thaw_s = cast("List[float]", []), 0.0
         # The clock starts behind ENTERED: the context switch is then over, and its jitter is in `entered_s` alone.
         first = time.perf_counter()
         for number in range(self.calls if each else 1):
@@ -141,21 +162,18 @@ class GatedPlayer:
                 each[1]()
             begin = time.perf_counter()
             words.open(TIMED, number)
-            end = self._launch_rest(limit_s) if self.is_launching else words.wait(END, number, limit_s)
+            if self.is_launching:
+                # Behind the opening: whatever the player's host does from now on is in its time.
+                self.player.thaw()
+                thaw_s = time.perf_counter() - begin
+            end = words.wait(END, number, limit_s)
             if end is None:
                 raise TimeoutError
             taken.append(end - begin)
-        return Opened(time.perf_counter() - first, tuple(taken), first - asked)
-
-    def _launch_rest(self, limit_s: float) -> Optional[float]:
-        """Let the player launch what is left, and stop it at the last word; return when that was there."""
-        # Behind the opening: whatever the player's host does from now on is in its time.
-        begin = time.perf_counter()
-        self.player.thaw()
-        self.thaw_s = time.perf_counter() - begin
-        end = self.words.wait(END, 0, limit_s)
+        elapsed_s = time.perf_counter() - first
+        look()
         self.player.freeze()
-        return end
+        return Opened(elapsed_s, tuple(taken), first - asked, thaw_s)
 
     def time_each(self, calls: int, limit_s: float, **more: Any) -> Tuple[List[float], List[float], Dict[str, Any]]:
         """Have it make calls one by one, each behind a sweep; return their times, those between them, and its reply.

@@ -5,20 +5,21 @@ writes other draws of the inputs, the real ones last, and looks after each wheth
 opens the gate and waits for the word that the candidate's stream writes behind the calls. A candidate could write that
 word itself: in some rounds, drawn in secret, the fence takes samples of the outputs at once, which must be those of the
 end, and in the others a probe looks whether the GPU is still busy. Until then all rounds are alike: calls could tell by
-how long they waited. A call for which the queue has no room launches its rest while the clock runs: there both look.
-The reference answers afterwards, as some calls that wait, those on two streams, take time from it, whether a probe sees
-that or not. A stream of the candidate's could wait for an input to change, or for the first gate, and work before the
-clock starts: probes behind new inputs take longer then, and so does the GPU's coming to its process.
+how long they waited. A call for which the queue has no room launches its rest while the clock runs. It is stopped at
+the last word, and all outputs are compared before it goes on: no probe sees what is still to be launched. The reference
+answers afterwards, as some calls that wait, those on two streams, take time from it, whether a probe sees that or not.
+A stream of the candidate's could wait for an input to change, or for the first gate, and work before the clock starts:
+probes behind new inputs take longer then, and so does the GPU's coming to its process.
 """
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set
 
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.stats import median
-from ..verdicts import cheat
+from ..verdicts import ReferenceFailed, cheat
 from .gate_doubts import BESIDE, BUSY_ROUNDS, LAID, NEW, OPENS, doubt_of
-from .gated_pass import BY_EVENTS, Blocked, Empty, GatedPlayer, NoGate, Opened
+from .gated_pass import BY_EVENTS, Blocked, Empty, GatedPlayer, NoGate, Opened, fill_s
 from .rounds import Round, Rounds, named
 
 DECOYS = (2, 6)
@@ -39,11 +40,6 @@ HOST_TIMES, HOST_S = 4.0, 0.5
 for the device."""
 MOST_BLOCKED = 5
 WAITS = "%s wait for the device, or launch more than its queue holds"
-LIVE_S = 2e-3
-"""What a call takes at least whose rest is launched while the clock runs: letting the player go on, and stopping it at
-the last word, take some 0.1 ms each."""
-FILL_S, FILL_TIMES = 0.02, 2.0
-"""So long, and so many times what an ungated one takes, such a call may fill the queue before it is stopped."""
 EMPTY_S = 10e-6
 """What an empty pass takes, where no reference says so; 6 us on an H100."""
 SWITCH_S = 300e-6
@@ -92,6 +88,8 @@ class GatedRounds:
         if self.reference is None:
             self.ungated = "the reference runs on the processor"
         self.reference_blocked = 0
+        self.reference_thaw_s = 0.0
+        """What letting the reference launch its rest took in that time."""
         self.solved_behind_gate = False
         """True if the reference's last time is one behind its gate."""
         self.blocked = 0
@@ -170,11 +168,11 @@ class GatedRounds:
 
     def _reference_patience_s(self, calls: int, host_s: float = HOST_S) -> float:
         if self.reference is not None and self.reference.live:
-            return FILL_S + FILL_TIMES * self.reference_call_s
+            return fill_s(self.reference_call_s)
         return host_s + HOST_TIMES * self.reference_call_s * calls
 
     def limit_s(self, calls: int) -> float:
-        """Return how long so many calls may take on the GPU."""
+        """Return how long so many calls of the candidate may take on the GPU."""
         return LEAST_LIMIT_S + SLOWER * self.call_s * calls
 
     def play(self, buffers: Buffers) -> Round:
@@ -213,27 +211,42 @@ class GatedRounds:
 
     def _play(self, buffers: Buffers, *, fenced: bool) -> Round:
         reply = self.launch(buffers)
-        self.launch_s.append(max(self.candidate.launch_s - self.empty_launch_s, 0.0))
-        self.lay_inputs(buffers)
+        live = self.candidate.is_launching
+        if not live:
+            self.launch_s.append(max(self.candidate.launch_s - self.empty_launch_s, 0.0))
+        try:
+            self.lay_inputs(buffers)
+        except ReferenceFailed:  # the candidate's next round must not find this one's reply
+            self.candidate.finish(reply)
+            raise
         self.show_inputs(buffers, OPENS)
         # The inputs were just written, so parts may be in the cache; calls must find them in memory.
         with self.rounds.ledger.part("state"):
             self.device.sweep_cache()
-        # A candidate can write the last word itself. The fence looks at the outputs at once, the probe for work that
-        # goes on. Which of them comes is drawn in secret. What is still to be launched no probe sees: there both come.
-        live = self.candidate.is_launching
-        opened = self.open(buffers)
-        if opened is not None and (live or not fenced):
-            self.behind_s.append(self.probe("behind the last word"))
-        if opened is not None and (live or fenced):
-            buffers.stop(self.rounds.candidate)
-            self.fenced += 1
-        reply = self.candidate.finish(reply)
+
+        def look() -> None:
+            # A candidate can write the last word itself. The fence looks at the outputs at once, the probe for work
+            # that goes on. Which of them comes is drawn in secret.
+            if fenced:
+                buffers.stop(self.rounds.candidate)
+                self.fenced += 1
+            else:
+                self.behind_s.append(self.probe("behind the last word"))
+
+        opened = self.open(buffers, look=look)
+        if not live:
+            reply = self.candidate.finish(reply)
         # What a candidate left behind would slow a reference on the GPU: both probes find what runs there.
         self.probe(BESIDE)
         reference_s = self._solve(buffers)
+        if not live:  # then the candidate's time has no such part
+            reference_s = max(reference_s - self.reference_thaw_s, 1e-9)
         self.probe(BESIDE)
-        check = self._judge(buffers, reply)
+        with self.rounds.ledger.part("check"):
+            check = buffers.check()
+        if live:
+            reply = self.candidate.finish(reply)
+        self._judge(buffers, reply, check)
         if opened is None:
             raise NoGate("calls behind a gate did not end in %.3g s" % self.limit_s(buffers.sets))
         self.round_s.append(opened.elapsed_s)
@@ -255,7 +268,7 @@ class GatedRounds:
         calls = calls or buffers.sets
         wait_s = host_s + HOST_TIMES * self.call_s * calls
         if self.candidate.live:
-            wait_s = FILL_S + FILL_TIMES * self.call_s
+            wait_s = fill_s(self.call_s)
         with self.rounds.ledger.part("launch"):
             return self.candidate.launch(calls, wait_s, each=each)
 
@@ -292,7 +305,7 @@ class GatedRounds:
 
     def _solve(self, buffers: Buffers) -> float:
         """Have the reference answer, behind its own gate where that can be; return its time."""
-        gated, self.solved_behind_gate = self.reference, False
+        gated, self.solved_behind_gate, self.reference_thaw_s = self.reference, False, 0.0
         if gated is not None:
             try:
                 with self.rounds.ledger.part("launch"):
@@ -314,7 +327,8 @@ class GatedRounds:
             self.device.sweep_cache()
         try:
             with self.rounds.ledger.part("reference"):
-                opened: Optional[Opened] = gated.open(self.limit_s(buffers.sets) * 6)
+                limit_s = 6 * self.limit_s(buffers.sets) + SLOWER * self.reference_call_s * buffers.sets
+                opened: Optional[Opened] = gated.open(limit_s)
         except TimeoutError:
             opened = None
         named(gated.finish(reply), "compute")
@@ -327,30 +341,29 @@ class GatedRounds:
         named(player.ask("store", self.rounds.timeout_s * 6), "store its results")
         player.freeze()
         buffers.collect_expected()
-        return max(opened.elapsed_s - gated.thaw_s - self.empty_s["reference"], 1e-9)
+        self.reference_thaw_s = opened.thaw_s
+        return max(opened.elapsed_s - self.empty_s["reference"], 1e-9)
 
-    def open(self, buffers: Buffers, *, each: Optional[Tuple[int, Callable[[], None]]] = None) -> Optional[Opened]:
+    def open(self, buffers: Buffers, **more: Any) -> Optional[Opened]:
         """Open the gates; return None if the calls do not end in time.
 
         Args:
             buffers: Of the round.
-            each: With a gate behind each call: before which one something is to be done, and what.
+            more: As for `GatedPlayer.open`.
         """
         try:
             with self.rounds.ledger.part("candidate"):
-                return self.candidate.open(self.limit_s(buffers.sets), each=each)
+                return self.candidate.open(self.limit_s(buffers.sets), **more)
         except TimeoutError:
             return None
 
-    def _judge(self, buffers: Buffers, reply: Dict[str, Any]) -> RoundCheck:
+    def _judge(self, buffers: Buffers, reply: Dict[str, Any], check: RoundCheck) -> None:
         with self.rounds.ledger.part("check"):
-            check = buffers.check()
             if self.rounds.picks is not None:
                 check = self.rounds.picks(check)
             # `finish` has waited for the GPU, so the watch for late work needs no more than its least time.
             self.rounds.judge(buffers, reply, check, 0.0)
         self.rounds.calls_checked += buffers.sets
-        return check
 
     def probe(self, when: str) -> float:
         """Look whether the GPU is busy, by one kernel of the owner's, and return what it took."""

@@ -17,7 +17,7 @@ def gated(framework: str, round_s: float, laid_s: float, same_s: float = 30e-6) 
     one = gated_rounds.GatedRounds.__new__(gated_rounds.GatedRounds)
     one.device, one.busy, one.round_s = SimpleNamespace(framework=framework), {}, [round_s] * 7
     one.empty = gated_pass.Empty(6e-6, 150e-6, 200e-6, 30e-6)
-    one.candidate = SimpleNamespace(**STOPPED)
+    one.candidate, one.reference, one.reference_thaw_s = SimpleNamespace(**STOPPED), None, 0.0
     one.behind_s, one.laid_s, one.same_s, one.entered_s = [150e-6], [laid_s] * 7, same_s, [200e-6]
     return one
 
@@ -102,7 +102,7 @@ def test_a_round_has_half_as_many_calls_until_the_queue_has_room_for_the_referen
 
 
 def test_a_long_reference_that_fills_the_queue_goes_on_launching_while_the_clock_runs():
-    found, tried, why = fit_beside(lambda tried: False, call_s=gated_rounds.LIVE_S)
+    found, tried, why = fit_beside(lambda tried: False, call_s=gated_pass.LIVE_S)
 
     assert (found, why) == (96, ["live"]), "and a round has no fewer calls for its sake"
     assert tried[:2] == [1, 1]
@@ -124,10 +124,10 @@ def test_of_a_player_that_goes_on_launching_the_clock_starts_first_and_its_reply
     assert launched == {} and order == ["tell", "thaw", "freeze"]
 
     order.clear()
-    player.open(1.0)
+    opened = player.open(1.0, look=note("look"))
     first, entered, timed, end = (gated_pass.OFFSETS[each] for each in ("first", "entered", "timed", "end"))
-    gate = [f"open {first}", f"wait {entered}", f"open {timed}", "thaw", f"wait {end}", "freeze"]
-    assert order == gate and player.thaw_s > 0
+    gate = [f"open {first}", f"wait {entered}", f"open {timed}", "thaw", f"wait {end}", "look", "freeze"]
+    assert order == gate and opened.thaw_s > 0, "a player could make its stopping take long"
 
     order.clear()
     assert player.finish(launched) == {"code": 0}
@@ -228,9 +228,13 @@ def test_the_gpu_comes_back_from_the_process_that_made_inputs_before_the_copy_th
     assert (order, one.laid_s) == (["probe", "copy", "probe"], [20e-6])
 
 
+@pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("fenced", [False, True])
-def test_no_call_can_tell_how_it_is_looked_at_and_the_reference_is_timed_when_nothing_waits(fenced):
-    """Calls on two streams that waited at a gate halved its speed on an H200, and looked busy in two runs of three."""
+def test_no_call_can_tell_how_it_is_looked_at_and_the_reference_is_timed_when_nothing_waits(fenced, live):
+    """Calls on two streams that waited at a gate halved its speed on an H200, and looked busy in two runs of three.
+
+    What a live one launches behind its last word comes too late to be compared, and is never in the GPU's way.
+    """
     one, order = gated("torch", 1e-3, 30e-6), list[str]()
 
     def note(name, says=None):
@@ -238,25 +242,62 @@ def test_no_call_can_tell_how_it_is_looked_at_and_the_reference_is_timed_when_no
 
     def solve(buffers):
         order.append("reference")
-        one.solved_behind_gate = True
+        one.solved_behind_gate, one.reference_thaw_s = True, 1e-4
         return 2e-3
+
+    def open_gate(buffers, look):
+        order.append("open")
+        look()
+        return gated_pass.Opened(1e-3, (1e-3,), 0.0)
 
     one.well, one.reference, one.fenced, one.blocked = SimpleNamespace(word=lambda: int(not fenced)), True, 0, 0
     one.empty_s, one.round_s, one.solved_behind_gate = {"candidate": 0.0}, [], False
     one.launch, one.lay_inputs, one._solve = note("launch", {}), note("lay"), solve
-    one.show_inputs, one.probe = note("show"), note("probe", 20e-6)
+    one.show_inputs, one.probe, one.open = note("show"), note("probe", 20e-6), open_gate
     one.rounds = SimpleNamespace(ledger=time_accounting.Ledger(), candidate=None)
     one.device.sweep_cache = note("sweep")
-    one.open = note("open", gated_pass.Opened(1e-3, (1e-3,), 0.0))
-    one.candidate = SimpleNamespace(finish=note("finish", {}), launch_s=3e-3, **STOPPED)
+    one.candidate = SimpleNamespace(finish=note("finish", {}), launch_s=3e-3, live=live, is_launching=live)
     one.launch_s, one.empty_launch_s = [], 1e-3
     one._judge = note("judge")
-    played = one.play(SimpleNamespace(sets=16, stop=note("fence")))
+    played = one.play(SimpleNamespace(sets=16, stop=note("fence"), check=note("check")))
 
-    alike, alone = ["launch", "lay", "show", "sweep", "open"], ["probe", "reference", "probe"]
-    assert order == [*alike, "fence" if fenced else "probe", "finish", *alone, "judge"]
-    assert (played.reference_s, one.fenced) == (2e-3, int(fenced))
-    assert one.launch_s == [pytest.approx(2e-3)]
+    alike, alone = ["launch", "lay", "show", "sweep", "open"], ["probe", "reference", "probe", "check"]
+    told = [*alone, "finish"] if live else ["finish", *alone]
+    assert order == [*alike, "fence" if fenced else "probe", *told, "judge"]
+    assert (played.reference_s, one.fenced) == (pytest.approx(2e-3 if live else 1.9e-3), int(fenced))
+    assert one.launch_s == ([] if live else [pytest.approx(2e-3)])
+
+
+def test_a_draw_that_fails_leaves_no_reply_for_the_next_round():
+    """A reply that is still to be heard would look like one of a forked copy then."""
+    one, order = gated("torch", 1e-3, 30e-6), list[str]()
+
+    def draw(buffers) -> None:
+        raise verdicts.ReferenceFailed("the problem's code failed to make inputs")
+
+    one.well, one.blocked, one.launch_s, one.empty_launch_s = SimpleNamespace(word=lambda: 1), 0, [], 0.0
+    one.launch, one.lay_inputs = lambda buffers: {}, draw
+    one.candidate = SimpleNamespace(finish=lambda reply: order.append("finish"), live=True, is_launching=True)
+    with pytest.raises(verdicts.ReferenceFailed):
+        one.play(SimpleNamespace(sets=1))
+
+    assert order == ["finish"]
+
+
+@pytest.mark.parametrize(
+    ("launch_us", "live", "timed"),
+    [(10.0, ["reference"], True), (900.0, ["reference"], False), (900.0, ["candidate", "reference"], True)],
+)
+def test_launching_is_in_both_times_or_in_neither(launch_us, live, timed):
+    """A model of 990 launches beside one of 1,100 would seem 2.5 times as fast: the one's launching is in its time."""
+    series = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
+    series.gated, series.series = gated("torch", 8e-3, 30e-6), SimpleNamespace(samples_us=lambda: ([400.0] * 7, []))
+    series.gated.ungated, series.gated.busy = "", {}
+    for role in ("candidate", "reference"):
+        setattr(series.gated, role, SimpleNamespace(live=role in live))
+    series.launch_us = lambda: launch_us
+
+    assert series.is_basis({"framework": "torch"}) is timed
 
 
 def test_a_gpu_that_is_busy_beside_the_reference_leaves_the_times_of_a_loop():
@@ -316,7 +357,7 @@ def test_a_trial_launches_as_many_calls_as_it_is_asked_for_and_tells_the_time_of
     one.empty_s = {"candidate": 10e-6}
     one.candidate = SimpleNamespace(
         launch=lambda calls, wait_s, each=False: launched.append((calls, wait_s, each)) or {},
-        open=lambda limit_s, each: gated_pass.Opened(50e-6, (50e-6,), 0.0),
+        open=lambda limit_s: gated_pass.Opened(50e-6, (50e-6,), 0.0),
         finish=lambda reply: reply,
         **STOPPED,
     )
