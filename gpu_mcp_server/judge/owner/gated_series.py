@@ -1,7 +1,7 @@
 """Times of calls behind gates at one shape: how many calls a round has, what they took, and what they say."""
 
 import math
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from ..checks.interrupted_rounds import STOPPED_CALLS
 from ..checks.isolated_calls import IsolatedCalls
@@ -10,7 +10,7 @@ from ..numerics.stats import half_width, median, times_of
 from ..timing.gated_pass import BY_EVENTS, LIVE_S, SHORT, NoGate
 from ..timing.gated_rounds import HOST_S, WAITS, GatedRounds
 from ..timing.rounds import Round, Rounds
-from ..timing.series import Goal, Progress, Series
+from ..timing.series import ALLOWED, Goal, Progress, Series
 from ..verdicts import cheat
 from .event_series import EventSeries
 
@@ -43,6 +43,11 @@ SHARED, GATE_S = 0.1, 6e-6
 CERTAIN, SURE_S = 2.0, 30e-6
 """Times that, and so much more, from which on it is a cheat: a switch between contexts was seen to take 17 to 30 us.
 Below that the time is unconfirmable, as an honest kernel of few microseconds must never be called a cheat."""
+
+UNSTEADY = (
+    "the time of calls that go on launching while the clock runs varies by %.0f %% to either side, the limit is "
+    "%.0f %%: evaluate again on an idle host"
+)
 
 After = Callable[[Buffers, int], None]
 Begin = Callable[[int], Tuple[Buffers, "Pace"]]
@@ -241,11 +246,21 @@ class GatedSeries:
         # Without its times by events a shape has those on the GPU alone: a candidate could choose that.
         if self.series is None or self.why:
             return self.why
-        if self.gated.candidate.live and median(self.series.samples_us()[0]) < LIVE_S * 1e6:
-            return WAITS % "the candidate's calls" + SHORT
+        if self.gated.candidate.live:
+            return self._doubt_live(self.series.samples_us()[0])
         if self._is_shared(1.0, 0.0):
             return self._shared()
         return self.isolated.doubt(median(self.series.samples_us()[0]) / 1e6) or self.gated.doubt()
+
+    def _doubt_live(self, samples_us: Sequence[float]) -> str:
+        """Say why the times of calls that were launched live are not confirmed; empty if they are."""
+        if median(list(samples_us)) < LIVE_S * 1e6:
+            return WAITS % "the candidate's calls" + SHORT
+        # The host is at work in these times: none may be confirmed by its own jitter.
+        width = half_width(samples_us)
+        if width > ALLOWED:
+            return UNSTEADY % (100 * width, 100 * ALLOWED)
+        return self.gated.doubt()
 
     def result(self) -> Dict[str, Any]:
         """Return times with their intervals, what ended the rounds and what speaks against them.

@@ -130,7 +130,8 @@ class ShapeTimes:
             return False
         # A faster kernel would not help such a call; the note points at launch overhead instead.
         if call_us > LAUNCH_BOUND * device_us:
-            self.notes["launch-bound: the GPU is busy %.3g of %.3g us a call" % (device_us, call_us)] = None
+            busy = ("%.0f of %.0f" if device_us >= 100 else "%.3g of %.3g") % (device_us, call_us)
+            self.notes["launch-bound: the GPU is busy %s us a call" % busy] = None
         return True
 
     def _add_loop(

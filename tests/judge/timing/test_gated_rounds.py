@@ -327,6 +327,24 @@ def test_a_gpu_that_is_busy_while_calls_wait_makes_the_times_unconfirmable_and_n
     assert series.gated.doubt().startswith(f"the GPU was busy {when}, in 2 rounds: a kernel runs ahead, or streams")
 
 
+@pytest.mark.parametrize(
+    ("samples_us", "doubt"),
+    [
+        ([4300.0, 4310.0, 4290.0, 4305.0, 4295.0, 4300.0, 4300.0], ""),
+        ([1900.0] * 7, "the candidate's calls wait for the device, or launch more than its queue holds; from 2 ms on"),
+        ([4000.0, 5100.0, 4000.0, 5100.0, 4050.0, 5000.0, 4050.0], "the time of calls that go on launching while the"),
+    ],
+)
+def test_calls_that_launch_live_are_confirmed_if_they_are_long_and_steady(samples_us, doubt):
+    series = gated_series.GatedSeries.__new__(gated_series.GatedSeries)
+    series.gated, series.why = gated("torch", 4e-3, 30e-6), ""
+    series.gated.candidate.live = True
+    series.series = SimpleNamespace(samples_us=lambda: (samples_us, []))
+
+    said = series.doubt()
+    assert said.startswith(doubt) and bool(said) == bool(doubt)
+
+
 @pytest.mark.parametrize("rounds", [{3}, {3, 4}])
 def test_a_reference_that_was_timed_beside_a_busy_gpu_has_no_time_there_and_no_speed_up(rounds):
     """An addition on two streams showed 1.88 on an H200's GPU alone, and 0.843 in a loop."""
