@@ -488,7 +488,7 @@ def test_a_problem_may_have_the_times_of_events_around_each_call(court):
 
 def test_a_word_that_comes_late_leaves_the_time_on_the_gpu_alone_which_is_not_confirmed(court):
     """A candidate could choose to be ranked by that, and could have what it was told called the judge's failure."""
-    impatient = edited("owner/event_series.py", ("limit_s = gated.limit_s(1)", "limit_s = -gated.limit_s(1)"))
+    impatient = edited("timing/gated_pass.py", ("if begin is None or end is None:", "if True:"))
     task = {**GATED, "basis": "kernelbench", "owner_files": {**DEAR_GATES, **impatient}}
     verdict = court(on_stream(), **task).verdict
     shape = verdict["shapes"][0]
