@@ -192,7 +192,8 @@ def build_server(
         try:
             yield app
         finally:
-            # Whoever cancels the server cancels each wait of its end, too: what runs for it on hosts would stay behind.
+            # A cancelled scope cancels every await in it, those below too: without the shield, hostd processes would
+            # outlive the server.
             with anyio.CancelScope(shield=True):
                 await tasks.close()
                 await app.close()

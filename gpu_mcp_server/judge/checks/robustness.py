@@ -111,7 +111,7 @@ class Robustness:
         return lower_precision(self._errors(buffers, judged.answer, rounds)) or text
 
     def text(self, why_not: str = "") -> str:
-        """Say it in words; `why_not` is the reason where the judge tried no other distribution."""
+        """Return a sentence on robustness; `why_not` says why the judge tried no other distribution."""
         if self.found:
             return "; ".join(["no", *_joined(self.found)])
         if self.right:

@@ -36,7 +36,7 @@ def test_what_is_swept_before_calls_is_kept_once_whatever_the_number_of_shapes(
     driver, player, words = CountingDriver(), kind(None), [GateWords() for _ in range(3)]
 
     setattr(player, holder, SimpleNamespace(driver=driver, turns=SimpleNamespace()))
-    for each in words:  # at each shape the owner shares a page of words
+    for each in words:  # the owner shares a new page of words at each shape
         assert player.take_gate({"offsets": OFFSETS, "sweeps": sweeps}, [os.dup(each.descriptor)]) == {}
         each.close()
 
